@@ -1,0 +1,1 @@
+"""How the gateway proves who it is to EMQX and Kafka."""

@@ -1,0 +1,1 @@
+"""The data path from MQTT message to acknowledged Kafka record."""

@@ -1,0 +1,1 @@
+"""Typed settings, their loading, and the root of the error tree."""

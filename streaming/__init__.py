@@ -1,0 +1,1 @@
+"""Spark jobs: Kafka to Parquet and windowed results."""
