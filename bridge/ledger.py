@@ -1,0 +1,112 @@
+"""The loss ledger: every MQTT message taken in is, at any moment, in exactly one place.
+
+    received + recovered = delivered + filtered + dead_lettered + in_flight + returned
+
+All terms count MQTT messages, not Kafka records: one message may become several records, and is delivered when the
+last of them is durable. ``in_flight`` is counted where the messages wait, never computed as the rest: a remainder
+would hide exactly the message that got lost.
+
+The sums hold whenever the event loop is between two steps. So the data path moves a message and its count in one
+step, with no ``await`` between the two, and whoever reads the ledger does so in the same loop.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Ledger", "LedgerSnapshot"]
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSnapshot:
+    """The terms at one moment, in messages. See :class:`Ledger` for what each of them means."""
+
+    received: int
+    recovered: int
+    delivered: int
+    filtered: int
+    dead_lettered: int
+    in_flight: int
+    returned: int
+
+    @property
+    def imbalance(self) -> int:
+        """Messages unaccounted for: above 0 some vanished, below 0 some were counted twice, 0 is the only good
+        answer.
+        """
+        taken = self.received + self.recovered
+        placed = self.delivered + self.filtered + self.dead_lettered + self.in_flight + self.returned
+        return taken - placed
+
+    def as_dict(self) -> dict[str, int]:
+        """The terms and the imbalance by name, ready for JSON."""
+        return {**asdict(self), "imbalance": self.imbalance}
+
+    def __str__(self) -> str:
+        return (
+            f"received {self.received} + recovered {self.recovered} = delivered {self.delivered}"
+            f" + filtered {self.filtered} + dead-lettered {self.dead_lettered}"
+            f" + in flight {self.in_flight} + returned {self.returned} (imbalance {self.imbalance})"
+        )
+
+
+class Ledger:
+    """Counts of one worker's messages; the data path adds to the attributes, once per batch.
+
+    Written by the worker's event loop alone, read by the same loop. Each attribute only ever grows:
+
+    - ``received``: messages taken from MQTT, redelivered ones again (each arrival is a message of its own here)
+    - ``recovered``: messages found in the spool when the worker started
+    - ``delivered``: messages whose last record Kafka acknowledged with acks=all
+    - ``filtered``: messages dropped on purpose (an interceptor, an expired message, no route)
+    - ``dead_lettered``: messages whose dead letter Kafka acknowledged
+    - ``returned``: messages still unacknowledged when their connection ended: the broker has them and sends them
+      again. A record
+      of such a message that Kafka acknowledges later is not counted as delivered: its message has left the windows
+      already.
+
+    A message leaves the windows exactly when one of the last four is counted for it, in the same step.
+
+    Args:
+        in_flight: counts, at each call, the messages that wait in the windows (QoS 0 ones included) and in the spool.
+            It must
+            count them, not derive them from this ledger.
+    """
+
+    __slots__ = ("_in_flight", "dead_lettered", "delivered", "filtered", "received", "recovered", "returned")
+
+    def __init__(self, in_flight: Callable[[], int]) -> None:
+        self._in_flight = in_flight
+        self.received = 0
+        self.recovered = 0
+        self.delivered = 0
+        self.filtered = 0
+        self.dead_lettered = 0
+        self.returned = 0
+
+    def in_flight(self) -> int:
+        """Messages waiting right now, as counted by the windows and the spool."""
+        return self._in_flight()
+
+    def snapshot(self) -> LedgerSnapshot:
+        """All terms at this moment. Call it from the worker's loop: elsewhere the terms may be a step apart."""
+        return LedgerSnapshot(
+            received=self.received,
+            recovered=self.recovered,
+            delivered=self.delivered,
+            filtered=self.filtered,
+            dead_lettered=self.dead_lettered,
+            in_flight=self._in_flight(),
+            returned=self.returned,
+        )
+
+    def imbalance(self) -> int:
+        """Messages unaccounted for at this moment; see :attr:`LedgerSnapshot.imbalance`."""
+        return self.snapshot().imbalance
+
+    def __repr__(self) -> str:
+        return f"<Ledger {self.snapshot()}>"
