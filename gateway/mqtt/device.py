@@ -1,0 +1,205 @@
+"""One MQTT 5 connection of a publishing device, driven by an asyncio loop without a thread of its own.
+
+The simulated devices and load generators use it; the gateway's own sessions do not. It is thin on purpose: connect,
+publish at QoS 1, tell what was acknowledged, disconnect. What to send again after a lost connection is its owner's
+decision (``gateway.demo.outbox``), so an object serves one connection and is then thrown away.
+"""
+
+from __future__ import annotations
+
+__all__ = ["DeviceConnectError", "DeviceConnection", "DeviceEvents"]
+
+import asyncio
+import contextlib
+import socket
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from paho.mqtt.client import MQTT_ERR_SUCCESS, Client
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+from config.errors import GatewayError
+
+if TYPE_CHECKING:
+    from paho.mqtt.properties import Properties
+    from paho.mqtt.reasoncodes import ReasonCode
+
+_DEFAULT_RECEIVE_MAXIMUM = 65_535  # MQTT 5.0, 3.2.2.3.3: what holds when CONNACK does not say
+
+
+class DeviceConnectError(GatewayError):
+    """A device's connection was refused or could not be made; the message says by whom and why."""
+
+
+class DeviceEvents(Protocol):
+    """What a connection tells its owner, always on the loop's thread."""
+
+    def on_acknowledged(self, packet_id: int, reason: int) -> None:
+        """PUBACK came. ``reason`` below 0x80 is success; 0x10 means that nobody was subscribed (MQTT 5.0, 3.4.2.1)."""
+        ...
+
+    def on_lost(self, why: str) -> None:
+        """The connection ended without :meth:`DeviceConnection.disconnect`. Nothing more will come from it."""
+        ...
+
+
+class DeviceConnection:
+    """One connection from CONNECT to its end. Not thread-safe: create and use it on one loop.
+
+    The session ends with the connection (clean start, expiry 0): the owner repeats what was not acknowledged.
+    """
+
+    def __init__(self, client_id: str, events: DeviceEvents, *, keepalive_s: int = 30) -> None:
+        self.client_id = client_id
+        self.receive_maximum = _DEFAULT_RECEIVE_MAXIMUM
+        self._events = events
+        self._keepalive_s = keepalive_s
+        self._loop = asyncio.get_running_loop()
+        self._connected: asyncio.Future[None] = self._loop.create_future()
+        self._sock: socket.socket | None = None
+        self._ended = asyncio.Event()
+        self._attached = False
+        self._writing = False
+        self._closing = False
+        self._client = client = Client(
+            CallbackAPIVersion.VERSION2, client_id, protocol=MQTTProtocolVersion.MQTTv5, reconnect_on_failure=False
+        )
+        client.max_inflight_messages_set(0)  # the owner's window decides, within the broker's receive maximum
+        client.on_connect = self._on_connect
+        client.on_publish = self._on_publish
+        client.on_disconnect = self._on_disconnect
+
+    def will(self, topic: str, payload: bytes) -> None:
+        """Sets the retained QoS 1 message the broker publishes when this device vanishes. Before :meth:`connect`."""
+        self._client.will_set(topic, payload, qos=1, retain=True)
+
+    async def connect(self, host: str, port: int, *, timeout_s: float) -> None:
+        """Connects and waits for CONNACK. Raises :class:`DeviceConnectError`; the object is then of no further use."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                # paho opens the socket and writes CONNECT in the call, which blocks: off the loop.
+                self._client.connect_timeout = timeout_s
+                await asyncio.to_thread(self._client.connect, host, port, self._keepalive_s)
+                self._attach()
+                await self._connected
+        except TimeoutError as error:
+            self._detach()
+            raise DeviceConnectError(
+                f"device {self.client_id}: no answer from the MQTT broker at {host}:{port} within {timeout_s:g} s;"
+                " is it overloaded or hanging?"
+            ) from error
+        except OSError as error:
+            raise DeviceConnectError(
+                f"device {self.client_id}: cannot reach the MQTT broker at {host}:{port}: {error}; is it running?"
+            ) from error
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> int | None:
+        """Sends one QoS 1 message and returns its packet id; None if the connection is gone (``on_lost`` follows)."""
+        if self._sock is None:
+            return None
+        info = self._client.publish(topic, payload, qos=1, retain=retain)
+        if info.rc != MQTT_ERR_SUCCESS:
+            return None
+        self._watch_writes()
+        return info.mid
+
+    def keep_alive(self) -> None:
+        """Pings when due and ends a connection whose peer does not answer. Call it every second or so."""
+        if self._sock is not None:
+            self._client.loop_misc()
+            self._watch_writes()
+
+    async def disconnect(self, *, timeout_s: float = 5.0) -> None:
+        """Sends DISCONNECT behind what is still to be written, and closes. The will is not published."""
+        if self._sock is None:
+            return
+        self._closing = True
+        self._client.disconnect()
+        self._watch_writes()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._ended.wait()  # paho closes the socket when DISCONNECT is written
+        self._detach()
+
+    def abort(self) -> None:
+        """Closes the socket without a word, as a device that lost power would; the broker then publishes the will."""
+        self._closing = True
+        self._detach()
+
+    def _attach(self) -> None:
+        # From here the loop owns the socket. paho is given no register-write callback: without one it writes at once,
+        # which spares an epoll round trip per message; what does not fit is watched for in _watch_writes.
+        sock = cast("socket.socket | None", self._client.socket())
+        if sock is None:
+            raise ConnectionError("the broker closed the connection at once")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sock = sock
+        self._attached = True
+        self._client.on_socket_close = self._on_socket_close
+        self._loop.add_reader(sock.fileno(), self._readable)
+        self._watch_writes()
+
+    def _detach(self) -> None:
+        sock = self._sock
+        if sock is not None:
+            self._forget(sock)
+            sock.close()
+
+    def _forget(self, sock: socket.socket) -> None:
+        self._loop.remove_reader(sock.fileno())
+        if self._writing:
+            self._loop.remove_writer(sock.fileno())
+            self._writing = False
+        self._sock = None
+        self._ended.set()
+
+    def _readable(self) -> None:
+        self._client.loop_read()
+        self._watch_writes()
+
+    def _writable(self) -> None:
+        self._client.loop_write()
+        self._watch_writes()
+
+    def _watch_writes(self) -> None:
+        sock, wanted = self._sock, self._client.want_write()
+        if sock is None or wanted == self._writing:
+            return
+        self._writing = wanted
+        if wanted:
+            self._loop.add_writer(sock.fileno(), self._writable)
+        else:
+            self._loop.remove_writer(sock.fileno())
+
+    def _on_socket_close(self, _client: Any, _userdata: Any, sock: Any) -> None:
+        if self._sock is not None:
+            self._forget(sock)
+
+    def _on_connect(
+        self, _client: Any, _data: Any, _flags: Any, reason: ReasonCode, properties: Properties | None
+    ) -> None:
+        if self._connected.done():
+            return
+        if reason.is_failure:
+            self._connected.set_exception(
+                DeviceConnectError(f"device {self.client_id}: the MQTT broker refused the connection: {reason}")
+            )
+            return
+        self.receive_maximum = getattr(properties, "ReceiveMaximum", _DEFAULT_RECEIVE_MAXIMUM)
+        self._connected.set_result(None)
+
+    def _on_publish(
+        self, _client: Any, _data: Any, packet_id: int, reason: ReasonCode, _properties: Properties
+    ) -> None:
+        self._events.on_acknowledged(packet_id, reason.value)
+
+    def _on_disconnect(self, _client: Any, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
+        if self._closing or not self._attached:  # before _attach we are in connect()'s thread, and connect() raises
+            return
+        self._closing = True
+        if not self._connected.done():
+            self._connected.set_exception(
+                DeviceConnectError(f"device {self.client_id}: the connection ended before CONNACK: {reason}")
+            )
+        elif not self._connected.cancelled():
+            # Not from inside paho's callback: the owner may start a new connection at once.
+            self._loop.call_soon(self._events.on_lost, str(reason))
