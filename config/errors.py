@@ -2,10 +2,10 @@
 
     GatewayError
     ├── ConfigError            bad settings; the process ends with status 78
-    ├── bridge.errors          RetriableError, FatalError, PoisonedError, … (the data path)
-    └── …                      each package adds one branch
+    ├── bridge.errors          the data path: what may be retried, what may not, what poisons a batch
+    └── …                      each package adds one branch, drawn in its own module
 
-The first question about a failure is "may I try again?", so that is a class (``bridge.errors.RetriableError``), not a code.
+The first question about a failure is "may I try again?", so that is a class (``bridge.errors.RetriableError``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """What a process of ours ends with; sysexits(3) numbers where one fits. A supervisor need not retry CONFIG or REFUSED."""
+    """What a process of ours ends with; sysexits(3) numbers where one fits. CONFIG and REFUSED are not worth a retry."""
 
     OK = 0
     FAILED = 1  # an unexpected failure; the log has the traceback
@@ -29,12 +29,26 @@ class ExitStatus(IntEnum):
 
 
 class GatewayError(Exception):
-    """Any failure of ours that has a sentence for people. ``exit_status`` is what a command that cannot go on ends with."""
+    """Any failure of ours that has a sentence for people. ``exit_status``: what a command ends with that cannot go on."""
 
     exit_status = ExitStatus.FAILED
 
 
 class ConfigError(GatewayError):
-    """Settings that cannot be used. Raised before anything starts."""
+    """Settings that cannot be used. Raised before anything starts.
+
+    ``problems`` holds one sentence for each thing to correct, so that a user corrects them in one go; ``str()`` is
+    all of them, a line each. No sentence carries the value of a secret.
+    """
 
     exit_status = ExitStatus.CONFIG
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__(*problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        if len(self.problems) == 1:
+            return self.problems[0]
+        lines = [f"  - {problem}" for problem in self.problems]
+        return "\n".join([f"{len(lines)} settings cannot be used:", *lines])

@@ -1,0 +1,137 @@
+"""Broker addresses: what may be written, and its parts."""
+
+from __future__ import annotations
+
+__all__ = [
+    "KafkaAddressText",
+    "MqttAddress",
+    "MqttAddressText",
+    "is_loopback",
+    "parse_kafka_address",
+    "parse_mqtt_address",
+]
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import AfterValidator
+
+MqttScheme = Literal["mqtt", "mqtts", "ws", "wss"]
+_DEFAULT_PORTS: dict[MqttScheme, int] = {"mqtt": 1883, "mqtts": 8883, "ws": 8083, "wss": 8084}
+_FOREIGN_SCHEMES = {"tcp": "mqtt", "ssl": "mqtts", "tls": "mqtts", "mqtt+ssl": "mqtts", "http": "ws", "https": "wss"}
+
+_HOST_AND_PORT = re.compile(r"(?:\[(?P<six>[^\[\]]*)\]|(?P<host>[^:\[\]/]*))(?::(?P<port>[^:]*))?")
+_LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class MqttAddress:
+    """Where an MQTT broker listens. ``host`` is a name or an IP address without brackets; ``port`` is always set."""
+
+    scheme: MqttScheme
+    host: str
+    port: int
+
+    @property
+    def encrypted(self) -> bool:
+        return self.scheme in {"mqtts", "wss"}
+
+    @property
+    def websocket(self) -> bool:
+        return self.scheme in {"ws", "wss"}
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+class KafkaAddress(NamedTuple):
+    """Where a Kafka broker listens; ``host`` without brackets."""
+
+    host: str
+    port: int
+
+
+def parse_mqtt_address(text: str) -> MqttAddress:
+    """The parts of ``mqtt://host[:port]``, with the scheme's default port. Raises ValueError with a sentence.
+
+    No sentence repeats the text: somebody may have written a password into it.
+    """
+    scheme, found, rest = text.partition("://")
+    if not found:
+        raise ValueError('an address starts with its scheme, as in "mqtt://broker.example:1883"')
+    lowered = scheme.lower()
+    if lowered not in _DEFAULT_PORTS:
+        close = _FOREIGN_SCHEMES.get(lowered) or next(iter(get_close_matches(lowered, _DEFAULT_PORTS, 1)), None)
+        hint = f'; did you mean "{close}://"?' if close else ""
+        raise ValueError(f"the scheme is one of mqtt, mqtts, ws and wss{hint}")
+    if "@" in rest:
+        raise ValueError("an address holds no user name or password; write them to mqtt.username and mqtt.password")
+    rest = rest.removesuffix("/")
+    if "/" in rest or "?" in rest:
+        raise ValueError("an address ends with the port; write the WebSocket path to mqtt.websocket_path")
+    known: MqttScheme = lowered
+    host, port = _host_and_port(rest)
+    return MqttAddress(known, host, _DEFAULT_PORTS[known] if port is None else port)
+
+
+def parse_kafka_address(text: str) -> KafkaAddress:
+    """The parts of ``host:port``. Raises ValueError with a sentence that does not repeat the text."""
+    if "://" in text:
+        raise ValueError('a Kafka address has no scheme: write "host:9092" and say TLS or SASL in kafka.security')
+    if "@" in text:
+        raise ValueError("an address holds no user name or password; write them to kafka.sasl")
+    host, port = _host_and_port(text)
+    if port is None:
+        raise ValueError('a Kafka address names its port, as in "broker.example:9092"; IPv6 stands in brackets')
+    return KafkaAddress(host, port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` is this machine: ``localhost`` or a loopback address. Names are not resolved."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost" or host.lower().endswith(".localhost")
+
+
+def _host_and_port(text: str) -> tuple[str, int | None]:
+    found = _HOST_AND_PORT.fullmatch(text)
+    if not found:
+        raise ValueError("after the host comes a colon and a port; IPv6 stands in brackets, as in [::1]:1883")
+    six, host, port = found["six"], found["host"], found["port"]
+    if six is not None:
+        try:
+            ipaddress.IPv6Address(six)
+        except ValueError:
+            raise ValueError("what stands in brackets is no IPv6 address") from None
+        host = six
+    elif not host:
+        raise ValueError("the host is missing")
+    elif len(host) > 253 or not all(_LABEL.fullmatch(label) for label in host.removesuffix(".").split(".")):
+        raise ValueError("the host is neither a host name nor an IP address")
+    if port is None:
+        return host, None
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        raise ValueError("a port is a number from 1 to 65535")
+    return host, int(port)
+
+
+def _check_mqtt(text: str) -> str:
+    parse_mqtt_address(text)
+    return text
+
+
+def _check_kafka(text: str) -> str:
+    parse_kafka_address(text)
+    return text
+
+
+MqttAddressText = Annotated[str, AfterValidator(_check_mqtt)]
+"""An MQTT address as text, known to parse."""
+
+KafkaAddressText = Annotated[str, AfterValidator(_check_kafka)]
+"""A Kafka address as text, known to parse."""

@@ -1,0 +1,74 @@
+"""Settings of the way from an MQTT filter to a Kafka topic."""
+
+__all__ = ["MetadataHeader", "RouteSettings"]
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from config.grammar import Count
+from config.model import Table
+from config.names import MqttFilter, Template
+
+MetadataHeader = Literal["topic", "qos", "retain", "dup", "properties", "gateway", "message_id", "device", "received"]
+
+
+def _check_pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"no regular expression: {error}") from None
+    return text
+
+
+class RouteSettings(Table):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+    """Name of the route in metrics, logs and dead letters: 1 to 64 letters, digits, `.`, `_`, `-`. Required, and each
+    once."""
+
+    filters: Annotated[tuple[MqttFilter, ...], Field(min_length=1)]
+    """MQTT topic filters whose messages take this route, with `+` for one level and `#` for the rest. Routes are
+    tried in their order and the first that matches wins. No `$share/…`: `mqtt.distribution` decides that. Required."""
+
+    topic: Annotated[Template, Field(min_length=1)]
+    """Kafka topic to write to, or a template of it. Required."""
+
+    key: Template = "${topic}"
+    """Template of the record's key, which chooses the partition as the Java client does. The default, the MQTT topic,
+    keeps each topic's messages in order; `${device}` keeps each device's. Empty: no key, spread over all partitions,
+    and no order."""
+
+    qos: Literal[0, 1, 2] = 1
+    """QoS of the subscription: what arrives at most. 1, because an acknowledged message is then in Kafka at least
+    once. 0 loses messages at every break; 2 costs twice the packets, and Kafka still may hold a message twice after a
+    failure."""
+
+    device: Template | None = None
+    """Template that says which device a message is from: `${topic[1]}`, `${property.device}`, `${payload.device}`. A
+    subscriber is never told the publisher, so unset means unknown; `${device}` may then not be used."""
+
+    message_id: Template | None = None
+    """Template of an identity that the device gave the message, such as `${payload.seq}`; downstream removes
+    duplicates by it. Unset: a delivery id, which tells two deliveries of one message apart and so cannot serve for
+    that."""
+
+    headers: dict[str, Template] = Field(default={})
+    """Extra record headers, name to template. Each costs its bytes in every record."""
+
+    metadata_headers: tuple[MetadataHeader, ...] = ()
+    """Record headers about the message: topic, qos, retain, dup, properties, gateway, message_id, device, received.
+    None by default, because each costs bytes and time in every record."""
+
+    empty_payload: Literal["empty", "tombstone"] = "empty"
+    """What an empty payload becomes: a record with an empty value, or a `tombstone` (null), which deletes the key in
+    a compacted topic. `empty`, so that nothing is deleted unasked."""
+
+    allowed_topics: Annotated[str, AfterValidator(_check_pattern)] = r"[A-Za-z0-9._-]{1,249}"
+    """Regular expression that a topic made from a template must match as a whole; others are dead-lettered. The
+    default is all that Kafka allows; names that start with `__` are Kafka's own and never allowed. Devices choose
+    these names: narrow it."""
+
+    max_topics: Annotated[Count, Field(ge=1, le=100_000)] = 100
+    """How many different topics this route's template may make; messages for further ones are dead-lettered. 100,
+    because every topic costs a cluster partitions and a device may invent names without end."""

@@ -1,0 +1,59 @@
+"""Settings of the Spark jobs, which run in a process of their own."""
+
+__all__ = ["StreamSettings"]
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from config.grammar import Count, Duration
+from config.model import Table
+from config.names import KafkaTopicName
+
+
+class StreamSettings(Table):
+    master: Annotated[str, Field(min_length=1)] = "local[2]"
+    """Spark's master URL. `local[2]` runs in this process with two cores, enough for 80k rows a second;
+    `spark://host:7077` submits to a cluster."""
+
+    output: Path = Path("data/telemetry")
+    """Folder (or URL of a file system that Spark knows) for the Parquet files, partitioned by UTC ingest date."""
+
+    quarantine: Path = Path("data/quarantine")
+    """Folder for records that could not be parsed, each with its reason."""
+
+    checkpoint: Path = Path("data/checkpoints")
+    """Folder where Spark keeps how far it has read. Deleting it reads Kafka from the start again and writes
+    everything twice."""
+
+    topics: tuple[KafkaTopicName, ...] = ()
+    """Kafka topics to read. Empty: the topics that the routes name; those of a route with a template have to be spelt
+    out here."""
+
+    trigger: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(hours=24))] = timedelta(seconds=5)
+    """Time between micro-batches. 5 s makes files of a useful size at a latency that people accept; 0 starts the next
+    batch at once and makes many small files."""
+
+    available_now: bool = False
+    """Whether to read what is there, in batches, and end, instead of running for ever; for a nightly job."""
+
+    window: Annotated[Duration, Field(gt=timedelta(0), le=timedelta(days=366))] = timedelta(seconds=10)
+    """Length of the windows that are aggregated. Short windows of many device types make much state."""
+
+    watermark: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(days=366))] = timedelta(minutes=5)
+    """How late a record may be, by event time, and still count in its window. 5 min covers devices that buffer;
+    longer keeps more state in memory and delays the results that wait for it."""
+
+    max_ahead: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(days=366))] = timedelta(minutes=5)
+    """How far a device's clock may run ahead: later event times are set to the receive time plus this. Without it a
+    clock in the year 2036 would drag the watermark along and make everybody else late."""
+
+    shuffle_partitions: Annotated[Count, Field(ge=1, le=100_000)] = 2
+    """Spark's `spark.sql.shuffle.partitions`. 2 fits two cores and is twice as fast there as Spark's own 200; on a
+    cluster give as many as there are cores."""
+
+    max_offsets_per_trigger: Annotated[Count, Field(ge=1)] | None = None
+    """Records that one micro-batch takes at most. Unset: all there are, which after a long stop may be more than
+    memory holds."""
