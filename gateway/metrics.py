@@ -1,0 +1,391 @@
+"""Every metric of a worker, defined once: name, kind, unit, labels, meaning, and what to turn when it looks wrong.
+
+``docs/metrics.md`` is printed from this module: ``python -m gateway.metrics > docs/metrics.md``.
+
+Labels are bounded by settings (session, route, topic) or by the code (reason); never a client id or an MQTT topic.
+Series known from the settings exist at 0 from the start.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Metrics", "markdown", "send_failure_labels"]
+
+import platform
+import sys
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Final
+
+from bridge.errors import (
+    IncarnationError,
+    LeaderMissingError,
+    PoisonedError,
+    RefusedError,
+    RetriableError,
+    UnreachableError,
+)
+from gateway.instruments import MetricSet, counter, gauge, histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from prometheus_client.metrics_core import Metric
+
+    from bridge.ledger import Ledger
+    from config.settings import Settings
+    from gateway.instruments import Definition
+    from gateway.lifecycle import Lifecycle
+
+CONNECT_FAILURES: Final = (
+    "unreachable",  # no such host, connection refused, no route
+    "timeout",
+    "tls",
+    "proxy",
+    "credentials",  # bad user name or password
+    "not_authorised",
+    "client_id",
+    "unavailable",  # the broker is busy or shutting down, a quota is used up
+    "protocol",  # what came was no MQTT, or a version the broker does not speak
+    "subscribe",  # connected, but a filter was refused
+    "other",
+)
+DISCONNECTS: Final = (
+    "requested",  # by us: a stop
+    "closed",  # the peer closed the connection without a DISCONNECT
+    "keepalive",
+    "taken_over",  # another client came with the same client id
+    "administrative",  # kicked
+    "server_stopping",
+    "protocol",  # one side broke MQTT's rules
+    "other",
+)
+FILTERED: Final = ("no_route", "status")  # what no filter of a route covers; the gateways' own status messages
+DEAD_LETTERS: Final = ("too_large", "invalid", "topic_refused", "decode")
+
+_SEND_FAILURES: Final[tuple[tuple[type[Exception], str, str], ...]] = (  # the most specific class first
+    (LeaderMissingError, "leader_missing", "true"),
+    (UnreachableError, "unreachable", "true"),
+    (RetriableError, "retriable", "true"),
+    (IncarnationError, "incarnation", "true"),  # by the next producer incarnation
+    (PoisonedError, "poisoned", "false"),
+    (RefusedError, "refused", "false"),
+    (Exception, "other", "false"),
+)
+
+_LATENCIES: Final = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
+_LEDGER_TERMS: Final = ("received", "recovered", "delivered", "filtered", "dead_lettered", "returned")
+
+
+def send_failure_labels(error: BaseException) -> tuple[str, str]:
+    """The labels ``reason`` and ``retriable`` of ``gateway_kafka_send_failures_total`` for a failed batch."""
+    return next((reason, retriable) for kind, reason, retriable in _SEND_FAILURES if isinstance(error, kind))
+
+
+class Metrics(MetricSet):
+    """One worker's metrics; ``metrics.mqtt_unacked`` is a family, ``Metrics.mqtt_unacked`` its definition.
+
+    Belongs to the worker's event loop: written and collected there. Not global, so a process may have several workers.
+    """
+
+    mqtt_connected = gauge(
+        "gateway_mqtt_connected",
+        "1 while the session is connected and subscribed, else 0.",
+        "mqtt.addresses, mqtt.username, mqtt.tls; the log names the reason of each failure",
+        unit="sessions",
+        labels=("session",),
+    )
+    mqtt_connects = counter(
+        "gateway_mqtt_connects_total",
+        "Connections the broker accepted, the first ones included.",
+        "mqtt.keepalive, mqtt.reconnect_max when it grows without a restart of the broker",
+        unit="connections",
+    )
+    mqtt_connect_failures = counter(
+        "gateway_mqtt_connect_failures_total",
+        "Attempts to connect or subscribe that failed, by reason.",
+        "mqtt.addresses (unreachable), mqtt.username and mqtt.password (credentials), mqtt.client_id (client_id)",
+        unit="attempts",
+        labels=("reason",),
+        fixed=tuple((reason,) for reason in CONNECT_FAILURES),
+    )
+    mqtt_disconnects = counter(
+        "gateway_mqtt_disconnects_total",
+        "Connections that ended, by reason.",
+        "mqtt.keepalive (keepalive), instance and worker (taken_over: two processes share a client id)",
+        unit="connections",
+        labels=("reason",),
+        fixed=tuple((reason,) for reason in DISCONNECTS),
+    )
+    mqtt_session_present = gauge(
+        "gateway_mqtt_session_present",
+        "1 if the broker still had the session at its last connect, so that nothing queued for it was lost; else 0.",
+        "mqtt.session_expiry, mqtt.persistent",
+        unit="sessions",
+        labels=("session",),
+    )
+    mqtt_messages_received = counter(
+        "gateway_mqtt_messages_received_total",
+        "MQTT messages taken in, by the route that took them; a redelivered message counts again.",
+        "routes",
+        unit="messages",
+        labels=("route", "qos"),
+        fixed=(("0",), ("1",), ("2",)),
+    )
+    mqtt_received_bytes = counter(
+        "gateway_mqtt_received_bytes_total",
+        "Bytes read from MQTT connections, after TLS and WebSocket were taken off.",
+        "mqtt.sessions",
+        unit="bytes",
+    )
+    mqtt_redelivered = counter(
+        "gateway_mqtt_redelivered_total",
+        "Messages that came with DUP=1: the broker had sent them before and saw no acknowledgement.",
+        "mqtt.keepalive, shutdown_timeout when it grows at restarts",
+        unit="messages",
+    )
+    mqtt_unacked = gauge(
+        "gateway_mqtt_unacked",
+        "Messages of QoS 1 and 2 received on a session and not acknowledged to the broker yet.",
+        "flow.linger_max; Kafka's health when it stays near gateway_mqtt_receive_window",
+        unit="messages",
+        labels=("session",),
+    )
+    mqtt_receive_window = gauge(
+        "gateway_mqtt_receive_window",
+        "Messages of QoS 1 and 2 a session may have unacknowledged.",
+        "mqtt.receive_maximum; EMQX caps it with mqtt.max_inflight (32 by default)",
+        unit="messages",
+        labels=("session",),
+    )
+    mqtt_acks = counter(
+        "gateway_mqtt_acks_total",
+        "PUBACK and PUBREC packets sent, each after Kafka had the message.",
+        "flow.linger_max",
+        unit="packets",
+    )
+    oldest_unacked_age = gauge(
+        "gateway_oldest_unacked_age_seconds",
+        "Age of the oldest message received and not settled yet; 0 when there is none.",
+        "http.overdue_after turns /readyz red beyond it; kafka.delivery_timeout ends a hopeless wait",
+        unit="seconds",
+    )
+    messages_filtered = counter(
+        "gateway_messages_filtered_total",
+        "Messages dropped on purpose, by reason; the gateway never drops one for want of room.",
+        "routes (no_route)",
+        unit="messages",
+        labels=("route", "reason"),
+        fixed=tuple((reason,) for reason in FILTERED),
+    )
+    kafka_records_sent = counter(
+        "gateway_kafka_records_sent_total",
+        "Records Kafka acknowledged with acks=all.",
+        "routes",
+        unit="records",
+        labels=("topic",),
+    )
+    kafka_sent_bytes = counter(
+        "gateway_kafka_sent_bytes_total",
+        "Bytes of the batches Kafka acknowledged, before compression.",
+        "kafka.compression",
+        unit="bytes",
+    )
+    kafka_send_failures = counter(
+        "gateway_kafka_send_failures_total",
+        "Batches that failed, by reason; retriable=true ones are sent again.",
+        "kafka.bootstrap_servers (unreachable), kafka.max_record_bytes (poisoned), kafka.sasl and ACLs (refused)",
+        unit="batches",
+        labels=("topic", "reason", "retriable"),
+        fixed=tuple((reason, retriable) for _, reason, retriable in _SEND_FAILURES),
+    )
+    kafka_retries = counter(
+        "gateway_kafka_retries_total",
+        "Batches sent again after a failure.",
+        "kafka.retry_backoff, kafka.request_timeout",
+        unit="batches",
+    )
+    kafka_incarnations = counter(
+        "gateway_kafka_producer_incarnations_total",
+        "Producers started: 1 for the first, one more each time a batch's failure made the producer unusable.",
+        "kafka.delivery_timeout, kafka.request_timeout",
+        unit="producers",
+    )
+    dlq_records = counter(
+        "gateway_dlq_records_total",
+        "Records written to the dead-letter topic, by reason.",
+        "kafka.max_record_bytes (too_large), routes[].allowed_topics (topic_refused), dead_letter.max_per_second",
+        unit="records",
+        labels=("reason",),
+        fixed=tuple((reason,) for reason in DEAD_LETTERS),
+    )
+    kafka_produce_seconds = histogram(
+        "gateway_kafka_produce_seconds",
+        "Time from handing a batch to the producer to Kafka's acknowledgement; each record counts once.",
+        "kafka.batch_bytes, kafka.compression; the brokers' own request metrics",
+        unit="seconds",
+        bounds=_LATENCIES,
+    )
+    end_to_end_seconds = histogram(
+        "gateway_end_to_end_seconds",
+        "Time from reading a message off the MQTT connection to Kafka's acknowledgement; each message counts once.",
+        "flow.linger_max, flow.read_pacing_max",
+        unit="seconds",
+        labels=("route",),
+        bounds=_LATENCIES,
+    )
+    kafka_batch_records = histogram(
+        "gateway_kafka_batch_records",
+        "Records in each acknowledged batch.",
+        "flow.linger_max when batches are small at a high rate",
+        unit="records",
+        bounds=(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000),
+    )
+    kafka_batch_bytes = histogram(
+        "gateway_kafka_batch_bytes",
+        "Size of each acknowledged batch before compression.",
+        "kafka.batch_bytes",
+        unit="bytes",
+        bounds=(256, 1024, 4096, 16_384, 65_536, 131_072, 262_144, 1_048_576),
+    )
+    buffer_bytes = gauge(
+        "gateway_buffer_bytes",
+        "Bytes of records waiting in memory for Kafka's acknowledgement.",
+        "flow.memory_bytes",
+        unit="bytes",
+    )
+    buffer_limit_bytes = gauge(
+        "gateway_buffer_limit_bytes",
+        "Bytes of records at which reading from MQTT pauses.",
+        "flow.memory_bytes",
+        unit="bytes",
+    )
+    last_ack_timestamp = gauge(
+        "gateway_last_ack_timestamp_seconds",
+        "When Kafka last acknowledged a batch of the topic, in Unix time; 0 before the first.",
+        "kafka.bootstrap_servers when it stands still while gateway_mqtt_unacked is above 0",
+        unit="seconds",
+        labels=("topic",),
+    )
+    ledger_messages = counter(
+        "gateway_ledger_messages_total",
+        "The growing terms of the ledger; with the messages in flight they balance:"
+        " received + recovered = delivered + filtered + dead_lettered + in flight + returned.",
+        "none: this is the account, not a lever",
+        unit="messages",
+        labels=("term",),
+        fixed=tuple((term,) for term in _LEDGER_TERMS),
+    )
+    ledger_in_flight = gauge(
+        "gateway_ledger_in_flight",
+        "Messages received and not settled, counted in the windows where they wait.",
+        "mqtt.receive_maximum, flow.linger_max",
+        unit="messages",
+    )
+    ledger_imbalance = gauge(
+        "gateway_ledger_imbalance",
+        "Messages the account cannot place: 0 always, above 0 some vanished, below 0 some were counted twice.",
+        "none: anything but 0 is a defect; keep the log and report it",
+        unit="messages",
+    )
+    event_loop_delay = histogram(
+        "gateway_event_loop_delay_seconds",
+        "How late the event loop ran a timer, observed twice a second; such a delay holds up keepalives and"
+        " acknowledgements.",
+        "mqtt.sessions, the number of workers, CPU limits",
+        unit="seconds",
+        bounds=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0),
+    )
+    lifecycle_state = gauge(
+        "gateway_lifecycle_state",
+        "0 not running, 1 starting, 2 recovery, 3 running, 6 pending controlled shutdown, 7 shutting down.",
+        "shutdown_timeout when it stays at 6",
+        unit="state",
+    )
+    build_info = gauge(
+        "gateway_build_info",
+        "Always 1; the labels say what runs.",
+        "none",
+        unit="info",
+        labels=("version", "python"),
+        fixed=((metadata.version("mqtt-kafka-gateway"), platform.python_version()),),
+    )
+
+    def __init__(self, settings: Settings) -> None:
+        topics = [route.topic for route in settings.routes if "${" not in route.topic]
+        super().__init__(
+            {
+                "session": [str(number) for number in range(settings.mqtt.sessions)],
+                "route": [route.name for route in settings.routes],
+                "topic": list(dict.fromkeys([*topics, settings.dead_letter.topic])),
+            }
+        )
+        for row in Metrics.build_info.fixed:
+            self.build_info.child(*row).value = 1
+        self.buffer_limit_bytes.child().value = settings.flow.memory_bytes
+        for window in range(settings.mqtt.sessions):
+            self.mqtt_receive_window.child(str(window)).value = settings.mqtt.receive_maximum
+
+    def watch_ledger(self, ledger: Ledger) -> None:
+        """Shows the ledger's terms and its imbalance."""
+        self.ledger_messages.watch_rows(lambda: {(term,): getattr(ledger, term) for term in _LEDGER_TERMS})
+        self.ledger_in_flight.watch(ledger.in_flight)
+        self.ledger_imbalance.watch(ledger.imbalance)
+
+    def watch_lifecycle(self, lifecycle: Lifecycle) -> None:
+        """Shows the state's number."""
+        self.lifecycle_state.watch(lambda: lifecycle.state)
+
+    def collect(self) -> Iterable[Metric]:
+        """Every family with its present values, then the process's own. Call it in the worker's loop."""
+        from prometheus_client import ProcessCollector
+
+        yield from super().collect()
+        yield from ProcessCollector(registry=None).collect()
+
+
+_INTRODUCTION: Final = """\
+# Metrics
+
+Served by every worker at `/metrics`, on `http.host` and `http.port` (127.0.0.1:9464), in Prometheus' text format or in
+OpenMetrics, as the scraper asks. This page is printed from `gateway/metrics.py`.
+
+- Series whose labels follow from the settings exist at 0 from the start, so that `rate()` and `increase()` see the
+  first event.
+- `session` is the session's number in the worker, `route` a route's name, `topic` a Kafka topic. There is no label for
+  client ids or MQTT topics: they are without bound.
+- Everything is counted per batch and read at scrape time. A scrape sees one moment: the ledger's terms of one scrape
+  belong together.
+- What became of a route's messages: `gateway_mqtt_messages_received_total` of the route, against the same route's
+  `gateway_end_to_end_seconds_count` and `gateway_messages_filtered_total`.
+- `process_*` are the process's own: CPU seconds, resident memory, open files, start time.
+"""
+
+
+def _describe(definition: Definition[Any]) -> Iterator[str]:
+    yield f"### `{definition.name}`"
+    yield ""
+    yield definition.meaning
+    yield ""
+    yield f"- {definition.kind}, in {definition.unit}"
+    free = len(definition.labels) - len(definition.fixed[0])
+    for place, label in enumerate(definition.labels):
+        if definition is Metrics.build_info or place < free:
+            yield f"- label `{label}`"
+        else:
+            values = dict.fromkeys(fixed[place - free] for fixed in definition.fixed)
+            yield f"- label `{label}`: {', '.join(f'`{value}`' for value in values)}"
+    if definition.bounds:
+        yield f"- buckets up to {', '.join(f'{bound:g}' for bound in definition.bounds)}"
+    yield f"- turn: {definition.turn}"
+    yield ""
+
+
+def markdown() -> str:
+    """The reference page of all metrics."""
+    lines = [_INTRODUCTION]
+    for definition in Metrics.definitions():
+        lines.extend(_describe(definition))
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())
