@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Literal
 
+from bridge.backoff import Backoff
 from gateway.demo.outbox import DeviceLedger, Outbox
 from gateway.demo.physics import START_S, TIME_SCALE, DeviceModel, build_fleet
 from gateway.mqtt.device import DeviceConnectError, DeviceConnection
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _CONNECTS_AT_ONCE = 16  # more only queue in the broker's accept backlog
 _CONNECT_TIMEOUT_S = 10.0
-_BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.2, 5.0
+_BACKOFF_FIRST_NS, _BACKOFF_MAX_NS = 200_000_000, 5_000_000_000
 _REFUSED_PAUSE_S = 0.5  # a broker that refuses a message (quota) is asked again after this
 _WAKE_S = 0.002  # readings due within this are taken in one wake-up
 _READINGS_IN_A_ROW = 64  # then the sockets are served, even when the schedule is behind
@@ -68,7 +69,8 @@ class _Device:
         self.last_error = ""
         self._settings = settings
         self._connect_slots = connects
-        self._random = Random(f"{settings.seed}/reconnect/{model.device}")
+        rng = Random(f"{settings.seed}/reconnect/{model.device}")
+        self._backoff = Backoff(_BACKOFF_FIRST_NS, _BACKOFF_MAX_NS, 0.5, rng=rng)
         self._telemetry_topic = f"devices/{model.device}/telemetry"
         self._status_topic = f"devices/{model.device}/status"
         self._status_ids: set[int] = set()
@@ -79,7 +81,6 @@ class _Device:
 
     async def run(self) -> None:
         """Connects, and connects again whenever the connection is lost. Ends only by cancellation."""
-        failures = 0
         while True:
             self._lost.clear()
             try:
@@ -87,12 +88,10 @@ class _Device:
                     await self._connect()
             except DeviceConnectError as error:
                 self.last_error = str(error)
-                failures += 1
-                ceiling = min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2.0 ** min(failures, 10))
-                await asyncio.sleep(self._random.uniform(ceiling / 2.0, ceiling))
-                continue
-            failures = 0
-            await self._lost.wait()
+            else:
+                self._backoff.started(time.monotonic_ns())
+                await self._lost.wait()
+            await asyncio.sleep(self._backoff.next_ns(time.monotonic_ns()) / 1e9)
 
     async def _connect(self) -> None:
         connection = DeviceConnection(self.model.device, self)
@@ -113,7 +112,7 @@ class _Device:
             "seq": self.outbox.next_sequence(),
             "ts": time.time_ns() // 1_000_000,
             "type": self.model.type,
-            "measurements": self.model.read(model_s),
+            **self.model.read(model_s),
         }
         self.outbox.take(json.dumps(body, separators=(",", ":")).encode())
         self.pump()

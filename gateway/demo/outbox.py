@@ -13,7 +13,7 @@ _NO_MATCHING_SUBSCRIBERS = 0x10
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message under the device's own sequence number, which begins at 1 and has no gaps."""
+    """One message under the device's own sequence number, which begins at 0 and has no gaps."""
 
     sequence: int
     payload: bytes
@@ -21,7 +21,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLedger:
-    """What one device did: it sent ``1 … published`` at least once; all but ``unacknowledged`` were acknowledged."""
+    """What one device did: it sent ``0 … published - 1``, and all but ``unacknowledged`` were acknowledged to it."""
 
     published: int
     unacknowledged: frozenset[int] = frozenset()
@@ -31,7 +31,7 @@ class DeviceLedger:
         return self.published - len(self.unacknowledged)
 
     def has_acknowledged(self, sequence: int) -> bool:
-        return 1 <= sequence <= self.published and sequence not in self.unacknowledged
+        return 0 <= sequence < self.published and sequence not in self.unacknowledged
 
 
 class Outbox:
@@ -47,7 +47,7 @@ class Outbox:
         self._in_flight: dict[int, Message] = {}
         self._taken = 0
         self.published = 0
-        """Distinct messages sent at least once; also the highest sequence number sent."""
+        """Distinct messages sent at least once: those numbered below this."""
         self.acknowledged = 0
         self.unheard = 0
         """Acknowledged although nobody was subscribed (reason 0x10): the broker threw these away."""
@@ -70,12 +70,12 @@ class Outbox:
 
     def next_sequence(self) -> int:
         """The number the next :meth:`take` must carry."""
-        return self._taken + 1
+        return self._taken
 
     def take(self, payload: bytes) -> None:
         """Appends a message under :meth:`next_sequence`."""
-        self._taken += 1
         self._waiting.append(Message(self._taken, payload))
+        self._taken += 1
 
     def head(self) -> Message | None:
         """The message to send next, if any."""
@@ -85,7 +85,7 @@ class Outbox:
         """The head was written to the connection under this packet id."""
         message = self._waiting.popleft()
         self._in_flight[packet_id] = message
-        self.published = max(self.published, message.sequence)
+        self.published = max(self.published, message.sequence + 1)
 
     def settle(self, packet_id: int, reason: int) -> bool:
         """An acknowledgement came. Returns False if it refused the message, which is then the head again."""
@@ -106,7 +106,7 @@ class Outbox:
     def ledger(self) -> DeviceLedger:
         """The account so far. Messages taken and never sent are in none of its numbers."""
         unsettled = (message.sequence for message in (*self._in_flight.values(), *self._waiting))
-        return DeviceLedger(self.published, frozenset(number for number in unsettled if number <= self.published))
+        return DeviceLedger(self.published, frozenset(number for number in unsettled if number < self.published))
 
     def _put_back(self, messages: list[Message]) -> None:
         self._waiting = deque(sorted((*messages, *self._waiting), key=lambda message: message.sequence))

@@ -15,11 +15,13 @@ __all__ = [
     "SITES",
     "START_S",
     "TIME_SCALE",
+    "UNITS",
     "Air",
     "DeviceModel",
     "DeviceType",
     "Meter",
     "Pump",
+    "Reading",
     "Site",
     "Thermostat",
     "Weather",
@@ -43,6 +45,23 @@ MAX_STEP_S = 300.0
 """Longest step of a switching device (heating, pump): longer ones would overshoot its switch points without limit."""
 
 DeviceType = Literal["thermostat", "meter", "pump"]
+Reading = dict[str, float]
+"""Measurements by name; an int where the wire's schema has a long."""
+UNITS = {
+    "temperature": "°C",
+    "humidity": "%",
+    "voltage": "V",
+    "rssi": "dBm",
+    "setpoint": "°C",
+    "heating": "0 or 1",
+    "power": "W",
+    "energy": "kWh",
+    "flow": "l/min",
+    "pressure": "bar",
+    "vibration": "mm/s",
+    "level": "%",
+}
+"""Every measurement a device may send. The first four are in ``bridge.wire.TELEMETRY_FIELDS``: Spark reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +149,8 @@ class _Radio:
         self._shadow = _Wandering(random, 3.0, 1.5 * HOUR_S)
         self._random = random
 
-    def step(self, dt_s: float) -> float:
-        return float(round(max(-110.0, self._mean_dbm + self._shadow.step(dt_s) + self._random.gauss(0.0, 1.5))))
+    def step(self, dt_s: float) -> int:
+        return round(max(-110.0, self._mean_dbm + self._shadow.step(dt_s) + self._random.gauss(0.0, 1.5)))
 
 
 class _Battery:
@@ -156,8 +175,8 @@ class DeviceModel(Protocol):
     device: str
     type: DeviceType
 
-    def read(self, t_s: float) -> dict[str, float]:
-        """Moves the device to model time ``t_s`` (never back) and returns its measurements, unit in each name."""
+    def read(self, t_s: float) -> Reading:
+        """Moves the device to model time ``t_s`` (never back) and returns its measurements by name (:data:`UNITS`)."""
         ...
 
 
@@ -173,15 +192,15 @@ class _Device(ABC):
         self._radio = _Radio(random)
         self._t_s = t_s
 
-    def read(self, t_s: float) -> dict[str, float]:
+    def read(self, t_s: float) -> Reading:
         dt_s = max(0.0, t_s - self._t_s)
         self._t_s = max(self._t_s, t_s)
         values = self._step(dt_s)
-        values["rssi_dbm"] = self._radio.step(dt_s)
+        values["rssi"] = self._radio.step(dt_s)
         return values
 
     @abstractmethod
-    def _step(self, dt_s: float) -> dict[str, float]: ...
+    def _step(self, dt_s: float) -> Reading: ...
 
     def _substeps(self, dt_s: float) -> tuple[int, float]:
         count = max(1, math.ceil(dt_s / MAX_STEP_S))
@@ -209,7 +228,7 @@ class Thermostat(_Device):
         hour = t_s / HOUR_S % 24.0
         return self._comfort_c if 6.0 <= hour < 22.0 else self._comfort_c - self._setback_c
 
-    def _step(self, dt_s: float) -> dict[str, float]:
+    def _step(self, dt_s: float) -> Reading:
         count, step_s = self._substeps(dt_s)
         keep = math.exp(-step_s / self._tau_s)
         for index in range(count):
@@ -223,16 +242,16 @@ class Thermostat(_Device):
             self._room_c = rest_c + (self._room_c - rest_c) * keep
         air = self._weather.at(self._t_s)
         return {
-            "temperature_c": round(self._room_c + self._random.gauss(0.0, 0.05), 2),
-            "humidity_pct": round(relative_humidity_pct(air.vapour_hpa + self._indoor_hpa, self._room_c), 1),
-            "setpoint_c": round(self._setpoint_c(self._t_s), 1),
+            "temperature": round(self._room_c + self._random.gauss(0.0, 0.05), 2),
+            "humidity": round(relative_humidity_pct(air.vapour_hpa + self._indoor_hpa, self._room_c), 1),
+            "setpoint": round(self._setpoint_c(self._t_s), 1),
             "heating": float(self._heating),
-            "battery_v": self._battery.step(dt_s, self._room_c),
+            "voltage": self._battery.step(dt_s, self._room_c),
         }
 
 
 class Meter(_Device):
-    """A household's electricity meter: power by the hour, energy that only grows, voltage that sags with load."""
+    """A household's electricity meter in a cabinet outside: energy only grows, the mains voltage sags with load."""
 
     type: DeviceType = "meter"
 
@@ -251,7 +270,7 @@ class Meter(_Device):
         peaks = ((7.3, 1.0, 900.0), (12.5, 1.2, 450.0), (19.3, 2.0, 1400.0))
         return sum(height * math.exp(-(((hour - middle) / width) ** 2)) for middle, width, height in peaks)
 
-    def _step(self, dt_s: float) -> dict[str, float]:
+    def _step(self, dt_s: float) -> Reading:
         habit_w = self._habit_w(self._t_s / HOUR_S % 24.0)
         kettle_w = 2000.0 if self._random.random() < habit_w / 20_000.0 else 0.0
         power_w = (self._base_w + self._size * habit_w) * max(0.3, 1.0 + self._wander.step(dt_s)) + kettle_w
@@ -260,9 +279,10 @@ class Meter(_Device):
         evening = math.exp(-(((self._t_s / HOUR_S % 24.0 - 19.3) / 3.0) ** 2))
         volts = 233.0 - 3.0 * evening - self._grid_ohm * power_w / 230.0 + self._random.gauss(0.0, 0.4)
         return {
-            "power_w": round(power_w, 1),
-            "energy_kwh": round(self._energy_wh / 1000.0, 3),
-            "voltage_v": round(volts, 1),
+            "temperature": round(self._weather.at(self._t_s).temperature_c + 4.0 + 0.002 * power_w, 1),
+            "power": round(power_w, 1),
+            "energy": round(self._energy_wh / 1000.0, 3),
+            "voltage": round(volts, 1),
         }
 
 
@@ -282,7 +302,7 @@ class Pump(_Device):
         self._motor_c = weather.at(t_s).temperature_c + (30.0 if self._running else 2.0)
         self._battery = _Battery(random)
 
-    def _step(self, dt_s: float) -> dict[str, float]:
+    def _step(self, dt_s: float) -> Reading:
         count, step_s = self._substeps(dt_s)
         keep = math.exp(-step_s / (20 * 60.0))
         air_c = self._weather.at(self._t_s).temperature_c
@@ -301,12 +321,12 @@ class Pump(_Device):
             self._motor_c = rest_c + (self._motor_c - rest_c) * keep
         noise = self._random.gauss
         return {
-            "flow_l_min": round(self._flow_l_min * (1.0 + noise(0.0, 0.02)), 1) if self._running else 0.0,
-            "pressure_bar": round((3.4 if self._running else 1.1 + 0.4 * self._level) + noise(0.0, 0.03), 2),
-            "motor_temperature_c": round(self._motor_c + noise(0.0, 0.2), 1),
-            "vibration_mm_s": round(abs(self._wear * (1.6 if self._running else 0.05) + noise(0.0, 0.04)), 2),
-            "level_pct": round(100.0 * self._level, 1),
-            "battery_v": self._battery.step(dt_s, air_c),
+            "flow": round(self._flow_l_min * (1.0 + noise(0.0, 0.02)), 1) if self._running else 0.0,
+            "pressure": round((3.4 if self._running else 1.1 + 0.4 * self._level) + noise(0.0, 0.03), 2),
+            "temperature": round(self._motor_c + noise(0.0, 0.2), 1),
+            "vibration": round(abs(self._wear * (1.6 if self._running else 0.05) + noise(0.0, 0.04)), 2),
+            "level": round(100.0 * self._level, 1),
+            "voltage": self._battery.step(dt_s, air_c),
         }
 
 

@@ -1,0 +1,187 @@
+"""What became of every message, by the devices' own names and sequence numbers. Decides without I/O.
+
+The devices say what they published and what was acknowledged to them (:class:`~gateway.demo.outbox.DeviceLedger`);
+each stage behind the gateway is read back into a :class:`Tally`. What was acknowledged must be in every stage.
+Duplicates are allowed (delivery is at least once) and counted; so is what arrived behind a later message of its device.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Account", "Stage", "Tally", "examine", "render"]
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from config.errors import ExitStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gateway.demo.outbox import DeviceLedger
+
+_EXAMPLES = 5
+
+
+class Tally:
+    """The messages one stage was seen to hold, in the order they were read."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.unreadable = 0
+        """Records that name no device and sequence number."""
+        self.reordered = 0
+        """First occurrences behind a later message of their device. Means something for ordered sources only."""
+        self.seen: defaultdict[str, set[int]] = defaultdict(set)
+        self.repeats: Counter[tuple[str, int]] = Counter()
+        self._highest: dict[str, int] = {}
+
+    def add(self, device: str, sequence: int) -> None:
+        """One record of this message was found."""
+        self.records += 1
+        numbers = self.seen[device]
+        if sequence in numbers:
+            self.repeats[device, sequence] += 1
+            return
+        numbers.add(sequence)
+        if sequence < self._highest.get(device, -1):
+            self.reordered += 1
+        else:
+            self._highest[device] = sequence
+
+    def add_unreadable(self) -> None:
+        """One record was found that no device of ours can have written."""
+        self.records += 1
+        self.unreadable += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage measured against the devices' account. ``records = found + duplicates + foreign``."""
+
+    name: str
+    records: int
+    found: int
+    """Different messages of our devices that are here, acknowledged or not."""
+    duplicates: int
+    """Records of a message beyond its first."""
+    foreign: int
+    """Records that are no message of our devices, unreadable ones included."""
+    missing: int
+    """Messages that were acknowledged to their device and are not here."""
+    reordered: int
+    examples: tuple[tuple[str, int], ...] = ()
+    """A few of the missing, as device and sequence number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The whole run. ``received`` is the gateway's own count, which knows no device: it may hold repetitions."""
+
+    devices: int
+    published: int
+    acknowledged: int
+    received: int
+    unheard: int
+    """Acknowledged by the MQTT broker although nobody was subscribed at that moment."""
+    stages: tuple[Stage, ...] = field(default=())
+
+    @property
+    def missing_at_gateway(self) -> int:
+        return max(0, self.acknowledged - self.received)
+
+    @property
+    def missing(self) -> int:
+        """Missing at the worst stage."""
+        return max((self.missing_at_gateway, *(stage.missing for stage in self.stages)))
+
+    @property
+    def duplicates(self) -> int:
+        """Duplicates at the stage that has most of them."""
+        return max((stage.duplicates for stage in self.stages), default=0)
+
+    @property
+    def exit_status(self) -> ExitStatus:
+        if self.missing:
+            return ExitStatus.MISSING_MESSAGES
+        return ExitStatus.OK if self.published else ExitStatus.FAILED
+
+    def as_json(self) -> dict[str, int]:
+        """The numbers by their documented keys: ``published`` … ``missing``, and each stage's records by its name."""
+        return {
+            "published": self.published,
+            "acknowledged": self.acknowledged,
+            "received": self.received,
+            **{stage.name: stage.records for stage in self.stages},
+            "duplicates": self.duplicates,
+            "missing": self.missing,
+        }
+
+
+def examine(name: str, tally: Tally, ledger: Mapping[str, DeviceLedger]) -> Stage:
+    """Measures what a stage holds against what the devices say. Every record is accounted for in the result."""
+    nothing: set[int] = set()
+    found = missing = 0
+    examples: list[tuple[str, int]] = []
+    for device, entry in ledger.items():
+        numbers = tally.seen.get(device, nothing)
+        found += sum(0 <= number < entry.published for number in numbers)
+        absent = [n for n in range(entry.published) if n not in numbers and entry.has_acknowledged(n)]
+        missing += len(absent)
+        examples.extend((device, number) for number in absent[: _EXAMPLES - len(examples)])
+    duplicates = sum(
+        count
+        for (device, number), count in tally.repeats.items()
+        if device in ledger and 0 <= number < ledger[device].published
+    )
+    foreign = tally.records - found - duplicates
+    return Stage(name, tally.records, found, duplicates, foreign, missing, tally.reordered, tuple(examples))
+
+
+def render(account: Account, names: Mapping[str, str]) -> str:
+    """The account for people, several lines. ``names`` says what a stage is called, by its name."""
+    rows = [
+        (f"published by {account.devices:,} devices", account.published, ""),
+        ("acknowledged to the devices", account.acknowledged, _open_note(account)),
+        ("received by the gateway", account.received, _missing_note(account.missing_at_gateway)),
+        *((f"in {names[s.name]}", s.records, _stage_note(s)) for s in account.stages),
+    ]
+    width = max(len(label) for label, _, _ in rows)
+    digits = max(len(f"{number:,}") for _, number, _ in rows)
+    lines = [f"  {label:<{width}}  {number:>{digits},}  {note}".rstrip() for label, number, note in rows]
+    return "\n".join(["What became of the messages", *lines, *_verdict(account, names)])
+
+
+def _verdict(account: Account, names: Mapping[str, str]) -> list[str]:
+    if account.published == 0:
+        return ["No message was published, so nothing was shown."]
+    lines = [
+        f"  missing in {names[stage.name]}, for example: "
+        + ", ".join(f"{device} number {number}" for device, number in stage.examples)
+        for stage in account.stages
+        if stage.examples
+    ]
+    if account.unheard:
+        lines.append(
+            f"  {account.unheard:,} were acknowledged by the MQTT broker while nobody was subscribed:"
+            " the gateway was not connected at that moment."
+        )
+    if account.missing:
+        return [*lines, f"MISSING: {account.missing:,} acknowledged messages did not get through."]
+    return [*lines, "Missing: 0. Every message that was acknowledged to its device got through."]
+
+
+def _missing_note(missing: int) -> str:
+    return f"missing {missing:,}" if missing else "missing 0"
+
+
+def _open_note(account: Account) -> str:
+    still_open = account.published - account.acknowledged
+    return f"{still_open:,} not acknowledged when the devices stopped" if still_open else ""
+
+
+def _stage_note(stage: Stage) -> str:
+    notes = [_missing_note(stage.missing), f"duplicates {stage.duplicates:,}"]
+    if stage.foreign:
+        notes.append(f"not from these devices {stage.foreign:,}")
+    return ", ".join(notes)

@@ -1,0 +1,151 @@
+"""The demo's account: what is lost, repeated, out of order or foreign is told apart, and the exit status follows."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config.errors import ExitStatus
+from gateway.demo.account import Account, Stage, Tally, examine, render
+from gateway.demo.outbox import DeviceLedger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+LEDGER = {"pump": DeviceLedger(4), "meter": DeviceLedger(3, frozenset({2}))}
+EVERYTHING = [("pump", 0), ("pump", 1), ("pump", 2), ("pump", 3), ("meter", 0), ("meter", 1), ("meter", 2)]
+NAMES = {"kafka": "Kafka", "parquet": "Parquet"}
+
+
+def tally_of(messages: Iterable[tuple[str, int]]) -> Tally:
+    tally = Tally()
+    for device, sequence in messages:
+        tally.add(device, sequence)
+    return tally
+
+
+def stage_of(messages: Iterable[tuple[str, int]], name: str = "kafka") -> Stage:
+    return examine(name, tally_of(messages), LEDGER)
+
+
+def account_of(*stages: Stage, received: int = 7) -> Account:
+    return Account(devices=2, published=7, acknowledged=6, received=received, unheard=0, stages=stages)
+
+
+def test_everything_there() -> None:
+    assert stage_of(EVERYTHING) == Stage("kafka", 7, 7, 0, 0, 0, 0)
+
+
+def test_a_lost_message_is_missing_and_named() -> None:
+    stage = stage_of([m for m in EVERYTHING if m != ("pump", 2)])
+    assert (stage.missing, stage.examples) == (1, (("pump", 2),))
+
+
+def test_a_message_that_was_never_acknowledged_is_not_missed() -> None:
+    assert stage_of([m for m in EVERYTHING if m != ("meter", 2)]).missing == 0
+
+
+def test_a_device_that_is_absent_as_a_whole_is_missing() -> None:
+    assert stage_of([m for m in EVERYTHING if m[0] != "pump"]).missing == 4
+
+
+def test_repetitions_are_duplicates_and_hide_no_loss() -> None:
+    """Seven records of which one is a repetition: a count of records alone would balance."""
+    stage = stage_of([*(m for m in EVERYTHING if m != ("pump", 3)), ("pump", 0)])
+    assert (stage.records, stage.found, stage.duplicates, stage.missing) == (7, 6, 1, 1)
+
+
+def test_a_message_found_three_times_is_two_duplicates() -> None:
+    assert stage_of([*EVERYTHING, ("pump", 1), ("pump", 1)]).duplicates == 2
+
+
+def test_other_order_is_no_loss_and_is_counted() -> None:
+    stage = stage_of(reversed(EVERYTHING))
+    assert (stage.missing, stage.duplicates, stage.reordered) == (0, 0, 5)
+
+
+def test_a_redelivery_behind_later_messages_is_not_out_of_order() -> None:
+    assert stage_of([*EVERYTHING, ("pump", 0)]).reordered == 0
+
+
+def test_what_these_devices_never_sent_is_foreign() -> None:
+    tally = tally_of([*EVERYTHING, ("stranger", 0), ("stranger", 0), ("pump", 4), ("pump", -1)])
+    tally.add_unreadable()
+    stage = examine("kafka", tally, LEDGER)
+    assert (stage.foreign, stage.duplicates, stage.missing) == (5, 0, 0)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["pump", "meter", "x"]), st.integers(-1, 5)), max_size=60))
+def test_every_record_is_accounted_for_once(messages: list[tuple[str, int]]) -> None:
+    stage = stage_of(messages)
+    assert stage.records == stage.found + stage.duplicates + stage.foreign == len(messages)
+    acknowledged = {m for m in EVERYTHING if m != ("meter", 2)}
+    assert stage.missing == len(acknowledged - set(messages))
+
+
+def test_a_large_run_loses_exactly_what_was_taken_out() -> None:
+    ledger = {f"d{n}": DeviceLedger(500) for n in range(20)}
+    messages = [(device, number) for device in ledger for number in range(500)]
+    generator = random.Random(1)
+    generator.shuffle(messages)
+    lost, kept = messages[:37], messages[37:]
+    stage = examine("kafka", tally_of(kept + kept[:11]), ledger)
+    assert (stage.missing, stage.duplicates) == (37, 11)
+    assert set(stage.examples) <= set(lost)
+    assert len(stage.examples) == 5
+
+
+def test_the_worst_stage_decides() -> None:
+    account = account_of(stage_of(EVERYTHING), stage_of(EVERYTHING[:-3], "parquet"))
+    assert account.missing == 2
+    assert account.exit_status is ExitStatus.MISSING_MESSAGES
+    assert account.as_json() == {
+        "published": 7,
+        "acknowledged": 6,
+        "received": 7,
+        "kafka": 7,
+        "parquet": 4,
+        "duplicates": 0,
+        "missing": 2,
+    }
+
+
+def test_duplicates_are_those_of_the_stage_with_most() -> None:
+    twice = stage_of([*EVERYTHING, *EVERYTHING])
+    assert account_of(twice, stage_of(EVERYTHING, "parquet")).duplicates == 7
+
+
+@pytest.mark.parametrize(("received", "missing"), [(5, 1), (6, 0), (9, 0)])
+def test_the_gateway_must_have_received_as_many_as_were_acknowledged(received: int, missing: int) -> None:
+    assert account_of(stage_of(EVERYTHING), received=received).missing == missing
+
+
+def test_a_run_in_which_all_got_through_succeeds() -> None:
+    account = account_of(stage_of(EVERYTHING), stage_of(EVERYTHING, "parquet"))
+    assert account.exit_status is ExitStatus.OK
+    assert "Missing: 0." in render(account, NAMES)
+
+
+def test_without_spark_the_account_has_no_parquet() -> None:
+    assert "parquet" not in account_of(stage_of(EVERYTHING)).as_json()
+
+
+def test_a_run_without_messages_proves_nothing_and_fails() -> None:
+    account = Account(devices=2, published=0, acknowledged=0, received=0, unheard=0)
+    assert account.exit_status is ExitStatus.FAILED
+    assert "No message was published" in render(account, NAMES)
+
+
+def test_people_read_where_and_what_is_missing() -> None:
+    text = render(account_of(stage_of(EVERYTHING), stage_of(EVERYTHING[2:], "parquet")), NAMES)
+    assert "missing in Parquet, for example: pump number 0, pump number 1" in text
+    assert "MISSING: 2 acknowledged messages did not get through." in text
+
+
+def test_people_read_that_nobody_was_subscribed() -> None:
+    account = Account(devices=1, published=3, acknowledged=3, received=1, unheard=2)
+    assert "2 were acknowledged by the MQTT broker while nobody was subscribed" in render(account, NAMES)
