@@ -16,7 +16,7 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """What a process of ours ends with; sysexits(3) numbers where one fits. CONFIG and REFUSED are not worth a retry."""
+    """What a process of ours ends with; sysexits(3) numbers where one fits. Retrying CONFIG or REFUSED is vain."""
 
     OK = 0
     FAILED = 1  # an unexpected failure; the log has the traceback
@@ -29,7 +29,7 @@ class ExitStatus(IntEnum):
 
 
 class GatewayError(Exception):
-    """Any failure of ours that has a sentence for people. ``exit_status``: what a command ends with that cannot go on."""
+    """Any failure of ours that has a sentence for people. A command that cannot go on ends with ``exit_status``."""
 
     exit_status = ExitStatus.FAILED
 

@@ -30,7 +30,10 @@ DURATION_GRAMMAR = (
     'a duration is a number with a unit (us, ms, s, m, h, d), such as "20ms", "5s" or "1h30m", '
     "or a plain number of seconds"
 )
-BYTES_GRAMMAR = 'a size is a whole number of bytes, or a number with a unit: "256KiB", "32MiB", "1GiB" count in 1024, "64kB", "1MB", "1GB" in 1000'
+BYTES_GRAMMAR = (
+    'a size is a whole number of bytes, or a number with a unit: "256KiB", "32MiB", "1GiB" count in 1024, '
+    '"64kB", "1MB", "1GB" in 1000'
+)
 
 # Largest first: the order in which format_duration writes them and parse_duration wants them.
 _MICROSECONDS = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}

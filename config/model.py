@@ -12,4 +12,4 @@ class Table(BaseModel):
     asked for. ``use_attribute_docstrings`` would read it at every start of every worker.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)

@@ -109,7 +109,8 @@ def _levels(text: str) -> tuple[list[str], bool]:
 
 
 def disjoint_groups(filters: Iterable[str]) -> list[list[str]]:
-    """The filters in groups such that no topic is matched from two groups; those that another one covers are left out."""
+    """The filters in groups such that no topic is matched from two groups; those that another one covers are left
+    out."""
     unique = list(dict.fromkeys(filters))
     kept: list[str] = []
     for text in unique:

@@ -48,6 +48,7 @@ class Settings(BaseSettings):
         frozen=True,
         extra="forbid",
         hide_input_in_errors=True,
+        allow_inf_nan=False,
     )
 
     instance: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "gateway"

@@ -1,0 +1,334 @@
+"""The places that settings are read from, each as a layer: the raw values by table, and where each one was written.
+
+A layer is read along the models: an unknown key is refused here, with the nearest known one, before any value is
+looked at; a secret is wrapped as soon as it is seen, so that no later message can carry it.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "RESERVED",
+    "EnvironmentSource",
+    "FileSource",
+    "Layer",
+    "LayerSource",
+    "OverrideSource",
+    "SecretsDirectorySource",
+]
+
+import json
+import re
+import tomllib
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, SecretStr
+from pydantic_settings import PydanticBaseSettingsSource
+
+from config.origins import Origin, Problem, SecretFile
+from config.schema import PREFIX, Field, Path, dotted, environment_name, environment_names, fields_of, walk
+from config.settings import Settings
+from config.toml_lines import line_numbers
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+RESERVED = {
+    "GATEWAY_CONFIG": "path of the TOML file, when `--config` does not give one",
+    "GATEWAY_SECRETS_DIR": "folder with a file for each secret, named like `mqtt__password`",
+}
+"""Environment names of ours that are not settings, with their meaning."""
+
+# A Kubernetes service called "gateway…" puts these into every container; they are nobody's misspelling.
+_SERVICE_LINK = re.compile(
+    r"GATEWAY_(?:[A-Z0-9_]+_)?(?:SERVICE_(?:HOST|PORT(?:_[A-Z0-9_]+)?)|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)?)"
+)
+_LINK_VALUE = re.compile(r"(?:tcp|udp|sctp)://.*|[\d.]+|[0-9a-fA-F:]+|tcp|udp|sctp")
+_NEAR = 0.6  # difflib's own measure of a likely misspelling
+_SECRETS_NEAR = 0.8  # a secrets directory may hold other people's files: only a near miss is ours
+
+
+@dataclass(slots=True)
+class Layer:
+    """What one source says."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[Path, Origin] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+class LayerSource(PydanticBaseSettingsSource):
+    """A settings source that remembers where each value was written. Calling it gives plain values, as
+    pydantic-settings asks."""
+
+    def __init__(self) -> None:
+        super().__init__(Settings)
+        self.layer = Layer()
+
+    def __call__(self) -> dict[str, Any]:
+        return self.layer.values
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """The value of one top-level field: pydantic-settings' own interface."""
+        del field
+        return self.layer.values.get(field_name), field_name, False
+
+    @abstractmethod
+    def origin(self, path: Path) -> Origin | None:
+        """Where the value at ``path`` was written; None for a table that several names of an environment make up."""
+
+    def read(self, raw: Mapping[str, Any]) -> None:
+        """Fill the layer from raw values."""
+        self.layer.values = self._table(raw, Settings, ())
+
+    def refuse(self, path: Path, sentence: str, origin: Origin | None = None) -> None:
+        self.layer.problems.append(Problem(path, origin or self.origin(path), sentence))
+
+    def _table(self, raw: Mapping[str, Any], table: type[BaseModel], at: Path) -> dict[str, Any]:
+        fields = fields_of(table)
+        secret_files = {f"{name}_file": name for name, one in fields.items() if one.kind == "secret"}
+        values: dict[str, Any] = {}
+        for key, value in raw.items():
+            path = (*at, key)
+            if key in secret_files and key not in fields:
+                name = secret_files[key]
+                if name in raw:
+                    self.refuse(path, f"stands beside {dotted((*at, name))}; give one of the two")
+                elif not isinstance(value, str | FilePath) or not str(value):
+                    self.refuse(path, "must be the path of a file")
+                else:
+                    self._keep(values, name, SecretFile(str(value)), (*at, name), self.origin(path))
+            elif key not in fields:
+                self.refuse(path, _unknown(key, at, [*fields, *secret_files]))
+            else:
+                self._keep(values, key, self._value(value, fields[key], path), path, self.origin(path))
+        return values
+
+    def _keep(self, values: dict[str, Any], key: str, value: Any, path: Path, origin: Origin | None) -> None:
+        values[key] = value
+        if origin is not None:
+            self.layer.origins[path] = origin
+
+    def _value(self, value: Any, of: Field, path: Path) -> Any:
+        if of.kind == "secret":
+            return SecretStr(value) if isinstance(value, str) else value
+        if of.kind == "table" and of.table is not None and isinstance(value, Mapping):
+            return self._table(value, of.table, path)
+        if of.kind == "tables" and of.table is not None and isinstance(value, list | tuple):
+            items: list[Any] = []
+            for number, item in enumerate(value):
+                below = (*path, number)
+                if (origin := self.origin(below)) is not None:
+                    self.layer.origins[below] = origin
+                items.append(self._table(item, of.table, below) if isinstance(item, Mapping) else item)
+            return items
+        return value
+
+
+def _unknown(key: str, at: Path, known: list[str]) -> str:
+    elsewhere = [dotted(path) for path, one in walk(Settings) if path[-1] == key and one.kind != "table"]
+    if near := get_close_matches(key, known, 1, _NEAR):
+        return f'is no setting; did you mean "{dotted((*at, near[0]))}"?'
+    if elsewhere:
+        return f'is no setting; did you mean "{elsewhere[0]}"?'
+    where = f"[{dotted(at)}] knows" if at else "the top level knows"
+    return f"is no setting; {where} {', '.join(known)}"
+
+
+class FileSource(LayerSource):
+    """The TOML file. ``shown`` is how messages call it."""
+
+    def __init__(self, path: FilePath, shown: str) -> None:
+        super().__init__()
+        self._shown = shown
+        self._lines: dict[Path, int] = {}
+        try:
+            text = path.read_bytes().decode("utf-8-sig")
+            raw = tomllib.loads(text)
+        except OSError as error:
+            self._fail(f"cannot be read: {error.strerror or error}; is the path right, and may this user read it?")
+        except UnicodeDecodeError as error:
+            self._fail(f"is not UTF-8 text at byte {error.start}; TOML files are")
+        except tomllib.TOMLDecodeError as error:
+            self._fail(f"is not valid TOML: {error}")
+        else:
+            self._lines = line_numbers(text)
+            self.read(raw)
+
+    def _fail(self, sentence: str) -> None:
+        self.refuse((), sentence, Origin("file", self._shown))
+
+    def origin(self, path: Path) -> Origin:
+        while path:
+            if path in self._lines:
+                return Origin("file", f"{self._shown}:{self._lines[path]}")
+            path = path[:-1]
+        return Origin("file", self._shown)
+
+
+class _TextSource(LayerSource):
+    """A source whose values arrive as text under flat names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._places: dict[Path, Origin] = {}
+
+    def origin(self, path: Path) -> Origin | None:
+        while path:
+            if path in self._places:
+                return self._places[path]
+            path = path[:-1]
+        return None
+
+    def take(self, found: list[tuple[Path, Field, str, Origin]]) -> None:
+        """Read texts: whole tables first, so that the names of single values add to them."""
+        raw: dict[str, Any] = {}
+        for path, of, text, origin in sorted(found, key=lambda one: len(one[0])):
+            self._places[path] = origin
+            try:
+                value = _decode(text, of, secret_file=path[-1] != of.name)
+            except ValueError as error:
+                self.refuse(path, str(error))
+                continue
+            _put(raw, path, value)
+        self.read(raw)
+
+
+class EnvironmentSource(_TextSource):
+    """``GATEWAY_*`` variables. One that is set to nothing counts as not set, since compose files cannot leave one
+    out."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        super().__init__()
+        known = environment_names(Settings)
+        found = []
+        for name in sorted(environ):
+            text = environ[name]
+            if not name.upper().startswith(PREFIX) or name in RESERVED:
+                continue
+            origin = Origin("environment", name)
+            if name in known:
+                if text:
+                    path, of = known[name]
+                    found.append((path, of, text, origin))
+            elif not (_SERVICE_LINK.fullmatch(name) and _LINK_VALUE.fullmatch(text)):
+                self.refuse((), _unknown_name(name, [*known, *RESERVED]), origin)
+        self.take(found)
+
+
+def _unknown_name(name: str, known: list[str]) -> str:
+    for path, of in walk(Settings):
+        whole = environment_name(path)
+        if of.kind in {"list", "map", "tables"} and name.upper().startswith(f"{whole}_"):
+            return f"is no setting; give all of {dotted(path)} at once, as JSON in {whole}"
+    near = get_close_matches(name.upper(), known, 1, _NEAR)
+    return (
+        f"is no setting; did you mean {near[0]}?"
+        if near
+        else "is no setting; `gateway config reference` lists all names"
+    )
+
+
+class SecretsDirectorySource(_TextSource):
+    """A folder with one file for each value, as containers mount secrets: ``mqtt__password`` holds ``mqtt.password``.
+
+    Files that belong to others are left alone, but a name that nearly is one of ours is refused.
+    """
+
+    def __init__(self, folder: FilePath) -> None:
+        super().__init__()
+        known = {"__".join(map(str, path)): (path, of) for path, of in walk(Settings) if of.kind in {"secret", "value"}}
+        found = []
+        try:
+            files = sorted(folder.iterdir())
+        except OSError as error:
+            reason = error.strerror or str(error)
+            self.refuse(
+                (), f"the folder {folder} cannot be read: {reason}", Origin("environment", "GATEWAY_SECRETS_DIR")
+            )
+            files = []
+        for file in files:
+            name = file.name.lower()
+            origin = Origin("secrets directory", str(file))
+            if name in known and file.is_file():
+                path, of = known[name]
+                try:
+                    found.append((path, of, read_secret(file), origin))
+                except ValueError as error:
+                    self.refuse(path, str(error), origin)
+            elif not name.startswith(".") and (near := get_close_matches(name, known, 1, _SECRETS_NEAR)):
+                self.refuse((), f'is no setting; did you mean "{near[0]}"?', origin)
+        self.take(found)
+
+
+class OverrideSource(LayerSource):
+    """Values that a command's own options give: nested, or with dotted keys (``{"mqtt.sessions": 1}``)."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__()
+        raw: dict[str, Any] = {}
+        for key, value in values.items():
+            _put(raw, tuple(key.split(".")), value)
+        self.read(raw)
+
+    def origin(self, path: Path) -> Origin:
+        del path
+        return Origin("override", "command line")
+
+
+def read_secret(file: FilePath) -> str:
+    """The text of a secret's file without the line end that editors add. Raises ValueError with a sentence that does
+    not name it.
+
+    The path itself may be the secret, in a ``…_file`` setting that somebody took for the password's own.
+    """
+    try:
+        data = file.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "no valid path"
+        raise ValueError(f"the secret's file cannot be read: {reason}") from None
+    if len(data) > 65536:
+        raise ValueError("the secret's file is larger than 64 KiB; it should hold the secret alone")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError("the secret's file is not UTF-8 text") from None
+    text = text.removesuffix("\n").removesuffix("\r")
+    if not text:
+        raise ValueError("the secret's file is empty")
+    return text
+
+
+def _decode(text: str, of: Field, *, secret_file: bool) -> Any:
+    """A text as TOML would have given it: JSON for tables and maps, JSON or commas for lists. ValueError says what is
+    wrong."""
+    if secret_file or of.kind in {"value", "secret"}:
+        return text
+    if of.kind == "list" and not text.lstrip().startswith("["):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        wanted = "an array" if of.kind in {"list", "tables"} else "an object"
+        raise ValueError(f"must be JSON, {wanted}: {error.msg} at line {error.lineno}, column {error.colno}") from None
+
+
+def _put(raw: dict[str, Any], path: Path, value: Any) -> None:
+    """Set a value deep in ``raw``, over whatever stands in its way."""
+    where = raw
+    for step in path[:-1]:
+        below = where.get(str(step))
+        if not isinstance(below, dict):
+            below = where[str(step)] = {}
+        where = below
+    last = str(path[-1])
+    standing = where.get(last)
+    if isinstance(standing, dict) and isinstance(value, Mapping):
+        for key, one in value.items():
+            _put(standing, (key,), one)
+    else:
+        where[last] = dict(value) if isinstance(value, Mapping) else value

@@ -1,0 +1,121 @@
+"""pydantic's findings in our words: what the value must be, and its text only where it cannot be a secret."""
+
+from __future__ import annotations
+
+__all__ = ["describe", "shown"]
+
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import Enum
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from config.grammar import format_bytes, format_duration
+from config.origins import DEFAULT, Origin, Problem
+from config.schema import Path, find
+from config.settings import Settings
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+_LONGEST = 60  # characters of a value that a message repeats
+
+
+def describe(error: ErrorDetails, origins: Mapping[Path, Origin]) -> Problem:
+    """One of pydantic's errors as a Problem of ours."""
+    path: Path = tuple(step for step in error["loc"] if step != "[key]")
+    if error["type"] == "missing":  # it was written nowhere: name the place of what stands beside it
+        beside = (origin for at, origin in origins.items() if at[: len(path) - 1] == path[:-1])
+        return Problem(path, next(beside, DEFAULT), "is required here and not given")
+    return Problem(path, origin_of(path, origins), _sentence(error, path), _value(error, path))
+
+
+def origin_of(path: Path, origins: Mapping[Path, Origin]) -> Origin:
+    """Where the value at ``path`` was written, or else what holds it."""
+    while path:
+        if path in origins:
+            return origins[path]
+        path = path[:-1]
+    return DEFAULT
+
+
+def shown(value: object) -> str:
+    """A setting's value as it would be written in the TOML file."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case timedelta():
+            return format_duration(value)
+        case Enum():
+            return shown(value.value)
+        case str() | PurePath():
+            return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+        case list() | tuple():
+            return "[" + ", ".join(map(shown, value)) + "]"
+        case Mapping():
+            return "{" + ", ".join(f"{shown(str(key))} = {shown(one)}" for key, one in value.items()) + "}"
+        case _:
+            return str(value)
+
+
+def _value(error: ErrorDetails, path: Path) -> str | None:
+    """The rejected value where that helps and cannot be a secret: a scalar of a plain setting, short, without "@"."""
+    field = find(Settings, path)
+    value = error.get("input")
+    if field is None or field.sensitive or field.kind not in {"value", "list"}:
+        return None
+    if isinstance(value, bool | int | float):
+        return shown(value)
+    if isinstance(value, str) and len(value) <= _LONGEST and value.isprintable() and "@" not in value:
+        return shown(value)
+    return None
+
+
+def _sentence(error: ErrorDetails, path: Path) -> str:
+    context: dict[str, Any] = error.get("ctx", {})
+    match error["type"]:
+        case "value_error":
+            return str(context["error"])
+        case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
+            return _beyond(error["type"], path)
+        case "literal_error":
+            return f"must be one of {context['expected'].replace(' or ', ', ')}"
+        case "string_pattern_mismatch":
+            return f"must match {context['pattern']}"
+        case "string_too_short" | "too_short":
+            return "must not be empty" if context["min_length"] == 1 else f"needs at least {context['min_length']}"
+        case "string_too_long" | "too_long":
+            return f"is longer than {context['max_length']}"
+        case "finite_number":
+            return "must be a finite number"
+        case "int_type" | "int_parsing" | "int_from_float" | "int_parsing_size":
+            return "must be a whole number"
+        case "float_type" | "float_parsing":
+            return "must be a number"
+        case "bool_type" | "bool_parsing":
+            return "must be true or false"
+        case "string_type" | "path_type":
+            return "must be a text in quotes"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return "must be a table of settings"
+        case "tuple_type" | "list_type":
+            return "must be a list, in brackets"
+        case _:
+            return error["msg"]
+
+
+def _beyond(kind: str, path: Path) -> str:
+    """Which bound was crossed. It is taken from the field: pydantic gives a timedelta's as its repr."""
+    name, words = {
+        "greater_than": ("gt", "must be more than"),
+        "greater_than_equal": ("ge", "must be at least"),
+        "less_than": ("lt", "must be less than"),
+        "less_than_equal": ("le", "must be at most"),
+    }[kind]
+    field = find(Settings, path)
+    assert field is not None
+    limit = field.bounds[name]
+    text = shown(limit)
+    if isinstance(limit, int) and limit >= 1 << 20 and (short := format_bytes(limit)) != text:
+        text += f" ({short})"
+    return f"{words} {text}"
