@@ -1,0 +1,246 @@
+"""The worker's HTTP port: ``/metrics``, ``/healthz``, ``/readyz``, ``/status``.
+
+On the loopback interface unless ``http.host`` says otherwise: nothing here asks who is calling.
+"""
+
+from __future__ import annotations
+
+__all__ = ["HttpPortError", "HttpServer"]
+
+import asyncio
+import errno
+import json
+import socket
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from config.errors import ExitStatus, GatewayError
+from gateway.readiness import Readiness, ReadinessLimits, decide
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiohttp import web
+
+    from bridge.ledger import Ledger
+    from config.settings import Settings
+    from gateway.lifecycle import Lifecycle
+    from gateway.metrics import Metrics
+    from gateway.readiness import ReadinessSnapshot
+
+_log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
+
+_LINGER_S: Final = 0.5  # a stop waits so long for answers under way; none takes more than milliseconds
+
+
+class HttpPortError(GatewayError):
+    """The port cannot be opened. ``host`` and ``port`` are those of the settings."""
+
+    exit_status = ExitStatus.UNAVAILABLE
+
+    def __init__(self, host: str, port: int, cause: OSError) -> None:
+        super().__init__(_explain(host, port, cause))
+        self.host = host
+        self.port = port
+
+
+class HttpServer:
+    """A component that answers on ``http.host`` and ``http.port``.
+
+    All arguments are read in the event loop when a request comes; ``snapshot`` must not block.
+
+    The start of a worker must not wait for aiohttp, whose import takes 0.4 s. So :meth:`start` opens the port, which is
+    when a taken one shows, and imports aiohttp in a thread while the other components connect. A request that comes
+    meanwhile waits in the socket's queue.
+    """
+
+    name: Final = "http"
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        metrics: Metrics,
+        lifecycle: Lifecycle,
+        ledger: Ledger,
+        snapshot: Callable[[], ReadinessSnapshot],
+    ) -> None:
+        self._host = settings.http.host
+        self._port = settings.http.port
+        self._limits = ReadinessLimits.from_settings(settings)
+        self._metrics = metrics
+        self._lifecycle = lifecycle
+        self._ledger = ledger
+        self._snapshot = snapshot
+        self._socket: socket.socket | None = None
+        self._serving: asyncio.Task[web.AppRunner] | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that was opened, which ``http.port = 0`` leaves to the system; only between start and stop."""
+        assert self._socket is not None, "the HTTP port is not open"
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    @property
+    def url(self) -> str:
+        """Where to reach this server, without a path; only between start and stop."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self.port}"
+
+    async def start(self) -> None:
+        """Opens the port and returns; the first answer comes when aiohttp is loaded.
+
+        Raises:
+            HttpPortError: the port is taken, not permitted, or the host is none of this machine's.
+        """
+        try:
+            self._socket = await _listen(self._host, self._port)
+        except OSError as error:
+            raise HttpPortError(self._host, self._port, error) from error
+        self._serving = asyncio.create_task(self._serve(self._socket), name="http")
+        self._serving.add_done_callback(_report_failure)
+        _log.info("http_listening", url=self.url)
+
+    async def stop(self, deadline_ns: int) -> None:
+        """Finishes the answers under way, for half a second at most, and closes the port."""
+        serving, self._serving = self._serving, None
+        try:
+            if serving is not None:
+                await self._close(serving, deadline_ns)
+        finally:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+
+    async def _close(self, serving: asyncio.Task[web.AppRunner], deadline_ns: int) -> None:
+        if not serving.done():
+            serving.cancel()
+            await asyncio.wait({serving})
+        if serving.cancelled() or serving.exception():
+            return
+        left_s = max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)
+        cleaning = asyncio.create_task(serving.result().cleanup(), name="http cleanup")
+        # cleanup() closes the listening socket first and waits for answers last, so what is cut off is the waiting.
+        await asyncio.wait({cleaning}, timeout=left_s + _LINGER_S)
+        cleaning.cancel()
+
+    async def _serve(self, listening: socket.socket) -> web.AppRunner:
+        aiohttp_web = await asyncio.to_thread(_import_libraries)
+        application = aiohttp_web.Application()
+        application.router.add_get("/metrics", self._get_metrics)
+        application.router.add_get("/healthz", self._get_health)
+        application.router.add_get("/readyz", self._get_readiness)
+        application.router.add_get("/status", self._get_status)
+        runner: web.AppRunner = aiohttp_web.AppRunner(
+            application, access_log=None, handle_signals=False, shutdown_timeout=_LINGER_S
+        )
+        await runner.setup()
+        await aiohttp_web.SockSite(runner, listening).start()
+        return runner
+
+    def _readiness(self) -> Readiness:
+        return decide(self._snapshot(), self._limits)
+
+    async def _get_metrics(self, request: web.Request) -> web.Response:
+        from prometheus_client.exposition import choose_encoder
+
+        accept = ",".join(request.headers.getall("Accept", ()))
+        try:
+            encode, content_type = choose_encoder(accept)
+        except ValueError:  # a version in the Accept header that is none
+            encode, content_type = choose_encoder("")
+        return _response(encode(self._metrics), content_type)
+
+    async def _get_health(self, _request: web.Request) -> web.Response:
+        """That this is answered is the check: it runs in the event loop that carries the messages."""
+        state = self._lifecycle.state.name
+        return _json({"alive": True, "state": state, "in_state_seconds": self._lifecycle.in_state_ns // 1_000_000_000})
+
+    async def _get_readiness(self, _request: web.Request) -> web.Response:
+        readiness = self._readiness()
+        return _json({"ready": readiness.ready, "reasons": readiness.reasons}, status=200 if readiness.ready else 503)
+
+    async def _get_status(self, _request: web.Request) -> web.Response:
+        snapshot = self._snapshot()
+        readiness = decide(snapshot, self._limits)
+        oldest_ns = snapshot.oldest_unacked_age_ns
+        return _json(
+            {
+                "state": snapshot.state.name,
+                "ready": readiness.ready,
+                "reasons": readiness.reasons,
+                "unacked": sum(session.unacked for session in snapshot.sessions),
+                "oldest_unacked_age_seconds": None if oldest_ns is None else oldest_ns / 1e9,
+                "sessions": [
+                    {
+                        "session": session.name,
+                        "connected": session.connected,
+                        "subscribed": session.subscribed,
+                        "unacked": session.unacked,
+                        "problem": session.problem,
+                    }
+                    for session in snapshot.sessions
+                ],
+                "ledger": self._ledger.snapshot().as_dict(),
+            }
+        )
+
+
+def _import_libraries() -> Any:
+    import prometheus_client.exposition  # noqa: F401 - or the first scrape would hold up the event loop for it
+    from aiohttp import web
+
+    return web
+
+
+def _json(document: dict[str, object], *, status: int = 200) -> web.Response:
+    body = json.dumps(document, ensure_ascii=False).encode() + b"\n"
+    return _response(body, "application/json; charset=utf-8", status=status)
+
+
+def _response(body: bytes, content_type: str, *, status: int = 200) -> web.Response:
+    from aiohttp import web
+
+    return web.Response(body=body, status=status, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
+
+
+def _report_failure(serving: asyncio.Task[web.AppRunner]) -> None:
+    if not serving.cancelled() and (error := serving.exception()):
+        _log.error("http_failed", consequence="no metrics, and /readyz does not answer", exc_info=error)
+
+
+async def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket on the first address of ``host``. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or a restart would wait for old connections
+        listening.bind(address)
+        listening.listen(128)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _explain(host: str, port: int, cause: OSError) -> str:
+    where = f"The HTTP port (http.host = {host}, http.port = {port}) cannot be opened"
+    if isinstance(cause, socket.gaierror):
+        return f"{where}: the name {host} has no address. Check http.host."
+    match cause.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"{where}: port {port} is taken, perhaps by another gateway on this machine."
+                " Stop it, or set another http.port; 0 takes any free one."
+            )
+        case errno.EADDRNOTAVAIL:
+            return f"{where}: {host} is no address of this machine. Check http.host; 0.0.0.0 means all of them."
+        case errno.EACCES:
+            return f"{where}: ports below 1024 need a privilege. Set http.port to a higher one."
+        case _:
+            return f"{where}: {cause.strerror or cause}."

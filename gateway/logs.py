@@ -1,0 +1,220 @@
+"""Structured logs: an event name that never changes, plus fields. JSON on stderr, readable lines on a terminal.
+
+Modules log with ``structlog.stdlib.get_logger(__name__)``; context that belongs to an object (session, partition) is
+bound once. Libraries that use the standard ``logging`` come out of the same renderer as the event ``library_message``.
+
+- An event that may come in floods carries ``repeat_key``: the same logger, event and key appear at most once in ten
+  seconds, and the next line says in ``suppressed`` how many were left out. Library messages are always limited so.
+- Secrets do not get through: secret types, and values of keys named like one, are masked; bytes are shown as their
+  length, since they may be a payload.
+"""
+
+from __future__ import annotations
+
+__all__ = ["REPEAT_INTERVAL_NS", "RepeatLimiter", "configure", "redact"]
+
+import json
+import logging
+import os
+import re
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+import structlog
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, Processor, WrappedLogger
+
+    from config.settings import LogSettings
+
+REPEAT_INTERVAL_NS: Final = 10_000_000_000
+_MASK: Final = "**********"
+_SECRET_KEY: Final = re.compile(
+    r"(password|passwd|secret|token|authorization|credential|private_key)(?!.*_file$)", re.IGNORECASE
+)
+_SECRET_TEXT: Final = re.compile(
+    r"(?i)\b(password|passwd|secret|token)([\"']?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s,;)&]+)"
+)
+_USERINFO: Final = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]+@")
+_DEPTH_LIMIT: Final = 5
+
+# Libraries talk about their own inner life; what concerns a user of ours is a warning.
+_LIBRARIES: Final = ("aiohttp", "aiokafka", "asyncio", "concurrent", "kafka", "paho", "py.warnings")
+
+
+class RepeatLimiter:
+    """Lets each key through once per interval and counts the rest. Decides only; the caller gives the time.
+
+    Args:
+        interval_ns: the time between two of the same key.
+        max_keys: so many keys are remembered; beyond it the least recently admitted is forgotten.
+    """
+
+    def __init__(self, interval_ns: int = REPEAT_INTERVAL_NS, *, max_keys: int = 1000) -> None:
+        self._interval_ns = interval_ns
+        self._max_keys = max_keys
+        self._seen: OrderedDict[tuple[object, ...], tuple[int, int]] = (
+            OrderedDict()
+        )  # key → admitted at, suppressed since
+
+    def admit(self, key: tuple[object, ...], now_ns: int) -> int | None:
+        """None: leave this one out. A number: let it through; so many were left out since the last one."""
+        admitted_ns, suppressed = self._seen.get(key, (None, 0))
+        if admitted_ns is not None and now_ns - admitted_ns < self._interval_ns:
+            self._seen[key] = (admitted_ns, suppressed + 1)
+            return None
+        self._seen[key] = (now_ns, 0)
+        self._seen.move_to_end(key)
+        if len(self._seen) > self._max_keys:
+            self._seen.popitem(last=False)
+        return suppressed
+
+
+def redact(value: object, _depth: int = 0) -> object:
+    """``value`` with everything masked that may be a secret or a payload; containers are copied, the rest passes."""
+    if hasattr(value, "get_secret_value"):  # pydantic's SecretStr and SecretBytes, and our own of that shape
+        return _MASK
+    if isinstance(value, str):
+        return _USERINFO.sub(f"{_MASK}@", _SECRET_TEXT.sub(rf"\1\2{_MASK}", value))
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"<{len(value)} bytes>"
+    if _depth >= _DEPTH_LIMIT:
+        return "…" if isinstance(value, Mapping | list | tuple | set | frozenset) else value
+    if isinstance(value, Mapping):
+        return {
+            key: _MASK if isinstance(key, str) and _SECRET_KEY.search(key) else redact(item, _depth + 1)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple | set | frozenset):
+        return [redact(item, _depth + 1) for item in value]
+    if isinstance(value, BaseException):
+        return redact(str(value), _depth)
+    return value
+
+
+def configure(
+    settings: LogSettings,
+    *,
+    context: Mapping[str, object] | None = None,
+    stream: TextIO | None = None,
+    now_ns: Callable[[], int] = time.monotonic_ns,
+) -> Callable[[], None]:
+    """Sends all logs of this process through one renderer; returns what undoes it. Call it once, before anything logs.
+
+    Args:
+        settings: level and format; ``auto`` is readable lines on a terminal, JSON otherwise.
+        context: fields of every line, such as instance and worker.
+        stream: where lines go, stderr if not given.
+        now_ns: the monotonic clock of the repeat limit, in nanoseconds.
+    """
+    stream = stream or sys.stderr
+    terminal = stream.isatty()
+    console = settings.format == "console" or (settings.format == "auto" and terminal)
+    handler = logging.StreamHandler(stream)
+    handler.addFilter(_RepeatFilter(RepeatLimiter(), now_ns))
+    handler.setFormatter(
+        _formatter(dict(context or {}), console=console, colors=terminal and "NO_COLOR" not in os.environ)
+    )
+    level = logging.getLevelNamesMapping()[settings.level.upper()]
+    before = {name: logging.getLogger(name).level for name in ("", *_LIBRARIES)}
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(level)
+    for name in _LIBRARIES:
+        logging.getLogger(name).setLevel(max(level, logging.WARNING))
+    logging.captureWarnings(capture=True)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.contextvars.merge_contextvars,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        # Off, or loggers made at import would keep for ever what was configured when they wrote their first line.
+        cache_logger_on_first_use=False,
+    )
+
+    def undo() -> None:
+        root.removeHandler(handler)
+        for name, old_level in before.items():
+            logging.getLogger(name).setLevel(old_level)
+        logging.captureWarnings(capture=False)
+        structlog.reset_defaults()
+
+    return undo
+
+
+class _RepeatFilter(logging.Filter):
+    """Applies a RepeatLimiter: to our events that carry ``repeat_key``, and to every message of a library."""
+
+    def __init__(self, limiter: RepeatLimiter, now_ns: Callable[[], int]) -> None:
+        super().__init__()
+        self._limiter = limiter
+        self._now_ns = now_ns
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not isinstance(record.msg, dict):
+            # The template, not the finished text: host names and numbers in it make no new event.
+            suppressed = self._limiter.admit((record.name, record.levelno, str(record.msg)), self._now_ns())
+            record.suppressed = suppressed
+            return suppressed is not None
+        if "repeat_key" not in record.msg:
+            return True
+        fields = dict(record.msg)  # a copy: another handler may hold the same record
+        key = (record.name, fields["event"], str(fields.pop("repeat_key")))
+        suppressed = self._limiter.admit(key, self._now_ns())
+        if suppressed:
+            fields["suppressed"] = suppressed
+        record.msg = fields
+        return suppressed is not None
+
+
+def _formatter(context: dict[str, object], *, console: bool, colors: bool) -> structlog.stdlib.ProcessorFormatter:
+    def add_context(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        return {**context, **event}
+
+    renderer: Processor
+    if console:
+        # Plain tracebacks: the pretty ones print local variables, secrets and payloads among them.
+        renderer = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
+    else:
+        renderer = structlog.processors.JSONRenderer(serializer=json.dumps, ensure_ascii=False, default=repr)
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[_library_message],
+        processors=[
+            structlog.stdlib.add_log_level,
+            structlog.stdlib.add_logger_name,
+            add_context,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            _redact_event,
+            _in_order,
+            renderer,
+        ],
+    )
+
+
+def _library_message(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    event["message"] = event["event"]
+    event["event"] = "library_message"
+    suppressed = getattr(event["_record"], "suppressed", 0)
+    if suppressed:
+        event["suppressed"] = suppressed
+    return event
+
+
+def _redact_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    redacted = redact(event)
+    assert isinstance(redacted, dict)
+    return redacted
+
+
+def _in_order(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """The fields people read first come first."""
+    first: dict[str, Any] = {key: event.pop(key) for key in ("timestamp", "level", "event", "logger") if key in event}
+    return {**first, **event}
