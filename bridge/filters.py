@@ -1,0 +1,381 @@
+"""MQTT topic filters as sets of topics: validation, matching, covering, a minimal set of subscriptions, and a trie
+that finds the first match.
+
+A filter is its text; its levels are the parts between slashes, and empty levels count (``/a`` has two). The rules are
+those of MQTT 5.0 section 4.7: ``+`` stands for one level, ``#`` for the rest including none (``a/#`` matches ``a``),
+and a wildcard on the first level does not match topics that begin with ``$`` [MQTT-4.7.2-1].
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "Cover",
+    "FilterError",
+    "FilterTrie",
+    "Overlap",
+    "Subscription",
+    "covers",
+    "intersection",
+    "matches",
+    "minimal_cover",
+    "split_disjoint",
+    "split_share",
+    "superset",
+    "validate_filter",
+    "validate_topic",
+]
+
+import sys
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+
+from config.errors import ConfigError
+from config.names import filter_covers as covers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MAX_BYTES: Final = 65_535  # a topic travels behind a two-byte length
+_NEVER: Final = sys.maxsize
+T = TypeVar("T")
+
+
+class FilterError(ConfigError):
+    """A topic filter or topic name that MQTT does not allow. ``position`` is the character's index, or None for the
+    whole."""
+
+    def __init__(self, sentence: str, *, position: int | None = None) -> None:
+        super().__init__(sentence)
+        self.position = position
+
+
+class Subscription(NamedTuple):
+    """What one SUBSCRIBE asks for: a filter (with its ``$share/group/`` where shared) and the highest QoS wanted."""
+
+    filter: str
+    qos: int
+
+
+class Overlap(NamedTuple):
+    """Two filters of which neither covers the other: each delivers its own copy of what both match.
+
+    ``both`` is the filter of exactly those topics, ``instead`` the narrowest single filter that would take the place
+    of the two.
+    """
+
+    first: str
+    second: str
+    both: str
+    instead: str
+
+
+class Cover(NamedTuple):
+    """Subscriptions that together deliver every topic of the filters they were made from, and where they still
+    deliver one twice."""
+
+    subscriptions: tuple[Subscription, ...]
+    overlaps: tuple[Overlap, ...]
+
+
+def validate_filter(text: str) -> None:
+    """Raise FilterError, with the place and the rule, unless ``text`` is a topic filter (``$share/group/`` in front
+    is allowed)."""
+    group, rest = split_share(text)
+    offset = len(text) - len(rest)
+    if group is not None and not rest:
+        raise FilterError(f"the filter {text!r} names a share group but no topic filter after it", position=offset)
+    _validate_text(text, "filter")
+    levels = rest.split("/")
+    position = offset
+    for number, level in enumerate(levels):
+        if "#" in level and (level != "#" or number != len(levels) - 1):
+            where = position + level.index("#")
+            raise FilterError(
+                f"the filter {text!r} has a '#' at position {where} that is not alone in the last level; "
+                f"'#' stands for the whole rest of a topic: write it as the last level or name the levels",
+                position=where,
+            )
+        if "+" in level and level != "+":
+            where = position + level.index("+")
+            raise FilterError(
+                f"the filter {text!r} has a '+' at position {where} beside other characters; "
+                f"'+' stands for one whole level: MQTT knows no wildcard for a part of a level",
+                position=where,
+            )
+        position += len(level) + 1
+
+
+def validate_topic(text: str) -> None:
+    """Raise FilterError unless ``text`` is a topic name a message may be published to (no wildcards)."""
+    _validate_text(text, "topic")
+    for character in "+#":
+        if character in text:
+            where = text.index(character)
+            raise FilterError(
+                f"the topic {text!r} has the wildcard {character!r} at position {where}; "
+                "a message is published to one topic",
+                position=where,
+            )
+
+
+def _validate_text(text: str, what: str) -> None:
+    if not text:
+        raise FilterError(f"the {what} is empty; MQTT wants at least one character")
+    if "\0" in text:
+        raise FilterError(f"the {what} {text!r} has a NUL character, which MQTT forbids", position=text.index("\0"))
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise FilterError(
+            f"the {what} {text!r} is not valid Unicode at position {error.start}", position=error.start
+        ) from None
+    if size > MAX_BYTES:
+        raise FilterError(
+            f"the {what} that begins with {text[:40]!r} is {size} bytes long; "
+            f"MQTT allows {MAX_BYTES} (share group included)"
+        )
+
+
+def split_share(text: str) -> tuple[str | None, str]:
+    """The share group and the filter in ``$share/group/filter`` (EMQX's ``$queue/filter`` has group ``$queue``);
+    (None, text) for others.
+
+    Raises FilterError for a ``$share/`` without group or filter, or with a wildcard in the group [MQTT-4.8.2-1, -2].
+    """
+    if text.startswith("$queue/"):
+        return "$queue", text[7:]
+    if not text.startswith("$share/"):
+        return None, text
+    group, slash, rest = text[7:].partition("/")
+    if not slash or not group or "+" in group or "#" in group:
+        raise FilterError(
+            f"the shared subscription {text!r} is not of the form $share/GROUP/FILTER, "
+            "with a group without '/', '+' and '#'",
+            position=7,
+        )
+    return group, rest
+
+
+def matches(filter_: str, topic: str) -> bool:
+    """Whether a message published to ``topic`` is one the filter asks for. Both must be valid; no ``$share/`` in
+    front."""
+    wanted = filter_.split("/")
+    levels = topic.split("/")
+    if topic.startswith("$") and wanted[0] in ("+", "#"):
+        return False
+    if wanted[-1] == "#":
+        wanted.pop()
+        if len(levels) < len(wanted):
+            return False
+        del levels[len(wanted) :]
+    return len(wanted) == len(levels) and all(want in ("+", level) for want, level in zip(wanted, levels, strict=True))
+
+
+def _levels(filter_: str) -> tuple[list[str], bool]:
+    """The levels before a trailing '#', and whether there is one. A lone '#' is '+/#': a topic has at least one
+    level."""
+    levels = filter_.split("/")
+    if levels[-1] != "#":
+        return levels, False
+    levels.pop()
+    return levels or ["+"], True
+
+
+def intersection(first: str, second: str) -> str | None:
+    """The filter of exactly the topics that both match, or None when they share none."""
+    ours, open_ended = _levels(first)
+    theirs, their_open_ended = _levels(second)
+    if (len(ours) < len(theirs) and not open_ended) or (len(theirs) < len(ours) and not their_open_ended):
+        return None
+    if (ours[0] == "+" and theirs[0].startswith("$")) or (theirs[0] == "+" and ours[0].startswith("$")):
+        return None
+    common = []
+    for our, their in zip(ours, theirs, strict=False):
+        if our not in ("+", their) and their != "+":
+            return None
+        common.append(their if our == "+" else our)
+    longer = ours if len(ours) > len(theirs) else theirs
+    common += longer[len(common) :]
+    return "/".join([*common, "#"] if open_ended and their_open_ended else common)
+
+
+def superset(first: str, second: str) -> str | None:
+    """The narrowest filter that covers both, or None when only ``$``-topics of different first levels could be
+    meant."""
+    ours, open_ended = _levels(first)
+    theirs, their_open_ended = _levels(second)
+    if ours[0] != theirs[0] and (ours[0].startswith("$") or theirs[0].startswith("$")):
+        return None
+    levels = [our if our == their else "+" for our, their in zip(ours, theirs, strict=False)]
+    if open_ended or their_open_ended or len(ours) != len(theirs):
+        levels.append("#")
+    return "#" if levels == ["+", "#"] else "/".join(levels)
+
+
+def minimal_cover(filters: Iterable[tuple[str, int]]) -> Cover:
+    """The fewest of the given (filter, QoS) that still deliver every topic, in the order given, each with the highest
+    QoS it stands for.
+
+    A filter that another covers is left out; its QoS is kept by the one that stays, so that no route is delivered at
+    less than it asks for (and the others of that subscription at more). Filters that overlap without covering each
+    other both stay, and are reported: a broker delivers a copy for each. MQTT cannot subtract, so the only cure is
+    one wider filter, which would fetch topics that no route wants and that the broker's access rules may forbid: that
+    is the operator's choice, and ``Overlap.instead`` names it.
+    """
+    wanted: dict[str, int] = {}
+    for text, qos in filters:
+        wanted[text] = max(qos, wanted.get(text, 0))
+    trie: FilterTrie[str] = FilterTrie()
+    for text in wanted:
+        trie.add(text, text)
+    kept: dict[str, int] = {}
+    heirs: list[tuple[str, int]] = []
+    for text, qos in wanted.items():
+        # Of filters that cover each other ('#' and '+/#') the first stays.
+        heir = next((other for other in trie.covering(text) if other in kept or not covers(text, other)), None)
+        if heir is None:
+            kept[text] = qos
+        else:
+            heirs.append((heir, qos))
+    for heir, qos in heirs:
+        for text in trie.covering(heir):
+            if text in kept:
+                kept[text] = max(qos, kept[text])
+                break
+    subscriptions = tuple(Subscription(text, qos) for text, qos in kept.items())
+    return Cover(subscriptions, tuple(_overlaps([text for text in kept if "+" in text or "#" in text])))
+
+
+def _overlaps(filters: list[str]) -> Iterable[Overlap]:
+    """Pairs that share topics, of filters that do not cover each other (one without a wildcard shares none, or it
+    would be covered)."""
+    for number, first in enumerate(filters):
+        for second in filters[number + 1 :]:
+            both = intersection(first, second)
+            if both is not None:
+                instead = superset(first, second)
+                assert instead is not None  # only filters without a common topic have none
+                yield Overlap(first, second, both, instead)
+
+
+def split_disjoint(cover: Cover, sessions: int) -> tuple[tuple[Subscription, ...], ...]:
+    """One set of subscriptions per session so that no topic is subscribed by two sessions: filters that overlap stay
+    together.
+
+    Groups are dealt out in the order of their first filter, so a filter added at the end moves no other. Some
+    sessions get nothing when there are fewer groups than sessions: a filter cannot be cut in two without knowing its
+    topics.
+    """
+    leader = {subscription.filter: subscription.filter for subscription in cover.subscriptions}
+
+    def find(text: str) -> str:
+        while leader[text] != text:
+            text = leader[text]
+        return text
+
+    for overlap in cover.overlaps:
+        leader[find(overlap.second)] = find(overlap.first)
+    groups: dict[str, list[Subscription]] = {}
+    for subscription in cover.subscriptions:
+        groups.setdefault(find(subscription.filter), []).append(subscription)
+    dealt: list[list[Subscription]] = [[] for _ in range(sessions)]
+    for number, group in enumerate(groups.values()):
+        dealt[number % sessions] += group
+    return tuple(tuple(share) for share in dealt)
+
+
+class _Node:
+    """One level. Ranks are positions in the order of adding; ``lowest`` is the best rank at or below this node."""
+
+    __slots__ = ("children", "lowest", "plus", "rank", "rest")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node] = {}
+        self.plus: _Node | None = None
+        self.rank = _NEVER  # of a filter that ends here
+        self.rest = _NEVER  # of a filter that goes on with '#'
+        self.lowest = _NEVER
+
+
+class FilterTrie(Generic[T]):
+    """Finds the first added filter that matches a topic. The work is bounded by the filters, however long or deep the
+    topic is."""
+
+    def __init__(self) -> None:
+        self._root = _Node()
+        self._values: list[T] = []
+        self._depth = 1
+
+    def add(self, filter_: str, value: T) -> None:
+        """Add a valid filter (without ``$share/``) behind those already there."""
+        rank = len(self._values)
+        self._values.append(value)
+        levels = filter_.split("/")
+        self._depth = max(self._depth, len(levels))
+        node = self._root
+        node.lowest = min(node.lowest, rank)
+        for level in levels:
+            if level == "#":
+                node.rest = min(node.rest, rank)
+                return
+            if level == "+":
+                node.plus = node.plus or _Node()
+                node = node.plus
+            else:
+                node = node.children.setdefault(level, _Node())
+            node.lowest = min(node.lowest, rank)
+        node.rank = min(node.rank, rank)
+
+    def first(self, topic: str) -> T | None:
+        """The value of the first added filter that matches, or None. Called once per distinct topic: about a
+        microsecond."""
+        levels = topic.split("/", self._depth)  # what lies deeper than the deepest filter makes no difference
+        root = self._root
+        best = _NEVER
+        nodes: list[_Node] = []
+        child = root.children.get(levels[0])
+        if child is not None:
+            nodes.append(child)
+        if not topic.startswith("$"):
+            best = root.rest
+            if root.plus is not None:
+                nodes.append(root.plus)
+        for level in levels[1:]:
+            after: list[_Node] = []
+            for node in nodes:
+                if node.rest < best:  # noqa: PLR1730 - a call to min() here is a quarter of the function's time
+                    best = node.rest
+                child = node.children.get(level)
+                if child is not None and child.lowest < best:
+                    after.append(child)
+                child = node.plus
+                if child is not None and child.lowest < best:
+                    after.append(child)
+            nodes = after
+            if not nodes:
+                break
+        for node in nodes:
+            if node.rest < best:  # noqa: PLR1730
+                best = node.rest
+            if node.rank < best:  # noqa: PLR1730
+                best = node.rank
+        return None if best == _NEVER else self._values[best]
+
+    def covering(self, filter_: str) -> list[T]:
+        """The values of all filters that cover ``filter_`` (itself included when it was added), in the order of
+        adding."""
+        levels, open_ended = _levels(filter_)
+        special = levels[0].startswith("$")
+        found = [] if special else [self._root.rest]
+        nodes = [self._root]
+        for number, level in enumerate(levels):
+            after: list[_Node] = []
+            for node in nodes:
+                if level != "+" and level in node.children:
+                    after.append(node.children[level])
+                if node.plus is not None and not (special and number == 0):
+                    after.append(node.plus)
+            nodes = after
+            found += [node.rest for node in nodes]
+        if not open_ended:
+            found += [node.rank for node in nodes]
+        return [self._values[rank] for rank in sorted(found) if rank != _NEVER]

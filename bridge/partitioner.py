@@ -1,0 +1,73 @@
+"""Which partition a record goes to: Kafka's murmur2 for keys, as the Java client computes it, and a sticky choice
+without one.
+
+The same key must land on the same partition whoever produces it, or a join between this gateway's topic and a Java
+producer's falls apart. So this is ``Utils.toPositive(Utils.murmur2(key)) % partitions`` of Kafka's
+``BuiltInPartitioner``, bit for bit.
+"""
+
+from __future__ import annotations
+
+__all__ = ["StickyPartition", "murmur2", "partition_for"]
+
+import random
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+# A struct per number of whole words: building the format costs as much as hashing. Longer keys build theirs.
+_UNPACK: Final[tuple[Callable[[bytes], tuple[int, ...]], ...]] = tuple(Struct(f"<{n}I").unpack_from for n in range(65))
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's 32-bit murmur2 (seed 0x9747b28c), unsigned. About half a microsecond plus 0.25 per four bytes, in pure
+    Python."""
+    size = len(data)
+    words = size >> 2
+    unpack = _UNPACK[words] if words < 65 else Struct(f"<{words}I").unpack_from
+    h = 0x9747B28C ^ size
+    for k in unpack(data):
+        k = k * 0x5BD1E995 & 0xFFFFFFFF
+        h = (h * 0x5BD1E995 ^ (k ^ k >> 24) * 0x5BD1E995) & 0xFFFFFFFF
+    if size & 3:
+        h = (h ^ int.from_bytes(data[words << 2 :], "little")) * 0x5BD1E995 & 0xFFFFFFFF
+    h = (h ^ h >> 13) * 0x5BD1E995 & 0xFFFFFFFF
+    return h ^ h >> 15
+
+
+def partition_for(key: bytes, partitions: int) -> int:
+    """The partition of a key, 0 to ``partitions`` - 1, as every Kafka client with the default partitioner chooses
+    it."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+class StickyPartition:
+    """The partition for records without a key: one for a whole batch, then another (KIP-480).
+
+    Spreading single records would make twelve small batches where one large one does, at a multiple of the cost.
+    Order is not promised without a key. The accumulator owns it: it reads ``current`` for each record and calls
+    ``rotate`` when that batch is closed.
+    """
+
+    __slots__ = ("_random", "current")
+
+    def __init__(self, available: Sequence[int], *, rng: random.Random | None = None) -> None:
+        """``available`` are the partitions to begin among; raises ValueError for none. ``rng`` makes the choice
+        repeatable in tests."""
+        self._random = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
+        self.current = -1
+        self.rotate(available)
+
+    def rotate(self, available: Sequence[int]) -> int:
+        """Choose another of the ``available`` partitions (those with a leader), at random, and make it ``current``.
+
+        The old one again only when there is no other: several workers that went round in step would load one broker
+        after the other.
+        """
+        if not available:
+            raise ValueError("no partition is available for records without a key")
+        others = [partition for partition in available if partition != self.current]
+        self.current = self._random.choice(others or available)
+        return self.current

@@ -1,0 +1,79 @@
+"""Which Kafka topics a route may write to: names made from what devices send are not trusted."""
+
+from __future__ import annotations
+
+__all__ = ["RouteError", "TopicRule"]
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from bridge.errors import BridgeError
+from bridge.wire import DeadLetterReason
+from config.errors import ConfigError
+
+if TYPE_CHECKING:
+    from config.settings import RouteSettings
+
+_LEGAL_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+class RouteError(BridgeError):
+    """A message its route cannot place: it belongs to the dead-letter topic. ``reason`` is its ``dlq.reason``."""
+
+    def __init__(self, sentence: str, *, reason: DeadLetterReason, route: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+        self.route = route
+
+
+class TopicRule:
+    """Which Kafka topics a route may write to, and which its template has made so far."""
+
+    def __init__(self, settings: RouteSettings, reserved: frozenset[str]) -> None:
+        self._route = settings.name
+        self._allowed = re.compile(settings.allowed_topics)
+        self._pattern = settings.allowed_topics
+        self._limit = settings.max_topics
+        self._reserved = reserved
+        self._seen: dict[bytes, str] = {}
+
+    def check_static(self, topic: str) -> str:
+        """A topic the settings name outright. Raises ConfigError."""
+        why = self._illegal(topic)
+        if why:
+            raise ConfigError(f"route {self._route!r}, topic: {topic!r} cannot be written to: {why}")
+        return topic
+
+    def check(self, made: bytes) -> str:
+        """A topic a template made. Raises RouteError unless it is allowed and within the limit."""
+        topic = self._seen.get(made)
+        if topic is not None:
+            return topic
+        topic = made.decode(errors="backslashreplace")
+        why = self._illegal(topic)
+        if not why and not self._allowed.fullmatch(topic):
+            why = f"allowed_topics = {self._pattern!r} does not match it"
+        if why:
+            raise RouteError(
+                f"route {self._route!r}, topic: the template made {topic[:260]!r}, which cannot be written to: {why}",
+                reason=DeadLetterReason.INVALID_TOPIC,
+                route=self._route,
+            )
+        if len(self._seen) >= self._limit:
+            raise RouteError(
+                f"route {self._route!r}, topic: {topic!r} would be one more than the {self._limit} different Kafka topics "
+                "(max_topics) the template has made since the start; raise it, or look which device invents topics",
+                reason=DeadLetterReason.TOPIC_LIMIT,
+                route=self._route,
+            )
+        self._seen[made] = topic
+        return topic
+
+    def _illegal(self, topic: str) -> str:
+        if topic.startswith("__"):
+            return "topics that begin with '__' are Kafka's own"
+        if topic in self._reserved:
+            return "the gateway keeps that topic for itself"
+        if topic in (".", "..") or not _LEGAL_TOPIC.fullmatch(topic):
+            return "a Kafka topic has 1 to 249 letters, digits, '.', '_' and '-'"
+        return ""
