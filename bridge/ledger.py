@@ -35,9 +35,7 @@ class LedgerSnapshot:
 
     @property
     def imbalance(self) -> int:
-        """Messages unaccounted for: above 0 some vanished, below 0 some were counted twice, 0 is the only good
-        answer.
-        """
+        """Messages unaccounted for: above 0 some vanished, below 0 some counted twice; 0 is the only good answer."""
         taken = self.received + self.recovered
         placed = self.delivered + self.filtered + self.dead_lettered + self.in_flight + self.returned
         return taken - placed
@@ -73,8 +71,7 @@ class Ledger:
 
     Args:
         in_flight: counts, at each call, the messages that wait in the windows (QoS 0 ones included) and in the spool.
-            It must
-            count them, not derive them from this ledger.
+            It must count them, not derive them from this ledger.
     """
 
     __slots__ = ("_in_flight", "dead_lettered", "delivered", "filtered", "received", "recovered", "returned")

@@ -222,6 +222,11 @@ class StopRequest:
         await self._forced.wait()
 
 
+# Part of the shutdown time-out is kept from draining: a drain that does not end must leave time to close what is below.
+_CLOSE_RESERVE_SHARE: Final = 5  # a fifth,
+_CLOSE_RESERVE_MAX_NS: Final = 2_000_000_000  # but no more than two seconds: closing is quick
+
+
 @dataclass(frozen=True, slots=True)
 class StopReport:
     """How a stop went. ``failed`` and ``overran`` name the components whose stop raised, or was cut short."""
@@ -246,21 +251,13 @@ class Service:
     intake stops taking and drains while the core still delivers for it, then the core closes.
 
     Args:
-        core: started first, stopped last.
-        intake: started last, stopped first; their ``stop`` drains.
+        core: started one after the other, stopped in reverse, after the intake.
+        intake: started together once the core stands, stopped together before it; their ``stop`` drains. They do not
+            depend on one another.
         shutdown_timeout_ns: the time a whole stop may take.
         recover: runs in state RECOVERY; None if there is nothing to recover.
         lifecycle: made here unless given.
-    """
-
-    _CLOSE_RESERVE_SHARE: Final = 5
-    """A fifth of the shutdown time-out, and no more than two seconds, is kept from draining for closing what is
-    below.
-    """
-    _CLOSE_RESERVE_MAX_NS: Final = 2_000_000_000
-    _GRACE_NS: Final = 500_000_000
-    """What a component gets after the deadline to drop its sockets; without it a stop that is late would leave them
-    open.
+        grace_ns: what a component gets beyond its time to drop its sockets; a stop that is late would leave them open.
     """
 
     def __init__(
@@ -271,12 +268,14 @@ class Service:
         shutdown_timeout_ns: int,
         recover: Callable[[], Awaitable[None]] | None = None,
         lifecycle: Lifecycle | None = None,
+        grace_ns: int = 500_000_000,
     ) -> None:
         self.lifecycle = lifecycle or Lifecycle()
         self._core = tuple(core)
         self._intake = tuple(intake)
         self._recover = recover
         self._shutdown_timeout_ns = shutdown_timeout_ns
+        self._grace_ns = grace_ns
         self._started_core: list[Component] = []
         self._started_intake: list[Component] = []
         self._failed: list[str] = []
@@ -288,50 +287,55 @@ class Service:
         A stop asked for during the start interrupts it. Cancelling this call stops the service in good order, too.
 
         Raises:
-            Exception: what a component's ``start`` or ``recover`` raised, or what ``stop.fail`` was given, after the
-            stop.
+            Exception: after the stop, what a component's ``start`` or ``recover`` raised or ``stop.fail`` was given.
         """
-        start = asyncio.create_task(self._start(), name="service start")
-        try:
-            await _first_of(start, stop.wait_requested())
-            if start.done():
-                await start
-                await stop.wait_requested()
-        finally:
-            await _cancel(start)
-            if start.done() and not start.cancelled():
-                start.exception()  # logged where it happened; if the stop came first, nobody asks for it any more
-            report = await self._stop(stop)
+        if not stop.requested:
+            start = asyncio.create_task(self._start(), name="service start")
+            try:
+                await _first_of(start, stop.wait_requested())
+                if start.done():
+                    await start
+                    await stop.wait_requested()
+            finally:
+                await _cancel(start, self._grace_ns)
+                if start.done() and not start.cancelled():
+                    start.exception()  # logged where it happened; if the stop came first, nobody asks for it any more
+                await self._stop(stop)
         if stop.error is not None:
             raise stop.error
-        return report
+        return StopReport(stop.verb, stop.forced, tuple(self._failed), tuple(self._overran))
 
     async def _start(self) -> None:
         self.lifecycle.advance(State.STARTING)
-        await self._start_all(self._core, self._started_core)
+        for component in self._core:
+            await self._start_one(component, self._started_core)
         self.lifecycle.advance(State.RECOVERY)
         if self._recover is not None:
             await self._recover()
-        await self._start_all(self._intake, self._started_intake)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for component in self._intake:
+                    group.create_task(self._start_one(component, self._started_intake), name=f"start {component.name}")
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None  # the others are in the log
         self.lifecycle.advance(State.RUNNING)
 
-    async def _start_all(self, components: Sequence[Component], started: list[Component]) -> None:
-        for component in components:
-            # Before its start, not after: one that fails half-way holds things as well.
-            started.append(component)
-            try:
-                await component.start()
-            except Exception as error:
-                _log.error("component_start_failed", component=component.name, error=str(error))
-                raise
-            _log.debug("component_started", component=component.name)
+    async def _start_one(self, component: Component, started: list[Component]) -> None:
+        # Before its start, not after: one that fails half-way holds things as well.
+        started.append(component)
+        try:
+            await component.start()
+        except Exception as error:
+            _log.error("component_start_failed", component=component.name, error=str(error))
+            raise
+        _log.debug("component_started", component=component.name)
 
-    async def _stop(self, stop: StopRequest) -> StopReport:
+    async def _stop(self, stop: StopRequest) -> None:
         stop.request()  # so that components that ask see it when the service is cancelled or its start has failed
-        if self.lifecycle.state is State.NOT_RUNNING:  # stopped before the start had its first step
-            return self._report(stop)
+        if self.lifecycle.state is State.NOT_RUNNING:  # cancelled before the start had its first step
+            return
         deadline_ns = time.monotonic_ns() + self._shutdown_timeout_ns
-        reserve_ns = min(self._shutdown_timeout_ns // self._CLOSE_RESERVE_SHARE, self._CLOSE_RESERVE_MAX_NS)
+        reserve_ns = min(self._shutdown_timeout_ns // _CLOSE_RESERVE_SHARE, _CLOSE_RESERVE_MAX_NS)
         if self.lifecycle.state is State.RUNNING:
             self.lifecycle.advance(State.PENDING_CONTROLLED_SHUTDOWN)
         else:
@@ -339,43 +343,36 @@ class Service:
         # Together, not one after the other: every session stops reading at once, and all drain into the same
         # producer. One that went on reading while its neighbour drains would keep the neighbour's drain busy and use
         # up the time for its own.
-        await asyncio.gather(
-            *(self._stop_one(component, deadline_ns - reserve_ns, stop) for component in reversed(self._started_intake))
-        )
+        await asyncio.gather(*(self._stop_one(part, deadline_ns - reserve_ns, stop) for part in self._started_intake))
         if self.lifecycle.state is State.PENDING_CONTROLLED_SHUTDOWN:
             self.lifecycle.advance(State.SHUTTING_DOWN)
         for component in reversed(self._started_core):
             await self._stop_one(component, deadline_ns, stop)
         self.lifecycle.advance(State.NOT_RUNNING)
-        return self._report(stop)
-
-    def _report(self, stop: StopRequest) -> StopReport:
-        return StopReport(stop.verb, stop.forced, tuple(self._failed), tuple(self._overran))
 
     async def _stop_one(self, component: Component, deadline_ns: int, stop: StopRequest) -> None:
-        left_ns = 0 if stop.forced else max(0, deadline_ns - time.monotonic_ns())
-        if left_ns and await self._attempt(component, deadline_ns, left_ns, stop):
-            return
-        if left_ns:
-            self._overran.append(component.name)
+        now_ns = time.monotonic_ns()
+        in_time = not stop.forced and now_ns < deadline_ns
+        if in_time:
+            # The grace is for a drain that ends at its deadline, unfinished, and then disconnects properly.
+            if await self._attempt(component, deadline_ns, deadline_ns - now_ns + self._grace_ns, stop):
+                return
             _log.warning("component_stop_cut_short", component=component.name, forced=stop.forced)
-        # Its time is up: once more with a deadline that has passed, so that it drops its sockets and leaves nothing
-        # behind.
-        if not await self._attempt(component, time.monotonic_ns(), self._GRACE_NS, None):
-            if component.name not in self._overran:
-                self._overran.append(component.name)
+        # Its time is up: a call with a deadline that has passed, so that it drops its sockets and leaves nothing open.
+        ended = await self._attempt(component, time.monotonic_ns(), self._grace_ns, None)
+        if not ended:
             _log.error("component_stop_abandoned", component=component.name)
+        if in_time or not ended:
+            self._overran.append(component.name)
 
     async def _attempt(self, component: Component, deadline_ns: int, wait_ns: int, stop: StopRequest | None) -> bool:
-        """Whether one call of ``component.stop`` came to its end, well or with an error, before time or patience ran
-        out.
-        """
+        """Whether one call of ``component.stop`` came to its end, well or badly, before the time ran out."""
         task = asyncio.create_task(component.stop(deadline_ns), name=f"stop {component.name}")
         try:
             await _first_of(task, stop.wait_forced() if stop is not None else None, timeout_ns=wait_ns)
         finally:
             if not task.done():
-                await _cancel(task, self._GRACE_NS)
+                await _cancel(task, self._grace_ns)
         if not task.done() or task.cancelled():
             return False
         if error := task.exception():
@@ -385,9 +382,7 @@ class Service:
 
 
 async def _first_of(task: asyncio.Task[None], other: Awaitable[None] | None, *, timeout_ns: int | None = None) -> None:
-    """Returns when ``task`` or ``other`` is done, or the time is over; raises neither's exception and leaves ``task``
-    running.
-    """
+    """Returns when one is done or the time is over; raises the exception of neither and leaves ``task`` running."""
     other_task = asyncio.ensure_future(other) if other is not None else None
     waiting: set[asyncio.Future[None]] = {task} if other_task is None else {task, other_task}
     timeout_s = None if timeout_ns is None else timeout_ns / 1e9
@@ -398,7 +393,7 @@ async def _first_of(task: asyncio.Task[None], other: Awaitable[None] | None, *, 
             other_task.cancel()
 
 
-async def _cancel(task: asyncio.Task[None], patience_ns: int = 500_000_000) -> None:
+async def _cancel(task: asyncio.Task[None], patience_ns: int) -> None:
     """Cancels ``task`` and waits for its end, but not for ever: code that swallows its cancellation is left behind."""
     if not task.done():
         task.cancel()
