@@ -13,6 +13,7 @@ __all__ = [
     "ByteCount",
     "Count",
     "Duration",
+    "WholeSeconds",
     "format_bytes",
     "format_duration",
     "parse_bytes",
@@ -24,7 +25,7 @@ from datetime import timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 DURATION_GRAMMAR = (
     'a duration is a number with a unit (us, ms, s, m, h, d), such as "20ms", "5s" or "1h30m", '
@@ -148,8 +149,17 @@ def _refuse_bool(value: object) -> object:
     return value
 
 
+def _whole_seconds(value: timedelta) -> timedelta:
+    if value % timedelta(seconds=1):
+        raise ValueError("MQTT carries this in whole seconds")
+    return value
+
+
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 """A length of time in a setting."""
+
+WholeSeconds = Annotated[timedelta, BeforeValidator(parse_duration), AfterValidator(_whole_seconds)]
+"""A length of time that MQTT carries in whole seconds."""
 
 ByteCount = Annotated[int, BeforeValidator(parse_bytes)]
 """A number of bytes in a setting."""

@@ -97,9 +97,9 @@ class KafkaSettings(Table):
     accepts. Nothing is limited by it: `batch_bytes` and `max_record_bytes` are checked against it at start."""
 
     max_record_bytes: Annotated[ByteCount, Field(ge=1024, le=1 << 30)] = 1_000_000
-    """Largest record, key and headers included, before compression; a larger one is dead-lettered. 1,000,000 fits the
-    broker's default limit with room for the frame. Larger than the broker accepts: the broker refuses the batch,
-    which is then split."""
+    """Largest payload of a record, before compression; a larger one is dead-lettered. 1,000,000 fits the broker's
+    default limit with room for key, headers and frame. Larger than the broker accepts: it refuses the batch, which is
+    then split until the record stands alone."""
 
     request_timeout: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(minutes=10))] = timedelta(
         seconds=5

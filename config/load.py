@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr, ValidationError
 
+from config import relations_flow, relations_kafka, relations_mqtt
 from config.errors import ConfigError
 from config.origins import DEFAULT, Origin, Problem, SecretFile
+from config.relations import View, check
 from config.schema import Path as SettingPath
 from config.schema import find
 from config.settings import Settings
@@ -73,9 +75,13 @@ def load(
         _merge(merged, OverrideSource(overrides).layer)
     _read_secret_files(merged, merged.values, ())
     settings = _validate(merged)
-    if merged.problems or settings is None:
-        raise ConfigError(*dict.fromkeys(str(problem) for problem in merged.problems))
-    return Loaded(settings, MappingProxyType(merged.origins), (), file)
+    view = View(settings, merged.origins)
+    problems = [str(problem) for problem in merged.problems]
+    problems += check(relations_mqtt.REFUSED + relations_kafka.REFUSED + relations_flow.REFUSED, view, merged.doubtful)
+    if problems:
+        raise ConfigError(*dict.fromkeys(problems))
+    warnings = check(relations_mqtt.WARNED + relations_kafka.WARNED + relations_flow.WARNED, view, ())
+    return Loaded(settings, MappingProxyType(merged.origins), tuple(warnings), file)
 
 
 def _file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
@@ -89,6 +95,7 @@ def _file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
 
 def _merge(weaker: Layer, stronger: Layer) -> None:
     weaker.problems += stronger.problems
+    weaker.doubtful |= stronger.doubtful
     _merge_tables(weaker, weaker.values, stronger, stronger.values, ())
 
 
@@ -121,26 +128,74 @@ def _read_secret_files(merged: Layer, values: Any, at: SettingPath) -> None:
                 merged.origins[path] = Origin(origin.source, origin.place, secret_file=value.file)
             except ValueError as error:
                 merged.problems.append(Problem((*at, f"{key}_file"), origin, str(error)))
+                merged.doubtful.add(path)
                 values[key] = SecretStr("")  # stands for the unread secret, so that its absence is not reported too
         elif isinstance(value, dict | list):
             _read_secret_files(merged, value, path)
 
 
-def _validate(merged: Layer) -> Settings | None:
-    """The settings, or None with the problems noted."""
-    try:
-        return Settings(**merged.values)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_input=True)
-    for one in found:
-        merged.problems.append(describe(one, merged.origins))
-    return None
+def _validate(merged: Layer) -> Settings:
+    """The settings, as far as they are valid: what is not is noted, and left at its default so that the rest can be
+    checked."""
+    values = merged.values
+    noted: set[SettingPath] = set()
+    while True:
+        try:
+            return Settings(**values)
+        except ValidationError as error:
+            errors = error.errors(include_url=False)
+        for one in errors:
+            problem = describe(one, merged.origins)
+            if problem.path not in noted:  # a union reports each of its members
+                noted.add(problem.path)
+                merged.problems.append(problem)
+            merged.doubtful.add(_drop(values, problem.path, missing=one["type"] == "missing"))
+
+
+def _drop(values: dict[str, Any], path: SettingPath, *, missing: bool) -> SettingPath:
+    """Remove what is wrong, or the table in which something is missing; a list goes whole. Returns the path of what
+    went."""
+    gone: list[str] = []
+    for step in path[:-1] if missing else path:
+        if isinstance(step, int):
+            break
+        gone.append(step)
+    where = values
+    for at, step in enumerate(gone):
+        if at == len(gone) - 1 or not isinstance(where.get(step), dict):
+            where.pop(step, None)
+            return tuple(gone[: at + 1])
+        where = where[step]
+    return tuple(gone)
 
 
 def require_runnable(loaded: Loaded) -> None:
-    """Raise ConfigError unless a gateway can start with these settings: what a look at them, or another command, does
-    not need."""
+    """Raise ConfigError unless a gateway can start here with these settings.
+
+    This is what a look at the settings, or the stream job on another machine, does not need: a route to take, and the
+    files that TLS reads.
+    """
+    problems = []
     if not loaded.settings.routes:
-        raise ConfigError(
+        problems.append(
             "routes: none is given, so nothing can be subscribed; add a [[routes]] table with name, filters and topic"
         )
+    for side, tls in (("mqtt", loaded.settings.mqtt.tls), ("kafka", loaded.settings.kafka.tls)):
+        for name in ("ca_file", "certificate_file", "key_file"):
+            file: Path | None = getattr(tls, name)
+            if file is not None and (reason := _unreadable(file)):
+                problems.append(
+                    f"{side}.tls.{name} ({loaded.origin((side, 'tls', name))}): the file cannot be read: {reason}"
+                )
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _unreadable(file: Path) -> str:
+    """Why ``file`` cannot be read, or nothing. Its name is not repeated: somebody may have written the key itself
+    there."""
+    try:
+        with file.open("rb"):
+            return ""
+    except (OSError, ValueError) as error:
+        return (error.strerror if isinstance(error, OSError) else None) or "no valid path"

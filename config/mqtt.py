@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr
 
 from config.addresses import MqttAddressText
-from config.grammar import ByteCount, Count, Duration
+from config.grammar import ByteCount, Count, Duration, WholeSeconds
 from config.model import Table
 
 
@@ -95,12 +95,16 @@ class MqttSettings(Table):
     persistent session is found by it, and no two sessions may share one, since a broker ends the older of two. The
     default is both."""
 
-    session_expiry: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(seconds=0xFFFF_FFFE))] = timedelta(hours=1)
+    session_expiry: Annotated[WholeSeconds, Field(ge=timedelta(0), le=timedelta(seconds=0xFFFF_FFFE))] = timedelta(
+        hours=1
+    )
     """How long the broker keeps a session without connection (MQTT 5), in whole seconds. An hour outlives a restart
     and most failures. Short: a longer absence loses what waits. Long: sessions that never return hold messages of
     their group that long."""
 
-    keepalive: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=65535))] = timedelta(seconds=30)
+    keepalive: Annotated[WholeSeconds, Field(ge=timedelta(seconds=1), le=timedelta(seconds=65535))] = timedelta(
+        seconds=30
+    )
     """Longest silence before a ping, in whole seconds. The broker gives a client up after 1.5 times this. 30 s
     notices a dead peer within a minute at no cost. Short: brief network trouble becomes a reconnect. Long: a dead
     session holds its messages."""

@@ -125,11 +125,6 @@ def disjoint_groups(filters: Iterable[str]) -> list[list[str]]:
     return groups
 
 
-def _check_template(text: str) -> str:
-    placeholders(text)
-    return text
-
-
 def _check_replication(value: int) -> int:
     if value == 0:
         raise ValueError("replication is -1 (the broker's default) or at least 1")
@@ -142,8 +137,8 @@ MqttFilter = Annotated[str, AfterValidator(check_mqtt_filter)]
 KafkaTopicName = Annotated[str, AfterValidator(check_kafka_topic)]
 """The name of a Kafka topic, known to be valid."""
 
-Template = Annotated[str, AfterValidator(_check_template)]
-"""Text with ``${…}`` placeholders, each closed and named. Which names a template knows is the business of its user."""
+Template = str
+"""Text with ``${…}`` placeholders for values of a message. ``bridge.template`` reads it, and is the judge of it."""
 
 ReplicationFactor = Annotated[Count, Field(ge=-1, le=32767), AfterValidator(_check_replication)]
 """Copies of a partition: -1 for the broker's default, or at least 1 (a 16-bit number in Kafka's protocol)."""

@@ -56,9 +56,11 @@ class RouteSettings(Table):
     headers: dict[str, Template] = Field(default={})
     """Extra record headers, name to template. Each costs its bytes in every record."""
 
-    metadata_headers: tuple[MetadataHeader, ...] = ()
-    """Record headers about the message: topic, qos, retain, dup, properties, gateway, message_id, device, received.
-    None by default, because each costs bytes and time in every record."""
+    metadata_headers: tuple[MetadataHeader, ...] = ("topic", "retain", "dup", "properties")
+    """Record headers about the message: topic, qos, retain, dup, properties, gateway, message_id, device, received. The
+    default is what a reader needs and cannot find elsewhere in the record: the topic always costs its bytes, retain and
+    dup only when set, properties what the sender put in. Empty: none, the fastest; every further one costs bytes in
+    each record."""
 
     empty_payload: Literal["empty", "tombstone"] = "empty"
     """What an empty payload becomes: a record with an empty value, or a `tombstone` (null), which deletes the key in

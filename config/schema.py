@@ -51,7 +51,8 @@ class Field:
 
     @property
     def bounds(self) -> dict[str, Any]:
-        """What its values must keep: ``ge``, ``gt``, ``le``, ``lt``, ``min_length``, ``max_length``, ``pattern`` where there are."""
+        """What its values must keep: ``ge``, ``gt``, ``le``, ``lt``, ``min_length``, ``max_length``, ``pattern``
+        where there are."""
         found: dict[str, Any] = {}
         for one in (*self.info.metadata, *_metadata(self.info.annotation)):
             for name in ("ge", "gt", "le", "lt", "min_length", "max_length", "pattern"):

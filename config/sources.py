@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 RESERVED = {
+    "GATEWAY_CACHE": "folder where the embedded brokers of laptop and tests keep what they downloaded",
     "GATEWAY_CONFIG": "path of the TOML file, when `--config` does not give one",
+    "GATEWAY_MAVEN_MIRROR": "address of a Maven repository to download the embedded brokers from",
     "GATEWAY_SECRETS_DIR": "folder with a file for each secret, named like `mqtt__password`",
 }
 """Environment names of ours that are not settings, with their meaning."""
@@ -59,6 +61,9 @@ class Layer:
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[Path, Origin] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    doubtful: set[Path] = field(
+        default_factory=set
+    )  # what a problem leaves unknown: nothing is to be concluded from it
 
 
 class LayerSource(PydanticBaseSettingsSource):
@@ -85,8 +90,10 @@ class LayerSource(PydanticBaseSettingsSource):
         """Fill the layer from raw values."""
         self.layer.values = self._table(raw, Settings, ())
 
-    def refuse(self, path: Path, sentence: str, origin: Origin | None = None) -> None:
+    def refuse(self, path: Path, sentence: str, origin: Origin | None = None, meant: Path | None = None) -> None:
+        """Note a problem; ``meant`` is the setting that its author had in mind, where that is not ``path``."""
         self.layer.problems.append(Problem(path, origin or self.origin(path), sentence))
+        self.layer.doubtful.add(path if meant is None else meant)
 
     def _table(self, raw: Mapping[str, Any], table: type[BaseModel], at: Path) -> dict[str, Any]:
         fields = fields_of(table)
@@ -103,7 +110,8 @@ class LayerSource(PydanticBaseSettingsSource):
                 else:
                     self._keep(values, name, SecretFile(str(value)), (*at, name), self.origin(path))
             elif key not in fields:
-                self.refuse(path, _unknown(key, at, [*fields, *secret_files]))
+                sentence, meant = _unknown(key, at, {**{name: name for name in fields}, **secret_files})
+                self.refuse(path, sentence, meant=meant)
             else:
                 self._keep(values, key, self._value(value, fields[key], path), path, self.origin(path))
         return values
@@ -129,14 +137,16 @@ class LayerSource(PydanticBaseSettingsSource):
         return value
 
 
-def _unknown(key: str, at: Path, known: list[str]) -> str:
-    elsewhere = [dotted(path) for path, one in walk(Settings) if path[-1] == key and one.kind != "table"]
+def _unknown(key: str, at: Path, known: Mapping[str, str]) -> tuple[str, Path]:
+    """What to say about an unknown key, and which setting was probably meant. ``known``: each key there with its
+    setting."""
     if near := get_close_matches(key, known, 1, _NEAR):
-        return f'is no setting; did you mean "{dotted((*at, near[0]))}"?'
-    if elsewhere:
-        return f'is no setting; did you mean "{elsewhere[0]}"?'
-    where = f"[{dotted(at)}] knows" if at else "the top level knows"
-    return f"is no setting; {where} {', '.join(known)}"
+        return f'is no setting; did you mean "{dotted((*at, near[0]))}"?', (*at, known[near[0]])
+    for path, of in walk(Settings):
+        if path[-1] == key and of.kind != "table":
+            return f'is no setting; did you mean "{dotted(path)}"?', path
+    where = f"[{dotted(at)}]" if at else "the top level"
+    return f"is no setting; {where} knows {', '.join(known)}", (*at, key)
 
 
 class FileSource(LayerSource):
@@ -216,21 +226,22 @@ class EnvironmentSource(_TextSource):
                     path, of = known[name]
                     found.append((path, of, text, origin))
             elif not (_SERVICE_LINK.fullmatch(name) and _LINK_VALUE.fullmatch(text)):
-                self.refuse((), _unknown_name(name, [*known, *RESERVED]), origin)
+                sentence, meant = _unknown_name(name)
+                self.refuse((), sentence, origin, meant)
         self.take(found)
 
 
-def _unknown_name(name: str, known: list[str]) -> str:
+def _unknown_name(name: str) -> tuple[str, Path]:
+    """What to say about an unknown variable, and which setting was probably meant."""
     for path, of in walk(Settings):
         whole = environment_name(path)
         if of.kind in {"list", "map", "tables"} and name.upper().startswith(f"{whole}_"):
-            return f"is no setting; give all of {dotted(path)} at once, as JSON in {whole}"
-    near = get_close_matches(name.upper(), known, 1, _NEAR)
-    return (
-        f"is no setting; did you mean {near[0]}?"
-        if near
-        else "is no setting; `gateway config reference` lists all names"
-    )
+            return f"is no setting; give all of {dotted(path)} at once, as JSON in {whole}", path
+    known = {one: (*path[:-1], of.name) for one, (path, of) in environment_names(Settings).items()}
+    near = get_close_matches(name.upper(), [*known, *RESERVED], 1, _NEAR)
+    if not near:
+        return "is no setting; `gateway config reference` lists all names", (name,)
+    return f"is no setting; did you mean {near[0]}?", known.get(near[0], (name,))
 
 
 class SecretsDirectorySource(_TextSource):
@@ -261,7 +272,7 @@ class SecretsDirectorySource(_TextSource):
                 except ValueError as error:
                     self.refuse(path, str(error), origin)
             elif not name.startswith(".") and (near := get_close_matches(name, known, 1, _SECRETS_NEAR)):
-                self.refuse((), f'is no setting; did you mean "{near[0]}"?', origin)
+                self.refuse((), f'is no setting; did you mean "{near[0]}"?', origin, known[near[0]][0])
         self.take(found)
 
 

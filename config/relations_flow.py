@@ -1,0 +1,121 @@
+"""Relations of memory, times and folders across the whole worker."""
+
+from __future__ import annotations
+
+__all__ = ["REFUSED", "WARNED"]
+
+from itertools import permutations
+from typing import TYPE_CHECKING
+
+from config.grammar import format_bytes
+from config.relations import Rule, View
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def _windows(view: View) -> Iterator[str]:
+    """All windows full of packets of the expected size must fit.
+
+    Of the largest size they need not: 4 x 1000 x 1 MiB would be 4 GiB, and reading pauses by bytes before that. But a
+    window that ordinary packets cannot fill is a promise to the broker that is never kept: reading would pause all
+    the time.
+    """
+    mqtt, flow = view.settings.mqtt, view.settings.flow
+    needed = mqtt.sessions * mqtt.receive_maximum * flow.expected_packet_bytes
+    if needed > flow.memory_bytes:
+        yield (
+            f"{view.say('mqtt', 'sessions')} times {view.say('mqtt', 'receive_maximum')} times "
+            f"{view.say('flow', 'expected_packet_bytes')} make {format_bytes(needed)}, more than "
+            f"{view.say('flow', 'memory_bytes')}: reading would pause before the windows are full; lower one of the "
+            "three or raise memory_bytes."
+        )
+
+
+def _packets(view: View) -> Iterator[str]:
+    mqtt, kafka, flow = view.settings.mqtt, view.settings.kafka, view.settings.flow
+    memory = view.say("flow", "memory_bytes")
+    if mqtt.sessions * mqtt.max_packet_bytes > flow.memory_bytes:
+        yield (
+            f"{view.say('mqtt', 'sessions')} times {view.say('mqtt', 'max_packet_bytes')} are more than {memory}: "
+            "with a packet of the largest size in each session nothing could go on; lower one of the two or raise "
+            "memory_bytes."
+        )
+    if flow.expected_packet_bytes > mqtt.max_packet_bytes:
+        yield (
+            f"{view.say('flow', 'expected_packet_bytes')} is more than {view.say('mqtt', 'max_packet_bytes')}: "
+            "ordinary packets would be refused; raise the second or lower the first."
+        )
+    if kafka.batch_bytes > flow.memory_bytes:
+        yield (
+            f"{view.say('kafka', 'batch_bytes')} is more than {memory}: no batch could ever be full; lower the first "
+            "or raise the second."
+        )
+
+
+def _pace(view: View) -> Iterator[str]:
+    flow = view.settings.flow
+    if flow.read_pacing_max > flow.linger_max:
+        yield (
+            f"{view.say('flow', 'read_pacing_max')} is longer than {view.say('flow', 'linger_max')}: every batch "
+            "would be overdue when the next read comes; lower the first or raise the second."
+        )
+    if flow.linger_max >= view.settings.kafka.request_timeout:
+        yield (
+            f"{view.say('flow', 'linger_max')} is not shorter than {view.say('kafka', 'request_timeout')}: records "
+            "would wait longer for company than for the broker; lower the first."
+        )
+
+
+def _folders(view: View) -> Iterator[str]:
+    for one, other in permutations(("output", "quarantine", "checkpoint"), 2):
+        inner, outer = view.value("stream", one), view.value("stream", other)
+        if inner == outer and one > other:
+            continue  # told once
+        if inner == outer or outer in inner.parents:
+            yield (
+                f"{view.say('stream', one)} is the same folder as {view.say('stream', other)}, or lies in it: Spark "
+                "would read its own files as data; give each a folder of its own."
+            )
+
+
+REFUSED = (
+    Rule(
+        ("mqtt.sessions", "mqtt.receive_maximum", "flow.expected_packet_bytes", "flow.memory_bytes"),
+        _windows,
+    ),
+    Rule(
+        (
+            "mqtt.sessions",
+            "mqtt.max_packet_bytes",
+            "flow.expected_packet_bytes",
+            "flow.memory_bytes",
+            "kafka.batch_bytes",
+        ),
+        _packets,
+    ),
+    Rule(("flow.read_pacing_max", "flow.linger_max", "kafka.request_timeout"), _pace),
+    Rule(("stream.output", "stream.quarantine", "stream.checkpoint"), _folders),
+)
+
+
+def _stop(view: View) -> Iterator[str]:
+    if view.settings.shutdown_timeout < view.settings.kafka.request_timeout:
+        yield (
+            f"{view.say('shutdown_timeout')} is shorter than {view.say('kafka', 'request_timeout')}: a stop during "
+            "one slow request leaves messages unacknowledged, to be delivered again."
+        )
+
+
+def _overdue(view: View) -> Iterator[str]:
+    if view.settings.http.overdue_after < view.settings.kafka.request_timeout:
+        yield (
+            f"{view.say('http', 'overdue_after')} is shorter than {view.say('kafka', 'request_timeout')}: /readyz "
+            "turns red at every slow request, while nothing is wrong yet."
+        )
+
+
+WARNED = (
+    Rule(("shutdown_timeout", "kafka.request_timeout"), _stop),
+    Rule(("http.overdue_after", "kafka.request_timeout"), _overdue),
+)
