@@ -1,0 +1,87 @@
+# The gateway's image, and one with Spark for `gateway stream`.
+#
+#   docker build .                          the gateway: a Python, the core packages, nothing else
+#   docker build --target stream .          the same with Java, pyspark and Spark's Kafka source
+#
+# Without a network: put the wheels of requirements/build.txt and core.txt into deploy/wheelhouse/ and build the gateway
+# with --build-arg PIP_NO_INDEX=1. BASE may be any Debian-like image with Python 3.11 or newer and its venv module.
+ARG BASE=docker.io/library/python:3.12-slim-bookworm
+
+
+# Packages are gathered as wheels, every one checked against its locked hash; then the environment is made from those
+# wheels alone (--no-index). Only the environment is copied on: no pip, no cache, no compiler.
+FROM ${BASE} AS packages
+WORKDIR /build
+COPY requirements/build.txt requirements/core.txt requirements/
+COPY deploy/wheelhouse/ wheelhouse/
+ARG PIP_NO_INDEX=
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_FIND_LINKS=/build/wheelhouse PIP_ROOT_USER_ACTION=ignore
+RUN python3 -m venv /opt/build \
+    && /opt/build/bin/pip install --require-hashes --requirement requirements/build.txt \
+    && /opt/build/bin/pip wheel --require-hashes --no-deps --no-build-isolation --wheel-dir wheels \
+        --requirement requirements/core.txt
+RUN python3 -m venv --without-pip /opt/gateway \
+    && /opt/build/bin/pip --python /opt/gateway/bin/python install --no-index --find-links wheels --no-deps \
+        --require-hashes --requirement requirements/core.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY config/ config/
+COPY bridge/ bridge/
+COPY auth/ auth/
+COPY streaming/ streaming/
+COPY gateway/ gateway/
+RUN /opt/build/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir own . \
+    && /opt/build/bin/pip --python /opt/gateway/bin/python install --no-index --no-deps own/*.whl
+COPY deploy/healthcheck.py /opt/gateway/healthcheck.py
+
+
+# Runs as a user without a shell and without rights; works with a read-only root file system. What must outlive the
+# container (its identity, unsent messages) is in /var/lib/gateway, and nothing is written elsewhere.
+FROM ${BASE} AS gateway
+RUN groupadd --gid 10001 gateway \
+    && useradd --uid 10001 --gid gateway --home-dir /var/lib/gateway --no-create-home --no-log-init \
+        --shell /usr/sbin/nologin gateway \
+    && install --directory --owner=gateway --group=gateway --mode=0750 /var/lib/gateway
+COPY --from=packages /opt/gateway /opt/gateway
+ENV PATH=/opt/gateway/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    GATEWAY_CONFIG=/etc/gateway/gateway.toml \
+    GATEWAY_DATA_DIR=/var/lib/gateway
+WORKDIR /var/lib/gateway
+VOLUME /var/lib/gateway
+USER 10001:10001
+EXPOSE 9464
+# Alive, not ready: an orchestrator that restarts what is unhealthy must not do so because Kafka is away.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
+    CMD ["python3", "-I", "/opt/gateway/healthcheck.py", "/healthz"]
+# Stopping drains, which takes up to shutdown_timeout (25 s): give `docker stop` longer than its own 10 s.
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["gateway"]
+CMD ["run"]
+
+
+FROM packages AS stream-packages
+COPY requirements/streaming.txt requirements/
+RUN /opt/build/bin/pip wheel --require-hashes --no-deps --no-build-isolation --find-links wheels --wheel-dir wheels \
+        --requirement requirements/streaming.txt \
+    && /opt/build/bin/pip --python /opt/gateway/bin/python install --no-index --find-links wheels --no-deps \
+        pyspark py4j
+
+
+FROM gateway AS stream
+USER root
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=stream-packages /opt/gateway /opt/gateway
+# Spark's Kafka source comes from Maven and is checked against the sums in the package; baked in, so that the container
+# starts without a network and with a read-only root.
+ENV XDG_CACHE_HOME=/opt/cache
+RUN python3 -c 'from gateway.embedded.jars import resolve; resolve("spark")' && chmod -R a+rX /opt/cache
+USER 10001:10001
+HEALTHCHECK NONE
+CMD ["stream", "ingest"]
+
+
+# What a plain `docker build .` makes.
+FROM gateway
