@@ -291,21 +291,18 @@ async def test_a_session_that_fails_to_start_ends_its_neighbours_start_and_raise
     scene.second.start_error = GatewayError("refused")
     with pytest.raises(GatewayError, match="refused"):
         await asyncio.wait_for(scene.run(), 5)
-    assert (
-        scene.events[-9:]
-        == [
-            "SHUTTING_DOWN",
-            "stop session 0",
-            "stopped session 0",
-            "stop session 1",
-            "stopped session 1",
-            "stop producer",
-            "stopped producer",
-            "stop http",
-            "stopped http",
-            "NOT_RUNNING",
-        ][-9:]
-    )
+    assert scene.events[scene.events.index("SHUTTING_DOWN") :] == [
+        "SHUTTING_DOWN",
+        "stop session 0",
+        "stopped session 0",
+        "stop session 1",
+        "stopped session 1",
+        "stop producer",
+        "stopped producer",
+        "stop http",
+        "stopped http",
+        "NOT_RUNNING",
+    ]
 
 
 @pytest.mark.parametrize("where", ["http", "producer", "recover", "first"])
@@ -335,7 +332,7 @@ async def test_a_stop_asked_for_before_the_start_starts_nothing() -> None:
     scene.stop.request()
     report = await asyncio.wait_for(scene.run(), 5)
     assert report.clean
-    assert not [event for event in scene.events if event.startswith("started session")]
+    assert scene.events == []
     assert scene.service.lifecycle.state is State.NOT_RUNNING
 
 

@@ -1,0 +1,181 @@
+"""The first signal asks for an orderly stop, the second forces it, and the process ends as the signal says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from gateway.lifecycle import StopRequest, StopVerb
+from gateway.signals import StopSignals
+
+STOPPING = [signal.SIGTERM, signal.SIGINT]
+
+
+@pytest.mark.parametrize("number", STOPPING)
+async def test_the_first_signal_asks_for_a_stop_that_keeps_the_sessions(number: signal.Signals) -> None:
+    stop = StopRequest()
+    with StopSignals(stop) as signals:
+        os.kill(os.getpid(), number)
+        await asyncio.wait_for(stop.wait_requested(), 5)
+        assert stop.verb is StopVerb.RESTART
+        assert not stop.forced
+        assert signals.received is number
+
+
+@pytest.mark.parametrize("second", STOPPING)
+async def test_the_second_signal_forces_whichever_it_is(second: signal.Signals) -> None:
+    stop = StopRequest()
+    with StopSignals(stop) as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(stop.wait_requested(), 5)
+        os.kill(os.getpid(), second)
+        await asyncio.wait_for(stop.wait_forced(), 5)
+        assert signals.received is signal.SIGTERM, "the process ends by the first"
+
+
+@pytest.mark.parametrize("number", STOPPING)
+async def test_the_handlers_of_before_come_back(number: signal.Signals) -> None:
+    caught: list[int] = []
+    before = signal.signal(number, lambda caught_number, _frame: caught.append(caught_number))
+    try:
+        with StopSignals(StopRequest()):
+            pass
+        signal.raise_signal(number)
+        assert caught == [number]
+    finally:
+        signal.signal(number, before)
+
+
+async def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        stop = StopRequest()
+        with StopSignals(stop):
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)  # comes after it, so that there is something to wait for
+            await asyncio.wait_for(stop.wait_requested(), 5)
+            assert not stop.forced
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+async def test_without_a_signal_reraise_returns() -> None:
+    with StopSignals(StopRequest()) as signals:
+        pass
+    signals.reraise()
+    assert signals.received is None
+
+
+# ---- whole processes ----
+
+PROCESS = """
+    import asyncio, sys
+    from gateway.lifecycle import Service, StopRequest
+    from gateway.signals import StopSignals
+
+    def say(word):
+        print(word, flush=True)
+
+    class Part:
+        name = "part"
+
+        async def start(self):
+            say("starting")
+            if "hang-in-start" in sys.argv:
+                await asyncio.Event().wait()
+
+        async def stop(self, deadline_ns):
+            say("stopping")
+            if "hang-in-stop" in sys.argv and not stop.forced:
+                await asyncio.Event().wait()
+            say("stopped")
+
+    async def main():
+        global stop
+        stop = StopRequest()
+        service = Service([], [Part()], shutdown_timeout_ns=60_000_000_000)
+        service.lifecycle.listen(lambda old, new: say(new.name))
+        with StopSignals(stop) as signals:
+            await service.run(stop)
+        return signals
+
+    signals = asyncio.run(main())
+    say("reraising")
+    signals.reraise()
+    say("unreachable")
+"""
+
+
+class Process:
+    def __init__(self, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(PROCESS), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.said: list[str] = []
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def hear(self, word: str) -> None:
+        """Reads until the process says ``word``; its log lines are passed over."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.said.append(line.strip())
+            if line.strip() == word:
+                return
+        pytest.fail(f"the process ended without saying {word!r}: {self.said}")
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def end(self) -> tuple[int, str]:
+        output, errors = self._process.communicate(timeout=20)
+        self.said += output.split()
+        return self._process.returncode, errors
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_a_stopped_process_ends_by_its_signal_after_stopping_in_order(number: signal.Signals) -> None:
+    with Process() as process:
+        process.hear("RUNNING")
+        process.signal(number)
+        status, errors = process.end()
+        assert status == -number, "the parent sees a death by this signal"
+        assert "stopped" in process.said
+        assert "unreachable" not in process.said
+        assert "Traceback" not in errors
+
+
+def test_a_second_signal_ends_a_drain_that_does_not_end() -> None:
+    with Process("hang-in-stop") as process:
+        process.hear("RUNNING")
+        process.signal(signal.SIGTERM)
+        process.hear("stopping")
+        process.signal(signal.SIGINT)
+        status, _ = process.end()
+        assert status == -signal.SIGTERM
+        assert process.said[-2:] == ["NOT_RUNNING", "reraising"]
+
+
+def test_a_signal_during_the_start_stops_what_was_begun() -> None:
+    with Process("hang-in-start") as process:
+        process.hear("starting")
+        process.signal(signal.SIGTERM)
+        status, _ = process.end()
+        assert status == -signal.SIGTERM
+        assert "stopped" in process.said
+        assert "RUNNING" not in process.said
