@@ -1,0 +1,113 @@
+"""A process between us and a broker, which ends the broker when we are gone. Run as a script; imports nothing of ours.
+
+Why not PR_SET_PDEATHSIG on the broker itself: that signal comes when the *thread* that forked ends, and brokers are started
+from worker threads too; a function between fork and exec is unsafe with threads; macOS has no such call. This process has one
+thread and holds the read end of a pipe whose only writer is our process: end of file means we are gone, however we went.
+
+Standard input: one line of JSON (see :func:`main`), then lines ``signal N``. Standard output: ``pid N``, later ``exit N``
+(negative: killed by that signal) or ``error text``. Signals go through here because only the parent of a process can be
+sure that a process id still means that process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_ORPHAN_CHECK_SECONDS = 1.0  # end of file arrives at once; this catches a copy of the pipe leaked into a forked child
+
+
+def main() -> int:
+    """Start the process described on standard input and stay until it ends, or until our own parent does.
+
+    The description: ``argv``, ``env`` (whole environment), ``cwd`` or null, ``log`` (appended to) and ``remove``,
+    directories to delete when the parent died without cleaning up.
+    """
+    parent = os.getppid()
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)  # our parent decides; its end is what ends us
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_read, False)
+    os.set_blocking(wake_write, False)
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    pending = b""
+    while b"\n" not in pending:
+        chunk = os.read(0, 65536)
+        if not chunk:
+            return 0
+        pending += chunk
+    line, _, pending = pending.partition(b"\n")
+    description = json.loads(line)
+    try:
+        child = _start(description)
+    except OSError as error:
+        _say(f"error {error}")
+        return 1
+    _say(f"pid {child.pid}")
+    while child.poll() is None:
+        readable, _, _ = select.select([0, wake_read], [], [], _ORPHAN_CHECK_SECONDS)
+        if wake_read in readable:
+            with contextlib.suppress(BlockingIOError):
+                os.read(wake_read, 4096)
+        chunk = os.read(0, 65536) if 0 in readable else None
+        if chunk == b"" or os.getppid() != parent:
+            _end(child, description["remove"])
+            return 0
+        pending += chunk or b""
+        while b"\n" in pending:
+            line, _, pending = pending.partition(b"\n")
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, int(line.split()[1]))
+    _say(f"exit {child.returncode}")
+    return 0
+
+
+def _start(description: dict[str, object]) -> subprocess.Popen[bytes]:
+    library = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+    guard = os.getpid()
+
+    def die_with_the_guard() -> None:
+        for restored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(restored, signal.SIG_DFL)  # ignored signals are inherited through exec
+        if library is not None:
+            library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != guard:  # it died between fork and prctl
+                os._exit(1)
+
+    with open(str(description["log"]), "ab") as log:  # noqa: PTH123 - pathlib is a slow import for a process this small
+        return subprocess.Popen(
+            description["argv"],  # type: ignore[call-overload, no-any-return]
+            env=description["env"],
+            cwd=description["cwd"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=die_with_the_guard,  # noqa: PLW1509 - this process has one thread
+        )
+
+
+def _end(child: subprocess.Popen[bytes], directories: object) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)  # works on a stopped process too
+    child.wait()
+    for directory in directories if isinstance(directories, list) else []:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError):  # nobody listens any more: the next read of the pipe tells
+        os.write(1, line.encode() + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""Running the Ivy inside pyspark: its settings, its proxy and trust, and what its failures mean."""
+
+from __future__ import annotations
+
+__all__ = ["ARTIFACT_PATTERN", "fetch", "find_ivy", "java_options", "settings_xml"]
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+from xml.sax.saxutils import quoteattr
+
+from gateway.embedded.download import run_download
+from gateway.embedded.errors import DownloadError
+from gateway.embedded.trust import trust_store_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gateway.embedded.jars import Jar
+    from gateway.embedded.java import Java
+    from gateway.embedded.progress import Download, ProgressCallback
+
+ARTIFACT_PATTERN = "[organisation]/[artifact]-[revision].[ext]"
+_ATTEMPTS = 3  # one connection in some hundreds is cut; what arrived is kept between attempts
+_HOPELESS = 3  # so many connections refused or timed out: the rest will fare no better
+
+
+def find_ivy() -> Path:
+    """The Ivy jar of the installed pyspark. Raises DownloadError when pyspark is not installed."""
+    found = importlib.util.find_spec("pyspark")  # finds it without importing it
+    if found is not None and found.origin is not None:
+        for path in sorted((Path(found.origin).parent / "jars").glob("ivy-2*.jar")):
+            return path
+    raise DownloadError(
+        "The embedded brokers need the extra 'embedded' (its pyspark carries the downloader): pip install 'mqtt-kafka-gateway[embedded]'."
+    )
+
+
+def fetch(jars: Iterable[Jar], staging: Path, java: Java, announce: Download, progress: ProgressCallback) -> None:
+    """Fetch ``jars`` into ``staging/cache``; those there already are not fetched again. Raises DownloadError."""
+    settings, module, options = staging / "settings.xml", staging / "ivy.xml", staging / "java-options"
+    try:
+        _write_private(settings, settings_xml(staging / "cache"))
+        module.write_text(_module_xml(jars))
+        # In a file: a proxy's password on the command line would be everybody's to read.
+        _write_private(options, "\n".join(_quoted(option) for option in java_options(java, staging)))
+        command = [java.executable, f"@{options}", "-jar", find_ivy(), "-settings", settings, "-ivy", module]
+        environment = {name: value for name, value in os.environ.items() if name != "CLASSPATH"}
+        for attempt in range(1, _ATTEMPTS + 1):
+            status, output = run_download(
+                command,
+                env=environment,
+                log=staging / "ivy.log",
+                landing=staging / "cache",
+                announce=announce,
+                progress=progress,
+                give_up=_is_hopeless,
+            )
+            if status == 0:
+                return
+            if attempt == _ATTEMPTS or _is_hopeless(output) or b"No space left" in output:
+                raise _failure(output.decode(errors="replace"), staging / "ivy.log")
+    finally:
+        settings.unlink(missing_ok=True)
+        options.unlink(missing_ok=True)
+
+
+def settings_xml(cache: Path, *, poms: bool = False) -> str:
+    """Ivy's settings: one Maven-layout repository, Ivy's own default or the mirror ``$GATEWAY_MAVEN_MIRROR``.
+
+    With ``poms`` false no descriptor is read: a jar's name is all there is to it. Checksum files beside the jars are not
+    fetched: ours are in the repository. User name and password may stand in the mirror's address.
+    """
+    credentials = root = ""
+    if mirror := os.environ.get("GATEWAY_MAVEN_MIRROR"):
+        parts = urlsplit(mirror)
+        if parts.scheme not in ("http", "https", "file") or not (parts.hostname or parts.scheme == "file"):
+            raise DownloadError(
+                "GATEWAY_MAVEN_MIRROR is no address of a Maven repository: it should begin with https://, http:// or file://."
+            )
+        address = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        root = f" root={quoteattr(address.rstrip('/') + '/')}"
+        if parts.username:
+            credentials = (
+                f"<credentials host={quoteattr(parts.hostname or '')} username={quoteattr(unquote(parts.username))} "
+                f"passwd={quoteattr(unquote(parts.password or ''))}/>"
+            )
+    return f"""<ivysettings>
+  <settings defaultResolver="main"/>
+  {credentials}
+  <caches defaultCacheDir={quoteattr(str(cache))} artifactPattern={quoteattr(ARTIFACT_PATTERN)}/>
+  <timeout-constraints><timeout-constraint name="patience" connectionTimeout="10000" readTimeout="60000"/></timeout-constraints>
+  <resolvers>
+    <ibiblio name="main" m2compatible="true" usepoms="{str(poms).lower()}" checksums="" timeoutConstraint="patience"{root}/>
+  </resolvers>
+</ivysettings>
+"""
+
+
+def java_options(java: Java, directory: Path) -> list[str]:
+    """The JVM flags for proxy and trust, from the environment variables every other tool reads."""
+    options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *trust_store_options(java, directory)]
+    for scheme in ("http", "https"):
+        proxy = os.environ.get(f"{scheme}_proxy") or os.environ.get(f"{scheme.upper()}_PROXY")
+        if not proxy:
+            continue
+        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        if parts.hostname is None:
+            raise DownloadError(f"{scheme}_proxy names no host; it should look like http://proxy.example:3128.")
+        options += [f"-D{scheme}.proxyHost={parts.hostname}", f"-D{scheme}.proxyPort={parts.port or 80}"]
+        if parts.username:
+            # Ivy answers a proxy's question from these two names, whatever the scheme; Java refuses Basic over CONNECT by default.
+            options += [
+                f"-Dhttp.proxyUser={unquote(parts.username)}",
+                f"-Dhttp.proxyPassword={unquote(parts.password or '')}",
+            ]
+            options += ["-Djdk.http.auth.tunneling.disabledSchemes="]
+    if exceptions := os.environ.get("no_proxy") or os.environ.get("NO_PROXY"):
+        hosts = [host.strip() for host in exceptions.split(",") if host.strip()]
+        patterns = "|".join(f"*{host}" if host.startswith(".") else host for host in hosts)
+        options += [f"-Dhttp.nonProxyHosts={patterns}"]  # https reads it too
+    return options
+
+
+def _module_xml(jars: Iterable[Jar]) -> str:
+    dependencies = "\n".join(
+        f"    <dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.name)} rev={quoteattr(jar.version)} "
+        'transitive="false" conf="default->default"/>'
+        for jar in jars
+    )
+    return f"""<ivy-module version="2.0">
+  <info organisation="gateway" module="jars"/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</ivy-module>
+"""
+
+
+def _is_hopeless(output: bytes) -> bool:
+    return (
+        len(re.findall(rb"UnknownHostException|ConnectException|NoRouteToHost|connect timed out|PKIX path", output))
+        >= _HOPELESS
+    )
+
+
+def _failure(output: str, log: Path) -> DownloadError:
+    if "PKIX path" in output or "SSLHandshakeException" in output:
+        cause = "the repository shows a certificate this Java does not trust; behind a private CA set SSL_CERT_FILE to its PEM file"
+    elif "UnknownHost" in output:
+        cause = "the repository's name cannot be resolved: is there a network, or is a proxy needed (https_proxy)?"
+    elif "ConnectException" in output or "NoRouteToHost" in output or "timed out" in output:
+        cause = "the repository cannot be reached: is there a network, or is a proxy needed (https_proxy)?"
+    elif "407" in output:
+        cause = "the proxy wants a user name and password: https_proxy=http://user:password@host:port"
+    elif "No space left" in output:
+        cause = "the disk is full: free some space, or set GATEWAY_CACHE to a directory on another disk"
+    elif "not found" in output:
+        cause = "the repository lacks some of them: does GATEWAY_MAVEN_MIRROR point to a mirror of Maven Central?"
+    else:
+        cause = "the downloader failed"
+    lines = [line.strip() for line in output.splitlines() if re.search(r"Exception|error|not found|WARN", line)]
+    tail = "\n".join(f"    {line}" for line in lines[-4:])
+    return DownloadError(
+        f"The jars could not be fetched: {cause}. A mirror can be set with GATEWAY_MAVEN_MIRROR; what has arrived is kept. "
+        f"(log: {log})" + (f"\n{tail}" if tail else "")
+    )
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
+def _quoted(option: str) -> str:
+    """``option`` as a line of a Java argument file."""
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

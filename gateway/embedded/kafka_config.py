@@ -1,0 +1,133 @@
+"""The server.properties of an embedded Kafka node. Decides, writes nothing."""
+
+from __future__ import annotations
+
+__all__ = ["SASL_MECHANISMS", "Listeners", "node_properties", "properties_text"]
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gateway.embedded.certificates import Certificates
+
+SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """One node's ports on 127.0.0.1, by listener name (``PLAINTEXT``, ``SASL_PLAINTEXT``, ``SSL``, ``SASL_SSL``, ``CONTROLLER``)."""
+
+    ports: Mapping[str, int]
+
+    def text(self, *, advertised: bool) -> str:
+        return ",".join(
+            f"{name}://127.0.0.1:{port}"
+            for name, port in self.ports.items()
+            if not (advertised and name == "CONTROLLER")
+        )
+
+
+def node_properties(
+    node: int,
+    nodes: Sequence[Listeners],
+    data: Path,
+    users: Mapping[str, str],
+    certificates: Certificates | None,
+    settings: Mapping[str, str],
+) -> dict[str, str]:
+    """The properties of node ``node`` (from 1) of a cluster whose every node is broker and controller.
+
+    ``settings`` come last and win.
+    """
+    count = len(nodes)
+    own = nodes[node - 1]
+    replicas = str(min(3, count))
+    properties = {
+        "process.roles": "broker,controller",
+        "node.id": str(node),
+        "controller.quorum.voters": ",".join(
+            f"{n}@127.0.0.1:{peer.ports['CONTROLLER']}" for n, peer in enumerate(nodes, 1)
+        ),
+        "controller.listener.names": "CONTROLLER",
+        "listeners": own.text(advertised=False),
+        "advertised.listeners": own.text(advertised=True),
+        "listener.security.protocol.map": ",".join(
+            f"{name}:{'PLAINTEXT' if name == 'CONTROLLER' else name}" for name in own.ports
+        ),
+        "inter.broker.listener.name": "PLAINTEXT",
+        "log.dirs": str(data),
+        # A typing error in a topic's name is to be an error, not a topic.
+        "auto.create.topics.enable": "false",
+        "default.replication.factor": replicas,
+        "min.insync.replicas": "2" if count >= 3 else "1",
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": "1",
+        # A laptop's groups are few: 3 partitions are made in a tenth of the time that 50 take.
+        "offsets.topic.num.partitions": "3",
+        "transaction.state.log.num.partitions": "3",
+        "share.coordinator.state.topic.num.partitions": "3",
+        "group.initial.rebalance.delay.ms": "0",
+        # The default of 128 MB comes out of a heap that is itself not much larger.
+        "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
+    }
+    if count > 1:
+        # A broker that hangs without closing its connections is replaced after this; 9 s by default.
+        properties |= {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+    for listener in own.ports:
+        if listener.startswith("SASL"):
+            properties |= _sasl(listener, users)
+    if certificates is not None:
+        properties |= _tls(certificates)
+    return properties | dict(settings)
+
+
+def _sasl(listener: str, users: Mapping[str, str]) -> dict[str, str]:
+    prefix = f"listener.name.{listener.lower()}"
+    names = " ".join(f"user_{name}={_jaas_quoted(password)}" for name, password in users.items())
+    scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    return {
+        "sasl.enabled.mechanisms": ",".join(SASL_MECHANISMS),
+        f"{prefix}.plain.sasl.jaas.config": f"org.apache.kafka.common.security.plain.PlainLoginModule required {names};",
+        f"{prefix}.scram-sha-256.sasl.jaas.config": scram,
+        f"{prefix}.scram-sha-512.sasl.jaas.config": scram,
+    }
+
+
+def _tls(certificates: Certificates) -> dict[str, str]:
+    return {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(certificates.server_pem),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(certificates.ca_file),
+        "ssl.client.auth": "requested",  # a client certificate is checked when shown; settings can make it required
+    }
+
+
+def _jaas_quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def properties_text(properties: Mapping[str, str]) -> str:
+    """``properties`` in the format of java.util.Properties."""
+    return "".join(f"{_escaped(name, key=True)}={_escaped(value)}\n" for name, value in properties.items())
+
+
+def _escaped(text: str, *, key: bool = False) -> str:
+    escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    if key:
+        escaped = escaped.replace("=", "\\=").replace(":", "\\:").replace(" ", "\\ ")
+    if escaped[:1] in (" ", "#", "!"):
+        escaped = "\\" + escaped
+    return "".join(character if character.isascii() else _unicode(character) for character in escaped)
+
+
+def _unicode(character: str) -> str:
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
