@@ -13,19 +13,29 @@ from __future__ import annotations
 __all__ = ["ConfigError", "ExitStatus", "GatewayError"]
 
 from enum import IntEnum
+from typing import Self
 
 
 class ExitStatus(IntEnum):
     """What a process of ours ends with; sysexits(3) numbers where one fits. Retrying CONFIG or REFUSED is vain."""
 
-    OK = 0
-    FAILED = 1  # an unexpected failure; the log has the traceback
-    USAGE = 2  # wrong command-line arguments (argparse's own number)
-    MISSING_MESSAGES = 3  # the demo's or a verification's account does not balance
-    UNAVAILABLE = 69  # a broker could not be reached, or a topic is missing
-    UNDRAINED = 75  # stopped at the deadline with messages unacknowledged; they will be redelivered
-    REFUSED = 77  # a broker refused our credentials or rights
-    CONFIG = 78  # bad settings
+    _value_: int
+    meaning: str
+
+    def __new__(cls, value: int, meaning: str) -> Self:
+        member = int.__new__(cls, value)
+        member._value_ = value
+        member.meaning = meaning
+        return member
+
+    OK = 0, "all is well"
+    FAILED = 1, "an unexpected failure; the log has the traceback"
+    USAGE = 2, "wrong command-line arguments"  # argparse's own number
+    MISSING_MESSAGES = 3, "the demo's or a verification's account does not balance"
+    UNAVAILABLE = 69, "a broker could not be reached, or a topic is missing"
+    UNDRAINED = 75, "stopped at the deadline with messages unacknowledged; they will be delivered again"
+    REFUSED = 77, "a broker refused the credentials or rights; trying again is vain"
+    CONFIG = 78, "bad settings; trying again is vain"
 
 
 class GatewayError(Exception):

@@ -20,13 +20,13 @@ from pydantic import SecretStr, ValidationError
 
 from config import relations_flow, relations_kafka, relations_mqtt
 from config.errors import ConfigError
-from config.origins import DEFAULT, Origin, Problem, SecretFile
+from config.origins import Origin, Problem, SecretFile
 from config.relations import View, check
 from config.schema import Path as SettingPath
 from config.schema import find
 from config.settings import Settings
 from config.sources import EnvironmentSource, FileSource, Layer, OverrideSource, SecretsDirectorySource, read_secret
-from config.wording import describe
+from config.wording import describe, origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,14 +42,8 @@ class Loaded:
     file: Path | None
 
     def origin(self, path: str | SettingPath) -> Origin:
-        """Where the value at ``path`` (dotted, or as a tuple) was written; of what holds it, when it was given as a
-        whole."""
-        steps: SettingPath = tuple(path.split(".")) if isinstance(path, str) else path
-        while steps:
-            if steps in self.provenance:
-                return self.provenance[steps]
-            steps = steps[:-1]
-        return DEFAULT
+        """Where the value at ``path`` (dotted, or as a tuple) was written; for a table, any part of it."""
+        return origin_of(tuple(path.split(".")) if isinstance(path, str) else path, self.provenance)
 
 
 def load(

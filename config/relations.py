@@ -35,7 +35,7 @@ class View:
         field = find(type(self.settings), path)
         if field is None or field.sensitive or field.kind in {"table", "tables"}:
             return f"{dotted(path)} ({origin})"
-        return f"{dotted(path)} = {shown(self.value(*path))} ({origin})"
+        return f"{dotted(path)} = {shown(self.value(*path), field)} ({origin})"
 
     def origin(self, *path: str | int) -> Origin:
         """Where the value at ``path`` was written."""

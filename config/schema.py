@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
+from config.grammar import parse_bytes, parse_duration
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -50,11 +52,25 @@ class Field:
     info: FieldInfo
 
     @property
+    def unit(self) -> Literal["duration", "bytes"] | None:
+        """How a person writes its values, where that is not as a plain number."""
+        if any(getattr(one, "func", None) is parse_duration for one in self.metadata):
+            return "duration"
+        if any(getattr(one, "func", None) is parse_bytes for one in self.metadata):
+            return "bytes"
+        return None
+
+    @property
+    def metadata(self) -> tuple[object, ...]:
+        """Everything that stands behind the type in ``Annotated[…]``."""
+        return (*self.info.metadata, *_metadata(self.info.annotation))
+
+    @property
     def bounds(self) -> dict[str, Any]:
         """What its values must keep: ``ge``, ``gt``, ``le``, ``lt``, ``min_length``, ``max_length``, ``pattern``
         where there are."""
         found: dict[str, Any] = {}
-        for one in (*self.info.metadata, *_metadata(self.info.annotation)):
+        for one in self.metadata:
             for name in ("ge", "gt", "le", "lt", "min_length", "max_length", "pattern"):
                 if (limit := getattr(one, name, None)) is not None:
                     found[name] = limit

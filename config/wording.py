@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["describe", "shown"]
+__all__ = ["as_toml", "describe", "origin_of", "shown"]
 
+import json
 from collections.abc import Mapping
 from datetime import timedelta
-from enum import Enum
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from config.grammar import format_bytes, format_duration
 from config.origins import DEFAULT, Origin, Problem
-from config.schema import Path, find
+from config.schema import Field, Path, find
 from config.settings import Settings
 
 if TYPE_CHECKING:
@@ -25,37 +24,62 @@ def describe(error: ErrorDetails, origins: Mapping[Path, Origin]) -> Problem:
     """One of pydantic's errors as a Problem of ours."""
     path: Path = tuple(step for step in error["loc"] if step != "[key]")
     if error["type"] == "missing":  # it was written nowhere: name the place of what stands beside it
-        beside = (origin for at, origin in origins.items() if at[: len(path) - 1] == path[:-1])
-        return Problem(path, next(beside, DEFAULT), "is required here and not given")
+        return Problem(path, _inside(path[:-1], origins), "is required here and not given")
     return Problem(path, origin_of(path, origins), _sentence(error, path), _value(error, path))
 
 
 def origin_of(path: Path, origins: Mapping[Path, Origin]) -> Origin:
-    """Where the value at ``path`` was written, or else what holds it."""
-    while path:
-        if path in origins:
-            return origins[path]
-        path = path[:-1]
+    """Where the value at ``path`` was written; for an item of a list or a map, where that was; for a table, any part
+    of it."""
+    if path in origins:
+        return origins[path]
+    field = find(Settings, path)
+    if field is not None and field.kind == "table" and path[-1] == field.name:
+        return _inside(path, origins)
+    parent = find(Settings, path[:-1])
+    if isinstance(path[-1], int) or (parent is not None and parent.kind == "map"):
+        return origin_of(path[:-1], origins)
     return DEFAULT
 
 
-def shown(value: object) -> str:
-    """A setting's value as it would be written in the TOML file."""
+def _inside(path: Path, origins: Mapping[Path, Origin]) -> Origin:
+    return next((origin for at, origin in origins.items() if at[: len(path)] == path), DEFAULT)
+
+
+def shown(value: object, field: Field | None = None) -> str:
+    """A value as a sentence tells it: ``30s``, ``32MiB``, ``"text"``. ``field`` says whether a number counts bytes."""
+    match value:
+        case timedelta():
+            return format_duration(value)
+        case int() if field is not None and field.unit == "bytes" and not isinstance(value, bool):
+            return format_bytes(value)
+        case _:
+            return as_toml(value)
+
+
+def as_toml(value: object, field: Field | None = None) -> str:
+    """A value as it is written in the TOML file. Not for None, which TOML does not know."""
     match value:
         case bool():
             return "true" if value else "false"
         case timedelta():
-            return format_duration(value)
-        case Enum():
-            return shown(value.value)
-        case str() | PurePath():
-            return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
-        case list() | tuple():
-            return "[" + ", ".join(map(shown, value)) + "]"
-        case Mapping():
-            return "{" + ", ".join(f"{shown(str(key))} = {shown(one)}" for key, one in value.items()) + "}"
-        case _:
+            return f'"{format_duration(value)}"'
+        case int() if field is not None and field.unit == "bytes":
+            text = format_bytes(value)
+            return text if text.isdigit() else f'"{text}"'
+        case int() | float():
             return str(value)
+        case list() | tuple():
+            return "[" + ", ".join(map(as_toml, value)) + "]"
+        case Mapping():
+            return "{" + ", ".join(f"{_quoted(str(key))} = {as_toml(one)}" for key, one in value.items()) + "}"
+        case _:
+            return _quoted(str(value))
+
+
+def _quoted(text: str) -> str:
+    """A TOML basic string; JSON's escapes are a part of TOML's, but for the delete character."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _value(error: ErrorDetails, path: Path) -> str | None:
@@ -115,7 +139,4 @@ def _beyond(kind: str, path: Path) -> str:
     field = find(Settings, path)
     assert field is not None
     limit = field.bounds[name]
-    text = shown(limit)
-    if isinstance(limit, int) and limit >= 1 << 20 and (short := format_bytes(limit)) != text:
-        text += f" ({short})"
-    return f"{words} {text}"
+    return f"{words} {shown(limit, field)}"

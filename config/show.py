@@ -1,0 +1,138 @@
+"""All settings in effect, each with where it came from: for people as TOML, for programs as plain values. Secrets are
+masked."""
+
+from __future__ import annotations
+
+__all__ = ["as_data", "as_text"]
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from config.grammar import format_duration
+from config.schema import Field, Path, dotted, fields_of
+from config.wording import as_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from config.load import Loaded
+    from config.origins import Origin
+
+_MASK = "********"
+_COLUMN = 48  # where the origins start, unless a value is longer
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    path: Path
+    field: Field
+    value: Any
+    origin: Origin
+
+
+def as_text(loaded: Loaded) -> str:
+    """The settings as a TOML document, which loads to the same settings: what is secret or unset stands in comments."""
+    lines: list[str] = []
+    _write(lines, loaded, loaded.settings, ())
+    return "\n".join(lines) + "\n"
+
+
+def _write(lines: list[str], loaded: Loaded, table: BaseModel, at: Path) -> None:
+    entries = list(_entries(loaded, table, at))
+    plain = [one for one in entries if not _nested(one)]
+    for entry in plain:
+        text = _line(entry)
+        lines.append(f"{text:<{_COLUMN}}  # {entry.origin}")
+    for entry in entries:
+        if isinstance(entry.value, BaseModel):
+            lines += ["", f"[{_header(entry.path)}]"]
+            _write(lines, loaded, entry.value, entry.path)
+        elif _nested(entry):
+            for number, item in enumerate(entry.value):
+                below = (*entry.path, number)
+                lines += ["", f"[[{_header(entry.path)}]]"]
+                _write(lines, loaded, item, below)
+
+
+def _nested(entry: _Entry) -> bool:
+    """Whether it takes headers of its own; an empty list of tables is written as a plain ``[]``."""
+    return isinstance(entry.value, BaseModel) or (entry.field.kind == "tables" and bool(entry.value))
+
+
+def _header(path: Path) -> str:
+    return ".".join(str(step) for step in path if not isinstance(step, int))
+
+
+def _line(entry: _Entry) -> str:
+    name, value = entry.field.name, entry.value
+    if value is None:
+        return f"# {name} is not set"
+    if entry.field.sensitive:
+        return f"# {name} = {_masked(value)}"
+    return f"{name} = {as_toml(value, entry.field)}"
+
+
+def _masked(value: Any) -> str:
+    """Of a map the names are shown, since they tell which header is sent."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{as_toml(key)} = {_MASK}" for key in value) + "}"
+    return _MASK
+
+
+def as_data(loaded: Loaded) -> dict[str, Any]:
+    """The same for programs: ``settings`` with path, value, source and place of each, then ``warnings`` and ``file``.
+
+    Durations are text in the duration grammar, sizes numbers of bytes. A secret has the value None, ``secret`` true
+    and ``given``.
+    """
+    settings = []
+    for entry in _leaves(loaded, loaded.settings, ()):
+        hidden = entry.field.sensitive
+        one: dict[str, Any] = {
+            "path": dotted(entry.path),
+            "value": None if hidden else _plain(entry.value),
+            "source": entry.origin.source,
+            "place": str(entry.origin),
+        }
+        if hidden:
+            one |= {"secret": True, "given": bool(entry.value)}
+        settings.append(one)
+    return {
+        "settings": settings,
+        "warnings": list(loaded.warnings),
+        "file": None if loaded.file is None else str(loaded.file),
+    }
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case timedelta():
+            return format_duration(value)
+        case bool() | int() | float() | None:
+            return value
+        case tuple() | list():
+            return [_plain(one) for one in value]
+        case dict():
+            return {key: _plain(one) for key, one in value.items()}
+        case _:
+            return str(value)
+
+
+def _entries(loaded: Loaded, table: BaseModel, at: Path) -> Iterator[_Entry]:
+    for field in fields_of(type(table)).values():
+        path = (*at, field.name)
+        yield _Entry(path, field, getattr(table, field.name), loaded.origin(path))
+
+
+def _leaves(loaded: Loaded, table: BaseModel, at: Path) -> Iterator[_Entry]:
+    for entry in _entries(loaded, table, at):
+        if isinstance(entry.value, BaseModel):
+            yield from _leaves(loaded, entry.value, entry.path)
+        elif _nested(entry):
+            for number, item in enumerate(entry.value):
+                yield from _leaves(loaded, item, (*entry.path, number))
+        else:
+            yield entry

@@ -1,0 +1,154 @@
+"""``gateway config``: check the settings, show them with their origins, print the reference."""
+
+from __future__ import annotations
+
+__all__ = ["add_parser"]
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from config.errors import ConfigError, ExitStatus
+
+if TYPE_CHECKING:
+    from config.load import Loaded
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command. Each of its parsers sets ``run``: a function that takes the arguments and returns an exit
+    status."""
+    parser = subparsers.add_parser("config", help="check, show or explain the settings", description=__doc__)
+    commands = parser.add_subparsers(dest="config_command", required=True, metavar="COMMAND")
+
+    check = commands.add_parser(
+        "check",
+        help="check all settings and exit",
+        description="Read and check all settings as a start would, without connecting to anything. "
+        f"Ends with status {int(ExitStatus.CONFIG)} and every problem when something is wrong.",
+    )
+    check.add_argument("--for", dest="purpose", choices=("run", "stream"), default="run", help="what is to be started")
+    check.set_defaults(run=_check)
+
+    show = commands.add_parser(
+        "show",
+        help="print every setting with where it came from",
+        description="Print every setting in effect with where it came from. Secrets are masked.",
+    )
+    show.add_argument("--json", action="store_true", help="print one JSON object instead of TOML")
+    show.set_defaults(run=_show)
+
+    for command in (check, show):
+        # Without a default of its own, so that a --config in front of the command stays in force.
+        command.add_argument(
+            "--config",
+            type=Path,
+            default=argparse.SUPPRESS,
+            metavar="FILE",
+            help="the TOML file (default: gateway.toml)",
+        )
+
+    reference = commands.add_parser(
+        "reference",
+        help="print the configuration reference as Markdown",
+        description="Print the configuration reference, docs/configuration.md, as Markdown.",
+    )
+    reference.set_defaults(run=_reference)
+
+
+def _load(arguments: argparse.Namespace) -> Loaded:
+    from config.load import load  # not at the top: other commands should not pay for pydantic
+
+    return load(getattr(arguments, "config", None))
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    try:
+        loaded = _load(arguments)
+    except ConfigError as error:
+        return _refused(error)
+    problems, warnings = (_check_run if arguments.purpose == "run" else _check_stream)(loaded)
+    if problems:
+        return _refused(ConfigError(*problems))
+    warnings = [*loaded.warnings, *warnings]
+    for warning in warnings:
+        print(f"warning: {warning}")
+    where = f"from {loaded.file}" if loaded.file is not None else "without a file"
+    count = f", {len(warnings)} warning{'s' * (len(warnings) > 1)}" if warnings else ""
+    print(f"OK: settings {where} can be used{count}")
+    return ExitStatus.OK
+
+
+def _check_run(loaded: Loaded) -> tuple[list[str], list[str]]:
+    """Problems and warnings beyond loading, for a gateway that is to run here."""
+    from config.load import require_runnable
+
+    problems, warnings = _check_routes(loaded)
+    try:
+        require_runnable(loaded)
+    except ConfigError as error:
+        problems = [*error.problems, *problems]
+    return problems, warnings
+
+
+def _check_stream(loaded: Loaded) -> tuple[list[str], list[str]]:
+    """The same for the stream job."""
+    from streaming.kafka import topics
+
+    try:
+        topics(loaded.settings)
+    except ConfigError as error:
+        return list(error.problems), []
+    return [], []
+
+
+def _check_routes(loaded: Loaded) -> tuple[list[str], list[str]]:
+    """Problems and warnings of templates and of routes among each other, which the bridge judges when it compiles
+    them."""
+    from bridge.routing import Router
+
+    settings = loaded.settings
+    problems: list[str] = []
+    for number, route in enumerate(settings.routes):
+        try:
+            Router([route], instance=settings.instance, reserved_topics={settings.dead_letter.topic})
+        except ConfigError as error:
+            origin = loaded.origin(("routes", number))
+            problems += [f"routes[{number}] ({origin}): {problem}" for problem in error.problems]
+    if problems or not settings.routes:
+        return problems, []
+    try:
+        router = Router(settings.routes, instance=settings.instance, reserved_topics={settings.dead_letter.topic})
+    except ConfigError as error:
+        return [f"routes ({loaded.origin('routes')}): {problem}" for problem in error.problems], []
+    return [], list(router.warnings)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from config.show import as_data, as_text
+
+    try:
+        loaded = _load(arguments)
+    except ConfigError as error:
+        return _refused(error)
+    if arguments.json:
+        print(json.dumps(as_data(loaded), ensure_ascii=False, indent=2))
+    else:
+        print(as_text(loaded), end="")
+        for warning in loaded.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+    return ExitStatus.OK
+
+
+def _reference(arguments: argparse.Namespace) -> int:
+    del arguments
+    from config.reference import reference
+
+    print(reference(), end="")
+    return ExitStatus.OK
+
+
+def _refused(error: ConfigError) -> int:
+    print(error, file=sys.stderr)
+    return error.exit_status
