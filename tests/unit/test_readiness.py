@@ -1,4 +1,4 @@
-"""Ready only if a message arriving now would be subscribed to, written and acknowledged in time; otherwise it says why not."""
+"""Ready only if a message arriving now would be subscribed to, written and acknowledged in time; else it says why."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ CASES = [
         "a fresh start with Kafka dead",
         replace(GOOD, metadata_age_ns=None, topics=()),
         [
-            "Kafka has not answered a metadata request since the start; check kafka.bootstrap_servers and whether the brokers run."
+            (
+                "Kafka has not answered a metadata request since the start; check kafka.bootstrap_servers and whether"
+                " the brokers run."
+            )
         ],
     ),
     (

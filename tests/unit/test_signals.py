@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+from typing import Self
 
 import pytest
 
@@ -122,11 +124,16 @@ class Process:
             text=True,
         )
         self.said: list[str] = []
+        self._deadline = threading.Timer(
+            20, self._process.kill
+        )  # ends a process that hangs, and so a hear() that waits
 
-    def __enter__(self) -> Process:
+    def __enter__(self) -> Self:
+        self._deadline.start()
         return self
 
     def __exit__(self, *_error: object) -> None:
+        self._deadline.cancel()
         self._process.kill()
         self._process.communicate()
 
@@ -143,7 +150,7 @@ class Process:
         self._process.send_signal(number)
 
     def end(self) -> tuple[int, str]:
-        output, errors = self._process.communicate(timeout=20)
+        output, errors = self._process.communicate()
         self.said += output.split()
         return self._process.returncode, errors
 
