@@ -20,6 +20,7 @@ __all__ = [
     "DLQ_ERROR_CLASS",
     "DLQ_FIRST_SEEN_MS",
     "DLQ_KAFKA_TOPIC",
+    "DLQ_PART",
     "DLQ_REASON",
     "DLQ_ROUTE",
     "GATEWAY_DEVICE",
@@ -79,6 +80,7 @@ DLQ_ATTEMPTS: Final = "dlq.attempts"
 DLQ_FIRST_SEEN_MS: Final = "dlq.first_seen_ms"
 DLQ_ROUTE: Final = "dlq.route"
 DLQ_KAFKA_TOPIC: Final = "dlq.kafka_topic"
+DLQ_PART: Final = "dlq.part"
 
 RESERVED_PREFIXES: Final = ("mqtt.", "gateway.", "dlq.")
 """Header names with these prefixes are the gateway's own; a route's extra headers may not use them."""
@@ -149,6 +151,7 @@ HEADERS: Final = (
     HeaderSpec(DLQ_ATTEMPTS, "(dead letters)", "decimal", "always", b"1"),
     HeaderSpec(DLQ_FIRST_SEEN_MS, "(dead letters)", "decimal milliseconds since 1970", "always", b"1763683200000"),
     HeaderSpec(DLQ_ROUTE, "(dead letters)", "UTF-8, the route's name", "when a route matched", b"telemetry"),
+    HeaderSpec(DLQ_PART, "(dead letters)", "`number/of`", "when the payload is larger than max_record_bytes", b"1/2"),
     HeaderSpec(DLQ_KAFKA_TOPIC, "(dead letters)", "UTF-8, where it was meant to go", "when it was known", b"telemetry"),
 )
 """Every header the gateway writes. docs/routing.md prints ``headers_table()``."""

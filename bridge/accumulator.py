@@ -1,0 +1,383 @@
+"""Records waiting for Kafka: one open batch per route, QoS and partition, and the spans that say when a message may
+be acknowledged.
+
+Nothing here does I/O or looks at a clock; callers pass the time. The event loop's thread owns every object.
+
+A *span* is what was received between two flushes. A record joins the open batch of its *slot*, a batch knows the
+spans it has records of, and a span is durable once every batch it has records in is. Spans complete in the order they
+were opened, so acknowledgements leave in MQTT order [MQTT-4.6.0-2] whatever order the partitions answer in.
+
+While a partition has a batch under way, its open batches go on filling: a slow Kafka gets fewer, larger batches, not
+a longer queue."""
+
+from __future__ import annotations
+
+__all__ = ["Accumulator", "Batch", "PartitionQueue", "Slot", "Span"]
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from bridge.ports import Append, BatchBuilder, Headers
+
+SMALL_BATCH_BYTES = 1024  # below this zstd costs 10 µs a batch and saves next to nothing
+
+
+class Owner(Protocol):
+    """Who is owed acknowledgements: an MQTT session."""
+
+    def release(self, connection: int, ids: list[bytes], ids2: list[bytes]) -> None:
+        """Acknowledge packet ids of QoS 1 and QoS 2, if that connection still stands. May not raise."""
+
+
+class Span:
+    """What was received between two flushes, and what is owed for it."""
+
+    __slots__ = ("dead", "filtered", "opened_ns", "owed", "pending", "returned", "sealed", "stored")
+
+    def __init__(self) -> None:
+        self.pending = 0  # batches with records of ours that are not durable yet
+        self.sealed = False
+        self.stored = 0  # messages Kafka has acknowledged in their own topic
+        self.dead = 0  # messages Kafka has acknowledged in the dead-letter topic
+        self.filtered = 0  # messages dropped on purpose
+        self.returned = 0  # messages whose connection ended first: the broker will send them again
+        self.opened_ns = 0  # receive time of the first message; 0 while empty
+        self.owed: list[tuple[Owner, int, list[bytes], list[bytes]]] = []
+
+
+class Batch:
+    """Records of one slot on their way. ``parts`` says how many messages of which span are inside."""
+
+    __slots__ = (
+        "attempts",
+        "builder",
+        "counted",
+        "extra",
+        "first_failed_ns",
+        "opened_ns",
+        "parts",
+        "sent_ns",
+        "size",
+        "slot",
+    )
+
+    def __init__(self, slot: Slot, builder: BatchBuilder, opened_ns: int) -> None:
+        self.slot = slot
+        self.builder = builder
+        self.opened_ns = opened_ns
+        self.parts: list[tuple[Span, int]] = []
+        self.counted = 0  # records already attributed to a span in parts
+        self.extra = 0  # records beyond the first of a message that became several
+        self.size = 0  # bytes the accumulator has counted for it
+        self.sent_ns = 0
+        self.attempts = 0
+        self.first_failed_ns = 0
+
+    @property
+    def messages(self) -> int:
+        return self.builder.record_count() - self.extra
+
+    def __repr__(self) -> str:
+        queue = self.slot.queue
+        return f"<Batch {queue.topic}/{queue.partition} {self.builder.record_count()} records, {self.size} bytes>"
+
+
+class PartitionQueue:
+    """What waits for one Kafka partition. ``in_flight`` is written by the sender alone."""
+
+    __slots__ = ("in_flight", "last_acknowledged_ns", "not_before_ns", "open", "partition", "sealed", "topic")
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.sealed: deque[Batch] = deque()
+        self.open: list[Slot] = []  # slots with an open batch, oldest first
+        self.in_flight: Batch | None = None
+        self.not_before_ns = 0  # the sender leaves the partition alone until then
+        self.last_acknowledged_ns = 0
+
+    def messages(self) -> int:
+        """How many messages wait here or are under way, counted from the batches themselves."""
+        count = self.in_flight.messages if self.in_flight is not None else 0
+        for batch in self.sealed:
+            count += batch.messages
+        for slot in self.open:
+            if slot.batch is not None:
+                count += slot.batch.messages
+        return count
+
+    def __repr__(self) -> str:
+        return f"<PartitionQueue {self.topic}/{self.partition} {self.messages()} messages>"
+
+
+class Slot:
+    """Where records of one route and QoS enter a partition's queue.
+
+    ``append`` is the open batch's own append: the hot path calls it without knowing more. A false answer means
+    "full": call ``roll`` with the same record. It is exchanged for ``_open`` when there is no open batch and for
+    ``_join`` when the open one meets a new span, so neither costs a message anything."""
+
+    __slots__ = (
+        "accumulator",
+        "append",
+        "batch",
+        "choose",
+        "compressed",
+        "dead_letter",
+        "messages",
+        "qos",
+        "queue",
+        "route",
+    )
+
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        queue: PartitionQueue,
+        route: str,
+        qos: int,
+        choose: Callable[[], PartitionQueue] | None,
+        *,
+        dead_letter: bool,
+    ) -> None:
+        self.accumulator = accumulator
+        self.queue = queue
+        self.route = route
+        self.qos = qos
+        self.choose = choose  # records without a key: each batch may go to another partition
+        self.dead_letter = dead_letter
+        self.messages = 0  # messages of sealed batches, for metrics
+        self.batch: Batch | None = None
+        self.compressed = True
+        self.append: Append = self._open
+
+    def roll(self, *, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+        """Seal the full batch and put the record that did not fit into a new one."""
+        self.seal()
+        self.accumulator.due.append(self.queue)
+        self._open(timestamp=timestamp, key=key, value=value, headers=headers)
+
+    def seal(self) -> None:
+        """Close the open batch and queue it behind the partition's others."""
+        batch = self.batch
+        assert batch is not None
+        self.batch = None
+        self.append = self._open
+        self.queue.open.remove(self)
+        self._attribute(batch)
+        batch.builder.close()
+        self.compressed = batch.size >= SMALL_BATCH_BYTES
+        self.messages += batch.messages
+        self.queue.sealed.append(batch)
+
+    def leave_open(self) -> None:
+        """At a flush whose partition is busy: go on filling, but count what is inside to the span that ends now."""
+        batch = self.batch
+        if batch is not None:
+            self._attribute(batch)
+            self.append = self._join
+
+    def _open(self, *, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> object:
+        accumulator = self.accumulator
+        if self.choose is not None:
+            self.queue = self.choose()
+        batch = self.batch = Batch(self, accumulator.create_batch(self.compressed), accumulator.now_ns)
+        self.queue.open.append(self)
+        accumulator.touched.append(self)
+        batch.parts.append((accumulator.current, 0))
+        accumulator.current.pending += 1
+        self.append = batch.builder.append
+        return self.append(timestamp=timestamp, key=key, value=value, headers=headers)
+
+    def _join(self, *, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> object:
+        batch = self.batch
+        assert batch is not None
+        accumulator = self.accumulator
+        accumulator.touched.append(self)
+        batch.parts.append((accumulator.current, 0))
+        accumulator.current.pending += 1
+        self.append = batch.builder.append
+        return self.append(timestamp=timestamp, key=key, value=value, headers=headers)
+
+    def _attribute(self, batch: Batch) -> None:
+        count = batch.messages
+        span, before = batch.parts[-1]
+        batch.parts[-1] = (span, before + count - batch.counted)
+        batch.counted = count
+        size = batch.builder.size()
+        self.accumulator.buffered_bytes += size - batch.size
+        batch.size = size
+
+
+class Accumulator:
+    """All slots and spans of a worker.
+
+    ``create_batch`` makes an empty builder; ``completed`` is called with each span that has become durable, in order.
+    ``now_ns`` is the time of the last read, set by the caller before it appends."""
+
+    def __init__(self, create_batch: Callable[[bool], BatchBuilder], completed: Callable[[Span], None]) -> None:
+        self.create_batch = create_batch
+        self._completed = completed
+        self.current = Span()
+        self.spans: deque[Span] = deque()  # flushed, not durable, oldest first
+        self.touched: list[Slot] = []
+        self.due: list[PartitionQueue] = []  # queues with something to send since the sender looked last
+        self.queues: dict[tuple[str, int], PartitionQueue] = {}
+        self.buffered_bytes = 0
+        self.now_ns = 0
+        self.parked_messages = 0  # held elsewhere until their topic is known, each with a pending span
+        self._slots: dict[tuple[str, int, str, int, bool], Slot] = {}
+
+    @property
+    def slots(self) -> Iterable[Slot]:
+        return self._slots.values()
+
+    def queue(self, topic: str, partition: int) -> PartitionQueue:
+        """The queue of a partition; made at first use."""
+        queue = self.queues.get((topic, partition))
+        if queue is None:
+            queue = self.queues[topic, partition] = PartitionQueue(topic, partition)
+        return queue
+
+    def slot(self, route: str, qos: int, topic: str, partition: int, *, dead_letter: bool = False) -> Slot:
+        """The slot for records of a route and QoS that go to a partition; made at first use."""
+        key = (route, qos, topic, partition, dead_letter)
+        slot = self._slots.get(key)
+        if slot is None:
+            slot = self._slots[key] = Slot(
+                self, self.queue(topic, partition), route, qos, None, dead_letter=dead_letter
+            )
+        return slot
+
+    def keyless_slot(self, route: str, qos: int, topic: str, partitions: int) -> Slot:
+        """The slot for records without a key: each batch takes an idle partition, in turn (KIP-480's idea: whole
+        batches, not single records, are spread)."""
+        key = (route, qos, topic, -1, False)
+        slot = self._slots.get(key)
+        if slot is None:
+            queues = [self.queue(topic, partition) for partition in range(partitions)]
+            turn = 0
+
+            def choose() -> PartitionQueue:
+                nonlocal turn
+                for step in range(1, partitions + 1):
+                    queue = queues[(turn + step) % partitions]
+                    if queue.in_flight is None and not queue.sealed:
+                        turn += step
+                        return queue
+                turn += 1
+                return queues[turn % partitions]
+
+            slot = self._slots[key] = Slot(self, queues[0], route, qos, choose, dead_letter=False)
+        return slot
+
+    def append(self, slot: Slot, *, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+        """Append one record to a slot: the slow lane's way in. Does not block and cannot refuse."""
+        if not slot.append(timestamp=timestamp, key=key, value=value, headers=headers):
+            slot.roll(timestamp=timestamp, key=key, value=value, headers=headers)
+
+    def move(self, spans: list[tuple[Span, int]], slot: Slot) -> None:
+        """Make the open batch of ``slot`` answer for messages of other spans too: their records were appended to it
+        just now.
+
+        The sender calls this when records change batches (to the dead letters). ``spans`` lists span and messages
+        moved."""
+        batch = slot.batch
+        assert batch is not None
+        slot.leave_open()
+        parts = {id(span): (span, count) for span, count in batch.parts}
+        moved = sum(count for _, count in spans)
+        span, count = batch.parts[-1]
+        parts[id(span)] = (span, count - moved)
+        for span, count in spans:
+            if id(span) in parts:
+                parts[id(span)] = (span, parts[id(span)][1] + count)
+            else:
+                parts[id(span)] = (span, count)
+                span.pending += 1
+        batch.parts = list(parts.values())
+
+    def flush(self) -> None:
+        """End the current span. Batches of idle partitions are sealed and their queues listed in ``due``; others go
+        on filling."""
+        span = self.current
+        touched = self.touched
+        if not (touched or span.owed or span.filtered or span.pending):
+            return
+        due = self.due
+        for slot in touched:
+            queue = slot.queue
+            if queue.in_flight is None and not queue.sealed:
+                if slot.batch is not None:
+                    slot.seal()
+                due.append(queue)
+            else:
+                slot.leave_open()
+        touched.clear()
+        span.sealed = True
+        self.spans.append(span)
+        self.current = Span()
+        if not span.pending:
+            self._complete()
+
+    def next_batch(self, queue: PartitionQueue) -> Batch | None:
+        """Take the batch to send next, or None. An open batch is taken once a flush has passed over it."""
+        if queue.sealed:
+            return queue.sealed.popleft()
+        for slot in list(queue.open):
+            batch = slot.batch
+            if batch is not None and batch.parts[0][0].sealed:
+                slot.seal()
+        return queue.sealed.popleft() if queue.sealed else None
+
+    def stored(self, batch: Batch) -> None:
+        """The batch is durable: let go of its bytes, and of every span that waited for nothing else."""
+        self.buffered_bytes -= batch.size
+        dead = batch.slot.dead_letter
+        for span, count in batch.parts:
+            if dead:
+                span.dead += count
+            else:
+                span.stored += count
+            span.pending -= 1
+        head = self.spans
+        if head and not head[0].pending:
+            self._complete()
+
+    def in_flight(self) -> int:
+        """Messages received and not yet released, counted from batches and spans: the ledger's own look at what is
+        held."""
+        count = self.parked_messages + sum(queue.messages() for queue in self.queues.values())
+        for span in self._live_spans():
+            count += span.stored + span.dead + span.filtered - span.returned
+        return count
+
+    def returned(self, owner: Owner, connection: int) -> int:
+        """Note that a connection ended: what it is still owed goes back to the broker. Returns the number of
+        messages."""
+        total = 0
+        for span in self._live_spans():
+            for who, which, ids, ids2 in span.owed:
+                if who is owner and which == connection:
+                    span.returned += len(ids) + len(ids2)
+                    total += len(ids) + len(ids2)
+        return total
+
+    def oldest_ns(self) -> int:
+        """Receive time of the oldest message not yet released, or 0."""
+        for span in self._live_spans():
+            if span.opened_ns:
+                return span.opened_ns
+        return 0
+
+    def _live_spans(self) -> Iterator[Span]:
+        yield from self.spans
+        yield self.current
+
+    def _complete(self) -> None:
+        spans = self.spans
+        while spans and not spans[0].pending:
+            self._completed(spans.popleft())

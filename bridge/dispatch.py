@@ -1,0 +1,327 @@
+"""From an MQTT topic's bytes to the slot its records enter: what the hot path looks up, and the slow lane beside it.
+
+The hot path asks ``caches[flag nibble][topic bytes]`` and finds everything settled: slot, key, headers. ``entry``
+settles it at first sight. A message whose route needs more than the topic (properties or payload in a template, a
+receive time in a header) goes through ``slow``, record by record, into the same slots.
+
+A Kafka topic made from a template may be one whose partitions are not known yet: its messages are parked, in order,
+until they are, each holding up its span."""
+
+from __future__ import annotations
+
+__all__ = ["Dispatcher", "TopicLocator"]
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import structlog
+
+from bridge import wire
+from bridge.errors import BridgeError, RefusedError, RetriableError
+from bridge.partitioner import partition_for
+from bridge.routing import RouteError, TopicPlan, property_headers
+from bridge.template import MessageView, Properties
+from bridge.wire import DeadLetterReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bridge.accumulator import Accumulator, Slot, Span
+    from bridge.dead_letter import DeadLetters
+    from bridge.ports import Headers
+    from bridge.routing import Resolved, Route, Router
+    from bridge.wire import Header
+
+log = structlog.get_logger("dispatch")
+
+LOCATE_RETRY_S = 1.0
+STATUS = "status"  # why a message is filtered: a gateway's own status message
+NO_ROUTE = "no_route"
+
+
+class Extras(dict[bytes, "list[Header]"]):
+    """Headers by raw property bytes, for one route."""
+
+    __slots__ = ("route",)
+
+    def __init__(self, route: Route) -> None:
+        super().__init__()
+        self.route = route
+
+
+Entry = tuple["Slot | None", bytes | None, "list[Header]", Extras | None]
+_SLOW: Entry = (None, None, [], None)
+
+
+class TopicLocator(Protocol):
+    """Knows Kafka topics and their partitions."""
+
+    def partition_count(self, topic: str) -> int | None:
+        """Partitions by the last metadata, None for a topic not known (yet)."""
+
+    async def locate(self, topic: str) -> int:
+        """Find, or make, a topic. Raises RetriableError, RefusedError, TopicMissingError."""
+
+
+class _Message(NamedTuple):
+    """A parked message: everything needed to append it later."""
+
+    route: Route
+    qos: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    span: Span
+
+
+class TopicNameError(BridgeError):
+    """An MQTT topic name that the specification forbids [MQTT-3.3.2-1, -2]."""
+
+
+class Dispatcher:
+    """One per worker, shared by its sessions. Belongs to the event loop's thread.
+
+    Before a session feeds packets it sets ``delivery_prefix``; the ingest sets ``received_ms``.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        accumulator: Accumulator,
+        topics: TopicLocator,
+        dead_letters: DeadLetters,
+        *,
+        parse_properties: Callable[[bytes], Properties],
+        filtered: Callable[[str, str], None],
+        max_record_bytes: int,
+        cache_entries: int,
+        property_entries: int,
+        pump: Callable[[], None],
+    ) -> None:
+        self.caches: list[dict[bytes, Entry]] = [{} for _ in range(16)]
+        self.received_ms = 0
+        self.delivery_prefix = b""
+        self._older: list[dict[bytes, Entry]] = [{} for _ in range(16)]
+        self._entries = 0
+        self._half = max(1, cache_entries // 2)
+        self._router = router
+        self._accumulator = accumulator
+        self._topics = topics
+        self._dead_letters = dead_letters
+        self._parse_properties = parse_properties
+        self._filtered = filtered
+        self._max_record_bytes = max_record_bytes
+        self._property_entries = property_entries
+        self._pump = pump
+        self._extras: dict[Route, Extras] = {}
+        self._parked: dict[str, list[_Message]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._delivery = 0
+
+    # --- the hot path's misses
+    # ----------------------------------------------------------------------------------------------------
+
+    def entry(self, flags: int, topic_bytes: bytes) -> Entry:
+        """Settle a topic seen for the first time, or again after it left the cache. Raises TopicNameError."""
+        found = self._older[flags].get(topic_bytes)
+        if found is None:
+            found = self._settle(flags, topic_bytes)
+        if self._entries >= self._half:
+            # Two generations: what is still in use comes back from the older one, the rest goes with it.
+            for nibble in range(16):
+                self._older[nibble] = self.caches[nibble]
+                self.caches[nibble] = {}
+            self._entries = 0
+        self._entries += 1
+        self.caches[flags][topic_bytes] = found
+        return found
+
+    def property_headers(self, extras: Extras, raw: bytes) -> list[Header]:
+        """The headers of property bytes seen for the first time. Raises what ``parse_properties`` does."""
+        headers = extras.route.for_properties(self._parse_properties(raw)) if raw else []
+        if len(extras) >= self._property_entries:
+            extras.clear()
+        extras[raw] = headers
+        return headers
+
+    def note_copy(self) -> None:
+        """A copy of a QoS 2 message that is held already was left out."""
+        self._accumulator.current.filtered += 1
+
+    def _settle(self, flags: int, topic_bytes: bytes) -> Entry:
+        topic = _topic_name(topic_bytes)
+        route = self._router.match(topic)
+        if route is None or not route.fast or route.tombstones:
+            return _SLOW
+        try:
+            plan = route.for_topic(topic)
+        except RouteError:
+            return _SLOW  # said again, and buried, for each message
+        assert plan.kafka_topic is not None
+        partitions = self._topics.partition_count(plan.kafka_topic)
+        if partitions is None or plan.kafka_topic in self._parked:
+            return _SLOW
+        extras = self._extras_of(route) if route.uses_properties else None
+        slot = self._slot(route, flags >> 1 & 3, plan.kafka_topic, plan.key, partitions)
+        return slot, plan.key, plan.headers(flags), extras
+
+    def _extras_of(self, route: Route) -> Extras:
+        extras = self._extras.get(route)
+        if extras is None:
+            extras = self._extras[route] = Extras(route)
+        return extras
+
+    def _slot(self, route: Route, qos: int, kafka_topic: str, key: bytes | None, partitions: int) -> Slot:
+        if key is None:
+            return self._accumulator.keyless_slot(route.name, qos, kafka_topic, partitions)
+        return self._accumulator.slot(route.name, qos, kafka_topic, partition_for(key, partitions))
+
+    # --- the slow lane
+    # --------------------------------------------------------------------------------------------------------------
+
+    def slow(self, flags: int, topic_bytes: bytes, raw_properties: bytes, payload: bytes) -> None:
+        """Route one message by itself: into a slot, to the dead letters, parked, or filtered. Raises TopicNameError."""
+        topic = _topic_name(topic_bytes)
+        route = self._router.match(topic)
+        if route is None:
+            self._accumulator.current.filtered += 1
+            self._filtered("", STATUS if topic.startswith("gateways/") else NO_ROUTE)
+            return
+        qos = flags >> 1 & 3
+        properties = self._parse_properties(raw_properties) if raw_properties else Properties()
+        self._delivery += 1
+        view = MessageView(
+            topic, flags, properties, payload, self.received_ms, b"%s%d" % (self.delivery_prefix, self._delivery)
+        )
+        plan: TopicPlan | None = None
+        try:
+            plan = route.for_topic(topic)
+            resolved = route.for_message(plan, view)
+        except RouteError as error:
+            self._bury(route, view, plan.key if plan else None, error.reason, error, plan.kafka_topic if plan else None)
+            return
+        if len(payload) > self._max_record_bytes:
+            error_too_large = BridgeError(
+                f"The payload has {len(payload)} bytes; kafka.max_record_bytes allows {self._max_record_bytes}. "
+                "Raise it together with the topic's max.message.bytes, or send less at once."
+            )
+            self._bury(route, view, resolved.key, DeadLetterReason.TOO_LARGE, error_too_large, resolved.kafka_topic)
+            return
+        self._place(route, qos, resolved, None if route.tombstones and not payload else payload)
+
+    def _place(self, route: Route, qos: int, resolved: Resolved, value: bytes | None) -> None:
+        kafka_topic = resolved.kafka_topic
+        partitions = self._topics.partition_count(kafka_topic)
+        parked = self._parked.get(kafka_topic)
+        if partitions is None or parked is not None:
+            span = self._accumulator.current
+            self._park(
+                kafka_topic, _Message(route, qos, self.received_ms, resolved.key, value, resolved.headers, span), parked
+            )
+            return
+        slot = self._slot(route, qos, kafka_topic, resolved.key, partitions)
+        self._accumulator.append(
+            slot, timestamp=self.received_ms, key=resolved.key, value=value, headers=resolved.headers
+        )
+
+    def _bury(
+        self,
+        route: Route,
+        view: MessageView,
+        key: bytes | None,
+        reason: DeadLetterReason,
+        error: Exception,
+        kafka_topic: str | None,
+    ) -> None:
+        headers: list[Header] = [(wire.MQTT_TOPIC, view.topic.encode()), (wire.MQTT_QOS, b"%d" % (view.flags >> 1 & 3))]
+        if view.flags & 1:
+            headers.append((wire.MQTT_RETAIN, b"1"))
+        headers += property_headers(view.properties)
+        qos = view.flags >> 1 & 3
+        self._dead_letters.bury(
+            route.name,
+            qos,
+            self.received_ms,
+            key or view.topic.encode(),
+            view.payload,
+            headers,
+            reason,
+            error,
+            kafka_topic,
+        )
+
+    # --- parking ----------------------------------------------------------------------------------------------------
+    # ----------------
+
+    def _park(self, kafka_topic: str, message: _Message, parked: list[_Message] | None) -> None:
+        accumulator = self._accumulator
+        if parked is None:
+            parked = self._parked[kafka_topic] = []
+            task = asyncio.get_running_loop().create_task(self._unpark(kafka_topic))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        message.span.pending += 1
+        parked.append(message)
+        accumulator.parked_messages += 1
+        accumulator.buffered_bytes += _bytes(message)
+
+    async def _unpark(self, kafka_topic: str) -> None:
+        """Wait until the topic's partitions are known, then let its messages go, in order; or bury them."""
+        failure: BridgeError | None = None
+        partitions = 0
+        while True:
+            try:
+                partitions = await self._topics.locate(kafka_topic)
+            except (RetriableError, RefusedError) as error:
+                log.warning("topic_not_located", topic=kafka_topic, error=str(error))
+                await asyncio.sleep(LOCATE_RETRY_S)
+            except BridgeError as error:
+                failure = error
+                break
+            else:
+                break
+        accumulator = self._accumulator
+        for message in self._parked.pop(kafka_topic):
+            if failure is not None:
+                key = message.key or b""
+                self._dead_letters.bury(
+                    message.route.name, message.qos, message.timestamp, key, message.value or b"", message.headers,
+                    DeadLetterReason.INVALID_TOPIC, failure, kafka_topic, message.span,
+                )  # fmt: skip
+            else:
+                slot = self._slot(message.route, message.qos, kafka_topic, message.key, partitions)
+                accumulator.append(
+                    slot, timestamp=message.timestamp, key=message.key, value=message.value, headers=message.headers
+                )
+                accumulator.move([(message.span, 1)], slot)
+            message.span.pending -= 1
+            accumulator.parked_messages -= 1
+            accumulator.buffered_bytes -= _bytes(message)
+        # Entries made while the topic was parked send its messages through the slow lane; settle them afresh.
+        for cache in (*self.caches, *self._older):
+            cache.clear()
+        self._entries = 0
+        accumulator.flush()
+        self._pump()
+
+    async def close(self) -> None:
+        """Give up waiting for topics; what is parked stays unacknowledged."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+def _bytes(message: _Message) -> int:
+    return len(message.value or b"") + len(message.key or b"") + 100
+
+
+def _topic_name(topic: bytes) -> str:
+    try:
+        name = topic.decode()
+    except UnicodeDecodeError:
+        raise TopicNameError(f"The broker sent a topic name that is no UTF-8: {topic[:80]!r}.") from None
+    if not name or "\0" in name or "+" in name or "#" in name:
+        raise TopicNameError(f"The broker sent a topic name that MQTT forbids: {name[:80]!r}.")
+    return name

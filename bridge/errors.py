@@ -1,0 +1,65 @@
+"""The data path's branch of the error tree.
+
+GatewayError
+└── BridgeError
+    ├── RetriableError          the same batch may be sent again
+    │   ├── LeaderMissingError      nobody leads the partition now
+    │   └── UnreachableError        no broker answered
+    ├── PoisonedError           a record in the batch can never be written as it is
+    ├── IncarnationError        this producer incarnation is of no more use; a new one may succeed
+    ├── RefusedError            Kafka refused our credentials or rights
+    └── TopicMissingError       a topic does not exist and is not ours to create
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BridgeError",
+    "IncarnationError",
+    "LeaderMissingError",
+    "PoisonedError",
+    "RefusedError",
+    "RetriableError",
+    "TopicMissingError",
+    "UnreachableError",
+]
+
+from config.errors import ExitStatus, GatewayError
+
+
+class BridgeError(GatewayError):
+    """Any failure on the way from a received message to an acknowledged record."""
+
+
+class RetriableError(BridgeError):
+    """The same batch may be sent again, by the same producer."""
+
+
+class LeaderMissingError(RetriableError):
+    """The partition has no leader at the moment; Kafka elects one, or its brokers are down."""
+
+
+class UnreachableError(RetriableError):
+    """No broker answered."""
+
+    exit_status = ExitStatus.UNAVAILABLE
+
+
+class PoisonedError(BridgeError):
+    """Kafka will never take a record of this batch: too large, or invalid. Splitting finds which one."""
+
+
+class IncarnationError(BridgeError):
+    """The producer's sequence numbers are lost or its delivery time has passed: replace it, then send again."""
+
+
+class RefusedError(BridgeError):
+    """Kafka refused our credentials, or our right to write. No record's fault: hold it and tell the operator."""
+
+    exit_status = ExitStatus.REFUSED
+
+
+class TopicMissingError(BridgeError):
+    """A topic that settings name does not exist."""
+
+    exit_status = ExitStatus.UNAVAILABLE

@@ -1,0 +1,90 @@
+"""What the data path asks of the outside: a Kafka producer, and whoever is owed an acknowledgement.
+
+Implementations match by shape. ``bridge.kafka`` is the one on aiokafka; the tests have one in memory that obeys the
+same suite."""
+
+from __future__ import annotations
+
+__all__ = ["Append", "BatchBuilder", "Headers", "Producer", "ProducerFactory", "StoredRecord"]
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+    from bridge.errors import BridgeError
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Append(Protocol):
+    """Appends one record; a false answer means the batch is full and the record is not in it."""
+
+    def __call__(self, *, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> object: ...
+
+
+class BatchBuilder(Protocol):
+    """Collects records for one partition. ``size`` is bytes before compression."""
+
+    append: Append
+
+    def record_count(self) -> int: ...
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """A record taken back out of a sealed batch. ``timestamp_ms`` is absolute, milliseconds since 1970."""
+
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Producer(Protocol):
+    """One incarnation of an idempotent, acks=all producer. All methods belong to the event loop's thread."""
+
+    async def start(self) -> None:
+        """Connect and fetch metadata and a producer id. Raises UnreachableError or RefusedError."""
+
+    async def close(self, *, patience_s: float) -> None:
+        """End connections and tasks. Batches not acknowledged by then may or may not be in Kafka. Never hangs."""
+
+    def create_batch(self, *, compressed: bool) -> BatchBuilder:
+        """An empty batch. Small batches are cheaper uncompressed."""
+
+    def send(self, topic: str, partition: int, batch: BatchBuilder) -> Future[object]:
+        """Hand a closed batch over. At most one batch of a partition may be under way. Does not block.
+
+        Raises LeaderMissingError when nothing was handed over. The future is done when all in-sync replicas have the
+        batch, or failed: ask ``failure`` what that means."""
+
+    def failure(self, answer: Future[object]) -> BridgeError | None:
+        """What became of a batch whose future is done: None when Kafka has it, else Poisoned-, Incarnation- or
+        RefusedError."""
+
+    def partition_count(self, topic: str) -> int | None:
+        """Partitions of a topic by the last metadata, or None when the topic is not known."""
+
+    def has_leader(self, topic: str, partition: int) -> bool: ...
+
+    def metadata_refreshed_ns(self) -> int:
+        """Monotonic time of the last metadata, 0 before the first."""
+
+    def watch_topic(self, topic: str) -> None:
+        """Include the topic in metadata from now on, and ask for it soon."""
+
+    async def refresh_metadata(self) -> bool:
+        """Ask for metadata now; true when it came."""
+
+    def records(self, batch: BatchBuilder) -> list[StoredRecord]:
+        """The records of a batch that was closed, sent or not."""
+
+
+ProducerFactory = Callable[[], Producer]

@@ -1,0 +1,45 @@
+"""The ``gateway`` command: one parser, each subcommand in its own module and imported when it is asked for."""
+
+from __future__ import annotations
+
+__all__ = ["main"]
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from importlib.metadata import version
+
+from config.errors import ExitStatus, GatewayError
+
+_COMMANDS = ("run", "config", "dev", "demo", "stream")
+          _EPILOG = """exit status: 0 success, 1 failure, 2 wrong arguments, 3 messages missing, 69 a broker or topic
+          is not there, 75 stopped before everything was acknowledged (it will be redelivered), 77 refused by a
+          broker, 78 bad settings"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit status. ``arguments`` without the program's name, sys.argv's if not given."""
+    parser = argparse.ArgumentParser(
+        prog="gateway",
+        description="Moves MQTT messages from EMQX into Apache Kafka without losing an acknowledged one.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("--version", action="version", version=f"gateway {version('mqtt-kafka-gateway')}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name in _COMMANDS:
+        if importlib.util.find_spec(f"gateway.cli.{name}") is None:
+            continue
+        importlib.import_module(f"gateway.cli.{name}").add_parser(commands)
+    chosen = parser.parse_args(arguments)
+    try:
+        return int(chosen.run(chosen))
+    except GatewayError as error:
+        print(f"gateway: {error}", file=sys.stderr)
+        return int(error.exit_status)
+    except BrokenPipeError:
+        return int(ExitStatus.OK)  # whoever read our output has seen enough
+
+
+if __name__ == "__main__":
+    sys.exit(main())

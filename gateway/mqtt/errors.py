@@ -1,0 +1,42 @@
+"""The MQTT side's branch of the error tree.
+
+GatewayError
+└── MqttError
+    ├── MalformedPacketError    the peer sent what MQTT does not allow; the connection ends
+    ├── ConnectError            no connection now; try again later (``reason`` is the metric's label)
+    └── MqttRefusedError        the broker said no: credentials, rights, or a subscription it does not support
+"""
+
+from __future__ import annotations
+
+__all__ = ["ConnectError", "MalformedPacketError", "MqttError", "MqttRefusedError"]
+
+from config.errors import ExitStatus, GatewayError
+
+
+class MqttError(GatewayError):
+    """Anything that ends or prevents an MQTT connection."""
+
+
+class MalformedPacketError(MqttError):
+    """The peer broke MQTT's rules. ``reason_code`` is what a DISCONNECT says about it (MQTT 5.0 section 4.13)."""
+
+    def __init__(self, sentence: str, reason_code: int = 0x81) -> None:
+        super().__init__(sentence)
+        self.reason_code = reason_code
+
+
+class ConnectError(MqttError):
+    """No connection came about. ``reason`` is a label of gateway_mqtt_connect_failures_total."""
+
+    exit_status = ExitStatus.UNAVAILABLE
+
+    def __init__(self, sentence: str, reason: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+
+
+class MqttRefusedError(ConnectError):
+    """The broker answered, and said no."""
+
+    exit_status = ExitStatus.REFUSED

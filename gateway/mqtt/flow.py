@@ -1,0 +1,255 @@
+"""When to read, when to flush, when to pause: one rhythm for all sessions of a worker.
+
+A quiet input is answered at once: a message that comes alone is flushed alone. Under load each wake-up and each
+partition batch costs about as much as twenty messages, so the rhythm slows down as the rate rises: sessions that are
+busy are read on a common tick (``flow.read_pacing_max``), and flushes are up to ``flow.linger_max`` apart. Three
+things go before the rhythm: a window half full (the broker will stop sending: EMQX's is 32 unless raised), a span
+that has grown large, and memory."""
+
+from __future__ import annotations
+
+__all__ = ["Flow", "Rhythm"]
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from bridge.accumulator import Accumulator, Span
+    from bridge.ledger import Ledger
+    from bridge.sender import Sender
+
+SPAN_BYTES = 1 << 20
+RATE_AT_SHORTEST = (
+    4_000  # messages/s up to which flushes are as close as reads; beyond it they move apart in proportion
+)
+SMALLEST_PACE_NS = 500_000
+IDLE_TICKS = 3  # a session that had nothing for so many ticks is waited for instead of asked
+
+
+class Paced(Protocol):
+    """A session, as the rhythm sees it."""
+
+    pace_ns: int
+    idle_ticks: int
+
+    def read(self) -> None:
+        """Read and take in what has arrived."""
+
+    def listen(self) -> None:
+        """Wait for input in the event loop, until told otherwise."""
+
+    def ignore(self) -> None:
+        """Do not read."""
+
+    def hand_over(self, span: Span) -> None:
+        """Give the span the packet ids collected since the last one."""
+
+    def send_acknowledgements(self) -> None:
+        """Write what was released."""
+
+
+class Rhythm:
+    """Decides from rates how far apart reads and flushes are. Pure: the caller passes times, in nanoseconds."""
+
+    __slots__ = ("_longest_ns", "_rate", "_shortest_ns", "flushed_ns", "linger_ns", "messages")
+
+    def __init__(self, shortest_ns: int, longest_ns: int) -> None:
+        self._shortest_ns = min(shortest_ns, longest_ns)
+        self._longest_ns = longest_ns
+        self._rate = 0.0
+        self.linger_ns = self._shortest_ns
+        self.flushed_ns = 0
+        self.messages = 0  # since the last flush
+
+    def due_ns(self) -> int:
+        """When the next flush is due."""
+        return self.flushed_ns + self.linger_ns
+
+    def flushed(self, now_ns: int) -> None:
+        """Note a flush and adapt the distance to the next."""
+        elapsed_ns = max(now_ns - self.flushed_ns, 1)
+        self._rate += 0.25 * (self.messages * 1e9 / elapsed_ns - self._rate)
+        wanted_ns = int(self._shortest_ns * self._rate / RATE_AT_SHORTEST)
+        self.linger_ns = max(self._shortest_ns, min(self._longest_ns, wanted_ns))
+        self.flushed_ns = now_ns
+        self.messages = 0
+
+
+class Flow:
+    """Couples sessions, accumulator and sender of one worker. Belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        sender: Sender,
+        ledger: Ledger,
+        *,
+        linger_ns: int,
+        pacing_ns: int,
+        memory_bytes: int,
+    ) -> None:
+        self._accumulator = accumulator
+        self._sender = sender
+        self._ledger = ledger
+        self.rhythm = Rhythm(pacing_ns, linger_ns)
+        self.pacing_ns = pacing_ns
+        self._memory_bytes = memory_bytes
+        self._span_bytes = min(SPAN_BYTES, memory_bytes // 4)
+        self._bytes = 0
+        self._sessions: list[Paced] = []
+        self._paced: list[Paced] = []
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._writing = False
+        self.paused = False
+        self.reading_stopped = False
+        self._loop = asyncio.get_running_loop()
+
+    # --- sessions come and go
+    # -----------------------------------------------------------------------------------------------------
+
+    def add(self, session: Paced) -> None:
+        """A session is connected: read it."""
+        self._sessions.append(session)
+        if not (self.paused or self.reading_stopped):
+            session.listen()
+
+    def remove(self, session: Paced) -> None:
+        """A session's connection ended: flush what it brought, and forget it."""
+        if session in self._sessions:
+            self._sessions.remove(session)
+            if session in self._paced:
+                self._paced.remove(session)
+            session.ignore()
+            session.hand_over(self._accumulator.current)
+
+    def stop_reading(self) -> None:
+        """For good: what has been read is flushed now and drains."""
+        self.reading_stopped = True
+        for session in self._sessions:
+            session.ignore()
+        self._paced.clear()
+        self.flush()
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+    # ---------------
+
+    def took(self, session: Paced, messages: int, size: int, *, pressed: bool) -> None:
+        """A session read ``size`` bytes with ``messages`` messages. ``pressed``: its window leaves the broker little
+        to send."""
+        rhythm = self.rhythm
+        self._ledger.received += messages
+        rhythm.messages += messages
+        self._bytes += size
+        now_ns = self._accumulator.now_ns
+        if messages:
+            if pressed or self._bytes >= self._span_bytes or now_ns >= rhythm.due_ns():
+                self.flush()
+            elif self._flush_timer is None:
+                self._flush_timer = self._loop.call_later((rhythm.due_ns() - now_ns) / 1e9, self._flush_due)
+        if self._accumulator.buffered_bytes > self._memory_bytes and not self.paused:
+            self.pause()
+
+    def pace(self, session: Paced) -> None:
+        """Ask this session on the tick instead of waiting for it."""
+        if session not in self._paced and session in self._sessions:
+            session.ignore()
+            session.idle_ticks = 0
+            self._paced.append(session)
+            self._arm_tick()
+
+    def unpace(self, session: Paced) -> None:
+        if session in self._paced:
+            self._paced.remove(session)
+            if not (self.paused or self.reading_stopped):
+                session.listen()
+
+    def _arm_tick(self) -> None:
+        if self._tick_timer is None and self._paced:
+            pace_ns = min(session.pace_ns for session in self._paced)
+            # A tick at the moment a flush is due serves both.
+            until_flush_ns = self.rhythm.due_ns() - time.monotonic_ns()
+            if 0 < until_flush_ns < pace_ns:
+                pace_ns = max(until_flush_ns, SMALLEST_PACE_NS)
+            self._tick_timer = self._loop.call_later(pace_ns / 1e9, self._tick)
+
+    def _tick(self) -> None:
+        self._tick_timer = None
+        if self.paused or self.reading_stopped:
+            return
+        for session in list(self._paced):
+            session.read()
+            if session.idle_ticks >= IDLE_TICKS:
+                self.unpace(session)
+        self._arm_tick()
+
+    # --- flushing ---------------------------------------------------------------------------------------------------
+    # ---------------
+
+    def flush(self) -> None:
+        """End the span: hand its batches to the sender and its packet ids to the window."""
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        accumulator = self._accumulator
+        for session in self._sessions:
+            session.hand_over(accumulator.current)
+        self._bytes = 0
+        accumulator.flush()
+        self.rhythm.flushed(time.monotonic_ns())
+        self._sender.pump()
+
+    def _flush_due(self) -> None:
+        self._flush_timer = None
+        self.flush()
+
+    # --- memory -----------------------------------------------------------------------------------------------------
+    # ---------------
+
+    def pause(self) -> None:
+        """Read nothing more until half the memory is free: the second line behind the window, for QoS 0 and floods."""
+        self.paused = True
+        for session in self._sessions:
+            session.ignore()
+        self._paced.clear()
+        self.flush()
+
+    def _resume(self) -> None:
+        self.paused = False
+        if not self.reading_stopped:
+            for session in self._sessions:
+                session.listen()
+
+    # --- acknowledging
+    # -------------------------------------------------------------------------------------------------------------
+
+    def completed(self, span: Span) -> None:
+        """A span is durable: settle its messages in the ledger and release its packet ids. They are written once a
+        loop turn."""
+        ledger = self._ledger
+        # Messages returned to the broker have left the windows already; their records in Kafka are the redelivery's
+        # forerunners.
+        returned = span.returned
+        from_stored = min(returned, span.stored)
+        from_dead = min(returned - from_stored, span.dead)
+        ledger.delivered += span.stored - from_stored
+        ledger.dead_lettered += span.dead - from_dead
+        ledger.filtered += span.filtered - (returned - from_stored - from_dead)
+        for owner, connection, ids, ids2 in span.owed:
+            owner.release(connection, ids, ids2)
+        if not self._writing:
+            self._writing = True
+            self._loop.call_soon(self._write)
+        if self.paused and self._accumulator.buffered_bytes < self._memory_bytes // 2:
+            self._resume()
+
+    def _write(self) -> None:
+        self._writing = False
+        for session in self._sessions:
+            session.send_acknowledgements()
+
+    def close(self) -> None:
+        for timer in (self._tick_timer, self._flush_timer):
+            if timer is not None:
+                timer.cancel()

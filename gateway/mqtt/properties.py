@@ -1,0 +1,91 @@
+"""The properties of a PUBLISH, read from their bytes (MQTT 5.0 sections 2.2.2 and 3.3.2.3)."""
+
+from __future__ import annotations
+
+__all__ = ["parse_properties"]
+
+from bridge.template import Properties
+from gateway.mqtt.errors import MalformedPacketError
+
+_PAYLOAD_FORMAT, _MESSAGE_EXPIRY, _CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION_DATA = 0x01, 0x02, 0x03, 0x08, 0x09
+_SUBSCRIPTION_ID, _TOPIC_ALIAS, _USER_PROPERTY = 0x0B, 0x23, 0x26
+
+
+def parse_properties(raw: bytes) -> Properties:
+    """What the property bytes of a PUBLISH say. Raises MalformedPacketError for anything the specification forbids
+    there.
+
+    A topic alias is refused: we announce none (MQTT 5.0 section 3.3.2.3.4).
+    """
+    user: list[tuple[str, str]] = []
+    content_type = response_topic = None
+    correlation_data = None
+    payload_format = 0
+    message_expiry = None
+    seen = 0
+    position, end = 0, len(raw)
+    try:
+        while position < end:
+            identifier = raw[position]
+            position += 1
+            if identifier != _USER_PROPERTY and identifier != _SUBSCRIPTION_ID:
+                if seen >> identifier & 1:
+                    raise MalformedPacketError(
+                        f"The broker sent property 0x{identifier:02x} twice in one PUBLISH.", 0x82
+                    )
+                seen |= 1 << identifier
+            if identifier == _USER_PROPERTY:
+                name, position = _text(raw, position)
+                value, position = _text(raw, position)
+                user.append((name, value))
+            elif identifier == _CONTENT_TYPE:
+                content_type, position = _text(raw, position)
+            elif identifier == _MESSAGE_EXPIRY:
+                message_expiry = int.from_bytes(_bytes(raw, position, 4))
+                position += 4
+            elif identifier == _PAYLOAD_FORMAT:
+                payload_format = raw[position]
+                position += 1
+                if payload_format > 1:
+                    raise MalformedPacketError(
+                        f"The broker sent payload format {payload_format}; only 0 and 1 exist.", 0x82
+                    )
+            elif identifier == _RESPONSE_TOPIC:
+                response_topic, position = _text(raw, position)
+            elif identifier == _CORRELATION_DATA:
+                length = int.from_bytes(_bytes(raw, position, 2))
+                correlation_data = _bytes(raw, position + 2, length)
+                position += 2 + length
+            elif identifier == _SUBSCRIPTION_ID:
+                position = _skip_varint(raw, position)
+            elif identifier == _TOPIC_ALIAS:
+                raise MalformedPacketError("The broker sent a topic alias, although we announced none.", 0x94)
+            else:
+                raise MalformedPacketError(f"The broker sent property 0x{identifier:02x}, which a PUBLISH cannot have.")
+    except IndexError:
+        raise MalformedPacketError("The properties of a PUBLISH end in the middle of one.") from None
+    return Properties(tuple(user), content_type, response_topic, correlation_data, payload_format, message_expiry)
+
+
+def _bytes(raw: bytes, position: int, length: int) -> bytes:
+    data = raw[position : position + length]
+    if len(data) != length:
+        raise IndexError
+    return data
+
+
+def _text(raw: bytes, position: int) -> tuple[str, int]:
+    length = raw[position] << 8 | raw[position + 1]
+    position += 2
+    data = _bytes(raw, position, length)
+    try:
+        return data.decode(), position + length
+    except UnicodeDecodeError:
+        raise MalformedPacketError("A property of a PUBLISH is no UTF-8.") from None
+
+
+def _skip_varint(raw: bytes, position: int) -> int:
+    for step in range(4):
+        if raw[position + step] < 128:
+            return position + step + 1
+    raise MalformedPacketError("A subscription identifier is longer than four bytes.")

@@ -1,0 +1,131 @@
+"""The seam between paho and the bulk path: a socket that shows paho everything but PUBLISH, PUBREL and PINGRESP.
+
+paho reads one packet at a time and builds objects for each; at 13-60 µs a message that is what makes a bridge slow.
+So paho gets this object in place of its socket (``Client._create_socket`` is the one method overridden; a contract
+test runs it over every transport). Bytes arrive through ``read``, the ingest takes the PUBLISH packets out, and the
+rest is fed to paho through ``control``. Everything written goes through one buffer, so paho's packets and our
+acknowledgements keep their order.
+
+During the connect a helper thread owns the object, afterwards the event loop's thread: never both.
+"""
+
+from __future__ import annotations
+
+__all__ = ["PacketStream"]
+
+import contextlib
+import socket
+import ssl
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+READ_BYTES = 256 * 1024
+_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class PacketStream:
+    """Matches paho's ``SocketLike``. ``wrapped`` is what paho would have used itself: a socket, a TLS or a WebSocket
+    one.
+
+    ``want_write`` is called when something could not be written at once; call ``flush`` when the descriptor is
+    writable."""
+
+    def __init__(self, wrapped: Any, want_write: Callable[[], None]) -> None:
+        self._wrapped = wrapped
+        self._want_write = want_write
+        self.control = bytearray()  # whole packets for paho
+        self._out = bytearray()
+        self.closed = False
+        self.failure: OSError | None = None  # why reading or writing ended, for the log
+
+    # --- ours: the event loop's thread only
+    # ------------------------------------------------------------------------------------------------
+
+    def read(self) -> bytes | None:
+        """What has arrived, up to 256 KiB: None when nothing has yet, empty at the end of the stream. Does not
+        block."""
+        try:
+            return self._wrapped.recv(READ_BYTES)  # type: ignore[no-any-return]
+        except _WOULD_BLOCK:
+            return None
+        except OSError as error:
+            self.failure = error
+            return b""
+
+    def pending(self) -> int:
+        """Bytes that a TLS layer holds already decrypted: the descriptor will not become readable for them."""
+        pending = getattr(self._wrapped, "pending", None)
+        return pending() if pending is not None else 0
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes behind everything written before, and write what the socket takes now. Does not block."""
+        self._out += data
+        if not self.flush():
+            self._want_write()
+
+    def flush(self) -> bool:
+        """Write what the socket takes; true when nothing is left. A broken socket takes everything: the reader sees
+        its end."""
+        out = self._out
+        while out:
+            try:
+                # A partial write of a WebSocket frame answers 0 and wants the same bytes again: they are still in
+                # front.
+                count = self._wrapped.send(out)
+            except _WOULD_BLOCK:
+                return False
+            except OSError as error:
+                self.failure = error
+                out.clear()
+                return True
+            if not count:
+                return False
+            del out[:count]
+        return True
+
+    @property
+    def unwritten(self) -> int:
+        return len(self._out)
+
+    # --- paho's -----------------------------------------------------------------------------------------------------
+    # -------------------
+
+    def recv(self, count: int) -> bytes:
+        control = self.control
+        if not control:
+            raise BlockingIOError
+        data = bytes(control[:count])
+        del control[:count]
+        return data
+
+    def send(self, data: bytes | bytearray) -> int:
+        self.write(bytes(data))
+        return len(data)
+
+    def fileno(self) -> int:
+        return self._wrapped.fileno()  # type: ignore[no-any-return]
+
+    def setblocking(self, flag: bool) -> None:
+        self._wrapped.setblocking(flag)
+        if not flag:
+            self._tune()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.flush()  # a DISCONNECT, if there is one: two bytes that fit
+            self._wrapped.close()
+
+    def _tune(self) -> None:
+        raw = getattr(self._wrapped, "_socket", self._wrapped)
+        with contextlib.suppress(OSError, AttributeError):
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def set_user_timeout(self, milliseconds: int) -> None:
+        """Let the kernel give up on a peer that acknowledges nothing, even while reading is paused (tcp(7):
+        TCP_USER_TIMEOUT)."""
+        raw = getattr(self._wrapped, "_socket", self._wrapped)
+        with contextlib.suppress(OSError, AttributeError):
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)

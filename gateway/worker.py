@@ -1,0 +1,290 @@
+"""One worker: MQTT sessions, the data path and a Kafka producer on one event loop, wired together."""
+
+from __future__ import annotations
+
+__all__ = ["Worker", "run_worker"]
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from bridge.accumulator import Accumulator
+from bridge.backoff import Backoff
+from bridge.dead_letter import DeadLetters
+from bridge.dispatch import Dispatcher
+from bridge.errors import BridgeError, RefusedError, RetriableError, TopicMissingError
+from bridge.kafka import KafkaProducer, Topics
+from bridge.ledger import Ledger
+from bridge.routing import Router
+from bridge.sender import Sender, SenderPolicy
+from gateway.http import HttpServer
+from gateway.instruments import EventLoopProbe
+from gateway.lifecycle import Lifecycle, Service, State, StopRequest
+from gateway.metrics import Metrics, send_failure_labels
+from gateway.mqtt.flow import Flow
+from gateway.mqtt.properties import parse_properties
+from gateway.mqtt.session import Session, SessionPlan
+from gateway.readiness import ReadinessSnapshot, SessionView, TopicView
+from gateway.signals import StopSignals
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from bridge.accumulator import Batch
+    from bridge.ports import BatchBuilder
+    from bridge.wire import DeadLetterReason
+    from config.settings import Settings
+    from gateway.lifecycle import StopReport
+
+log = structlog.get_logger("worker")
+
+
+class Worker:
+    """Everything one process needs, made from settings; ``service`` runs it. Make it inside the running event loop.
+
+    Raises ConfigError for routes and files that cannot be used.
+    """
+
+    def __init__(self, settings: Settings, stop: StopRequest) -> None:
+        self.settings = settings
+        self._stop = stop
+        self.metrics = Metrics(settings)
+        self.router = Router(settings.routes, instance=settings.instance, reserved_topics=[settings.dead_letter.topic])
+        self._kafka_client_id = settings.kafka.client_id.replace("${instance}", settings.instance).replace(
+            "${worker}", str(settings.worker)
+        )
+        self._topics = Topics(settings.kafka, self._kafka_client_id)
+        self.accumulator = Accumulator(self._create_batch, lambda span: self.flow.completed(span))
+        self.ledger = Ledger(self.accumulator.in_flight)
+        self.dead_letters = DeadLetters(
+            self.accumulator, settings.dead_letter.topic, instance=settings.instance, partition_count=self.partition_count,
+            max_record_bytes=settings.kafka.max_record_bytes, counted=self._count_dead_letter,
+        )  # fmt: skip
+        self.sender = Sender(
+            self.accumulator, self._make_producer,
+            SenderPolicy(delivery_timeout_ns=_ns(settings.kafka.delivery_timeout), settle_ns=2 * _ns(settings.kafka.request_timeout)),
+            self.dead_letters, self, time.monotonic_ns, self._fatal,
+        )  # fmt: skip
+        flow = settings.flow
+        self.flow = Flow(
+            self.accumulator, self.sender, self.ledger,
+            linger_ns=_ns(flow.linger_max), pacing_ns=max(_ns(flow.read_pacing_max), 500_000), memory_bytes=flow.memory_bytes,
+        )  # fmt: skip
+        self.dispatcher = Dispatcher(
+            self.router, self.accumulator, self, self.dead_letters,
+            parse_properties=parse_properties, filtered=self._count_filtered, max_record_bytes=settings.kafka.max_record_bytes,
+            cache_entries=flow.route_cache_entries, property_entries=flow.property_cache_entries, pump=self.sender.pump,
+        )  # fmt: skip
+        self.sessions = [self._make_session(number) for number in range(settings.mqtt.sessions)]
+        lifecycle = Lifecycle()
+        self.http = HttpServer(
+            settings, metrics=self.metrics, lifecycle=lifecycle, ledger=self.ledger, snapshot=self.snapshot
+        )
+        self.service = Service(
+            # The port first: while Kafka or MQTT cannot be reached, /readyz says so.
+            core=(self.http, _Kafka(self), EventLoopProbe(self.metrics.event_loop_delay.child())),
+            intake=self.sessions,
+            shutdown_timeout_ns=_ns(settings.shutdown_timeout),
+            lifecycle=lifecycle,
+        )
+        self._watch_metrics()
+
+    def _make_session(self, number: int) -> Session:
+        settings = self.settings
+        mqtt = settings.mqtt
+        subscriptions = self.router.subscriptions(mqtt.distribution, mqtt.sessions, share_group=mqtt.share_group)[
+            number
+        ]
+        names = {"${instance}": settings.instance, "${worker}": str(settings.worker), "${session}": str(number)}
+        client_id = mqtt.client_id
+        for placeholder, value in names.items():
+            client_id = client_id.replace(placeholder, value)
+        # The will is one session's alone: a second would declare the instance dead when only a connection is.
+        announces = mqtt.status.enabled and settings.worker == 0 and number == 0
+        topic = mqtt.status.topic.replace("${instance}", settings.instance) if announces else None
+        plan = SessionPlan(number, client_id, subscriptions, topic)
+        return Session(
+            plan,
+            settings,
+            self.flow,
+            self.accumulator,
+            self.dispatcher,
+            self.metrics,
+            self._count_returned,
+            lambda: self._stop.verb,
+            self._fatal,
+        )
+
+    # --- topics (bridge.dispatch.TopicLocator)
+    # -------------------------------------------------------------------------------------
+
+    def partition_count(self, topic: str) -> int | None:
+        return self.sender.producer.partition_count(topic)
+
+    async def locate(self, topic: str) -> int:
+        producer = self.sender.producer
+        assert isinstance(producer, KafkaProducer)
+        await self._topics.ensure(producer, [topic])
+        count = producer.partition_count(topic)
+        if count is None:
+            raise RetriableError(f"Kafka lists no partitions of topic {topic} yet.")
+        return count
+
+    def routed_topics(self) -> list[str]:
+        return sorted(self.router.kafka_topics | {self.settings.dead_letter.topic})
+
+    def _make_producer(self) -> KafkaProducer:
+        made = {topic for topic, _ in self.accumulator.queues}
+        return KafkaProducer(self.settings.kafka, self._kafka_client_id, {*self.routed_topics(), *made})
+
+    def _create_batch(self, compressed: bool) -> BatchBuilder:
+        return self.sender.create_batch(compressed)
+
+    async def start_kafka(self) -> None:
+        """Connect to Kafka and see that the topics are there; a Kafka that cannot be reached is tried until it can."""
+        backoff = Backoff(500_000_000, 10_000_000_000)
+        while True:
+            try:
+                await self.sender.start()
+                break
+            except RetriableError as error:
+                await self._wait_for_kafka(error, backoff)
+        while True:
+            try:
+                producer = self.sender.producer
+                assert isinstance(producer, KafkaProducer)
+                await self._topics.ensure(producer, self.routed_topics())
+                return
+            except (RefusedError, TopicMissingError):
+                raise
+            except BridgeError as error:
+                await self._wait_for_kafka(error, backoff)
+
+    async def _wait_for_kafka(self, error: BridgeError, backoff: Backoff) -> None:
+        delay_ns = backoff.next_ns(time.monotonic_ns())
+        log.warning("kafka_not_ready", error=str(error), retry_in_s=round(delay_ns / 1e9, 1))
+        await asyncio.sleep(delay_ns / 1e9)
+
+    # --- what is counted (bridge.sender.SenderObserver)
+    # ----------------------------------------------------------------------------
+
+    def batch_stored(self, batch: Batch, now_ns: int) -> None:
+        metrics = self.metrics
+        count = batch.builder.record_count()
+        topic = batch.slot.queue.topic
+        metrics.kafka_records_sent.child(topic).value += count
+        metrics.kafka_sent_bytes.child().value += batch.size
+        metrics.kafka_produce_seconds.child().observe_many(now_ns - batch.sent_ns, count)
+        metrics.end_to_end_seconds.child(batch.slot.route).observe_many(now_ns - batch.opened_ns, count)
+        metrics.kafka_batch_records.child().observe_many(count, 1)
+        metrics.kafka_batch_bytes.child().observe_many(batch.size, 1)
+        metrics.last_ack_timestamp.child(topic).value = time.time()
+
+    def batch_failed(self, batch: Batch, error: BridgeError) -> None:
+        reason, retriable = send_failure_labels(error)
+        topic = batch.slot.queue.topic
+        self.metrics.kafka_send_failures.child(topic, reason, retriable).value += 1
+        self.metrics.kafka_retries.child().value += 1
+        log.warning(
+            "batch_failed", topic=topic, partition=batch.slot.queue.partition, records=batch.messages, error=str(error)
+        )
+
+    def incarnation_started(self, number: int) -> None:
+        self.metrics.kafka_incarnations.child().value = number
+        if number > 1:
+            log.info("producer_replaced", incarnation=number)
+
+    def _count_dead_letter(self, reason: DeadLetterReason, count: int) -> None:
+        self.metrics.dlq_records.child(reason.value).value += count
+
+    def _count_filtered(self, route: str, reason: str) -> None:
+        self.metrics.messages_filtered.child(route, reason).value += 1
+
+    def _count_returned(self, count: int) -> None:
+        self.ledger.returned += count
+
+    def _watch_metrics(self) -> None:
+        metrics, accumulator = self.metrics, self.accumulator
+        metrics.watch_ledger(self.ledger)
+        metrics.watch_lifecycle(self.service.lifecycle)
+        metrics.buffer_bytes.watch(lambda: accumulator.buffered_bytes)
+        metrics.oldest_unacked_age.watch(lambda: (self._oldest_age_ns() or 0) / 1e9)
+        metrics.mqtt_messages_received.watch_rows(self._received_rows)
+        metrics.mqtt_redelivered.watch(lambda: sum(session.redelivered for session in self.sessions))
+        for session in self.sessions:
+            number = str(session.plan.number)
+            metrics.mqtt_connected.watch(lambda session=session: int(session.subscribed), number)
+            metrics.mqtt_unacked.watch(lambda session=session: session.unacked, number)
+
+    def _received_rows(self) -> dict[tuple[str, ...], float]:
+        rows: dict[tuple[str, ...], float] = {}
+        for slot in self.accumulator.slots:
+            key = (slot.route, str(slot.qos))
+            rows[key] = rows.get(key, 0) + slot.messages + (slot.batch.messages if slot.batch is not None else 0)
+        return rows
+
+    def _oldest_age_ns(self) -> int | None:
+        oldest_ns = self.accumulator.oldest_ns()
+        return time.monotonic_ns() - oldest_ns if oldest_ns else None
+
+    def snapshot(self) -> ReadinessSnapshot:
+        """What /readyz decides from. Does not block."""
+        producer = self.sender.producer
+        refreshed_ns = producer.metadata_refreshed_ns()
+        topics = []
+        for name in self.routed_topics() if refreshed_ns else []:
+            count = producer.partition_count(name) or 0
+            leaderless = tuple(n for n in range(count) if not producer.has_leader(name, n))
+            topics.append(TopicView(name, count, leaderless))
+        return ReadinessSnapshot(
+            state=self.service.lifecycle.state,
+            sessions=tuple(
+                SessionView(str(s.plan.number), s.connected, s.subscribed, s.unacked, s.problem) for s in self.sessions
+            ),
+            metadata_age_ns=time.monotonic_ns() - refreshed_ns if refreshed_ns else None,
+            topics=tuple(topics),
+            oldest_unacked_age_ns=self._oldest_age_ns(),
+        )
+
+    def _fatal(self, error: BaseException) -> None:
+        log.critical("worker_failed", error=repr(error), exc_info=error)
+        self._stop.fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+
+class _Kafka:
+    """The producer, as a component of the service."""
+
+    name = "kafka"
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    async def start(self) -> None:
+        await self._worker.start_kafka()
+
+    async def stop(self, deadline_ns: int) -> None:
+        left_s = max(0.1, (deadline_ns - time.monotonic_ns()) / 1e9)
+        self._worker.flow.close()
+        await self._worker.dispatcher.close()
+        await self._worker.sender.close(patience_s=min(left_s, 2.0))
+
+
+async def run_worker(settings: Settings) -> tuple[StopReport, StopSignals]:
+    """Run a worker until a signal or a failure ends it. Raises what it failed of."""
+    stop = StopRequest()
+    signals = StopSignals(stop)
+    with signals:
+        worker = Worker(settings, stop)
+        for warning in worker.router.warnings:
+            log.warning("routes_doubtful", warning=warning)
+        worker.service.lifecycle.listen(lambda _old, new: log.info("worker_ready") if new is State.RUNNING else None)
+        report = await worker.service.run(stop)
+    left = worker.ledger.snapshot()
+    log.info("worker_stopped", ledger=str(left), clean=report.clean)
+    return report, signals
+
+
+def _ns(length: timedelta) -> int:
+    return round(length.total_seconds() * 1e9)
