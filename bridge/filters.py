@@ -77,43 +77,40 @@ class Cover(NamedTuple):
 
 
 def validate_filter(text: str) -> None:
-    """Raise FilterError, with the place and the rule, unless ``text`` is a topic filter (``$share/group/`` in front
-    is allowed)."""
+    """Raise FilterError, with place and rule, unless ``text`` is a topic filter; ``$share/GROUP/`` in front is allowed."""
     group, rest = split_share(text)
-    offset = len(text) - len(rest)
+    position = len(text) - len(rest)
     if group is not None and not rest:
-        raise FilterError(f"the filter {text!r} names a share group but no topic filter after it", position=offset)
+        raise FilterError(f"{_shown(text)} names a share group, but no filter after it", position=position)
     _validate_text(text, "filter")
     levels = rest.split("/")
-    position = offset
     for number, level in enumerate(levels):
         if "#" in level and (level != "#" or number != len(levels) - 1):
-            where = position + level.index("#")
+            position += level.index("#")
             raise FilterError(
-                f"the filter {text!r} has a '#' at position {where} that is not alone in the last level; "
-                f"'#' stands for the whole rest of a topic: write it as the last level or name the levels",
-                position=where,
+                f"the filter {_shown(text)} has a '#' at position {position} that is not the whole last level; "
+                "'#' stands for the whole rest of a topic: end with it, or name the levels",
+                position=position,
             )
         if "+" in level and level != "+":
-            where = position + level.index("+")
+            position += level.index("+")
             raise FilterError(
-                f"the filter {text!r} has a '+' at position {where} beside other characters; "
-                f"'+' stands for one whole level: MQTT knows no wildcard for a part of a level",
-                position=where,
+                f"the filter {_shown(text)} has a '+' at position {position} beside other characters; "
+                "'+' stands for one whole level: MQTT has no wildcard for a part of one",
+                position=position,
             )
         position += len(level) + 1
 
 
 def validate_topic(text: str) -> None:
-    """Raise FilterError unless ``text`` is a topic name a message may be published to (no wildcards)."""
+    """Raise FilterError unless ``text`` is a topic name that a message may be published to."""
     _validate_text(text, "topic")
-    for character in "+#":
-        if character in text:
-            where = text.index(character)
+    for position, character in enumerate(text):
+        if character in "+#":
             raise FilterError(
-                f"the topic {text!r} has the wildcard {character!r} at position {where}; "
+                f"the topic {_shown(text)} has the wildcard '{character}' at position {position}; "
                 "a message is published to one topic",
-                position=where,
+                position=position,
             )
 
 
@@ -121,23 +118,31 @@ def _validate_text(text: str, what: str) -> None:
     if not text:
         raise FilterError(f"the {what} is empty; MQTT wants at least one character")
     if "\0" in text:
-        raise FilterError(f"the {what} {text!r} has a NUL character, which MQTT forbids", position=text.index("\0"))
+        position = text.index("\0")
+        raise FilterError(
+            f"the {what} {_shown(text)} has a NUL character at position {position}, which MQTT forbids",
+            position=position,
+        )
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         raise FilterError(
-            f"the {what} {text!r} is not valid Unicode at position {error.start}", position=error.start
+            f"the {what} {_shown(text)} is not valid Unicode at position {error.start}", position=error.start
         ) from None
     if size > MAX_BYTES:
         raise FilterError(
-            f"the {what} that begins with {text[:40]!r} is {size} bytes long; "
-            f"MQTT allows {MAX_BYTES} (share group included)"
+            f"the {what} {_shown(text)} is {size} bytes long; MQTT allows {MAX_BYTES}, the share group included"
         )
 
 
+def _shown(text: str) -> str:
+    """Text for an error's sentence: quoted, escaped, and not 65,535 characters of it."""
+    return repr(text) if len(text) <= 100 else f"{text[:100]!r}…"
+
+
 def split_share(text: str) -> tuple[str | None, str]:
-    """The share group and the filter in ``$share/group/filter`` (EMQX's ``$queue/filter`` has group ``$queue``);
-    (None, text) for others.
+    """The share group and the filter of ``$share/GROUP/FILTER``, or of EMQX's ``$queue/FILTER`` (whose group is then
+    ``$queue``); None and ``text`` for any other.
 
     Raises FilterError for a ``$share/`` without group or filter, or with a wildcard in the group [MQTT-4.8.2-1, -2].
     """
@@ -148,7 +153,7 @@ def split_share(text: str) -> tuple[str | None, str]:
     group, slash, rest = text[7:].partition("/")
     if not slash or not group or "+" in group or "#" in group:
         raise FilterError(
-            f"the shared subscription {text!r} is not of the form $share/GROUP/FILTER, "
+            f"the shared subscription {_shown(text)} is not of the form $share/GROUP/FILTER, "
             "with a group without '/', '+' and '#'",
             position=7,
         )

@@ -11,30 +11,50 @@ from __future__ import annotations
 __all__ = ["StickyPartition", "murmur2", "partition_for"]
 
 import random
-from struct import Struct
+from struct import Struct, unpack_from
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+_SEED: Final = 0x9747B28C
+_HEAD_BYTES: Final = 16
+_HEADS_MAX: Final = 1024
+# Topics begin alike ("devices/sensor-0"), so the state after the first four words is kept by length (which seeds the
+# hash) and head. It saves a third of the time for 31-byte keys and costs a fifth more where all heads differ.
+_heads: dict[tuple[int, bytes], int] = {}
 # A struct per number of whole words: building the format costs as much as hashing. Longer keys build theirs.
-_UNPACK: Final[tuple[Callable[[bytes], tuple[int, ...]], ...]] = tuple(Struct(f"<{n}I").unpack_from for n in range(65))
+_WORDS: Final[tuple[Callable[[bytes], tuple[int, ...]], ...]] = tuple(Struct(f"<{n}I").unpack_from for n in range(65))
+_BEHIND_HEAD: Final[tuple[Callable[[bytes], tuple[int, ...]], ...]] = tuple(
+    Struct(f"<{_HEAD_BYTES}x{n}I").unpack_from for n in range(61)
+)
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's 32-bit murmur2 (seed 0x9747b28c), unsigned. About half a microsecond plus 0.25 per four bytes, in pure
-    Python."""
+    """Kafka's 32-bit murmur2, unsigned: about 1 µs for 20 bytes and 2 for 31, in pure Python."""
     size = len(data)
     words = size >> 2
-    unpack = _UNPACK[words] if words < 65 else Struct(f"<{words}I").unpack_from
-    h = 0x9747B28C ^ size
-    for k in unpack(data):
-        k = k * 0x5BD1E995 & 0xFFFFFFFF
-        h = (h * 0x5BD1E995 ^ (k ^ k >> 24) * 0x5BD1E995) & 0xFFFFFFFF
+    h = _SEED ^ size
+    if 4 < words < 65:
+        head = (size, data[:_HEAD_BYTES])
+        if head not in _heads:
+            if len(_heads) >= _HEADS_MAX:
+                _heads.clear()
+            _heads[head] = _mix(h, _WORDS[4](data))
+        h = _mix(_heads[head], _BEHIND_HEAD[words - 4](data))
+    else:
+        h = _mix(h, _WORDS[words](data) if words < 65 else unpack_from(f"<{words}I", data))
     if size & 3:
         h = (h ^ int.from_bytes(data[words << 2 :], "little")) * 0x5BD1E995 & 0xFFFFFFFF
     h = (h ^ h >> 13) * 0x5BD1E995 & 0xFFFFFFFF
     return h ^ h >> 15
+
+
+def _mix(h: int, words: tuple[int, ...]) -> int:
+    for k in words:
+        k = k * 0x5BD1E995 & 0xFFFFFFFF
+        h = (h * 0x5BD1E995 ^ (k ^ k >> 24) * 0x5BD1E995) & 0xFFFFFFFF
+    return h
 
 
 def partition_for(key: bytes, partitions: int) -> int:

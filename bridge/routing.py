@@ -269,13 +269,26 @@ class Route:
 
 
 class Router:
-    """All routes, in order. ``warnings`` are sentences for the operator about routes that do less than they seem to."""
+    """All routes, in order.
+
+    - ``match(topic)``: the first route with a filter that matches the MQTT topic, or None (no route, or reserved);
+    - ``cover``: the subscriptions that fetch all of it, and which of them overlap;
+    - ``warnings``: sentences for the operator about filters that do less, or more, than they seem to.
+    """
 
     def __init__(
-        self, routes: Sequence[RouteSettings], *, instance: str, reserved_topics: Collection[str] = ()
+        self,
+        routes: Sequence[RouteSettings],
+        *,
+        instance: str,
+        reserved_topics: Collection[str] = (),
+        reserved_filters: Sequence[str] = (RESERVED_FILTER,),
     ) -> None:
-        """Compile ``routes``. ``reserved_topics`` are Kafka topics no route may write to (the dead letters). Raises
-        ConfigError."""
+        """Compile ``routes``; raises ConfigError for one that cannot be right or can never match.
+
+        ``reserved_topics`` are Kafka topics no route may write to (the dead letters), ``reserved_filters`` say which
+        MQTT topics are no route's.
+        """
         if not routes:
             raise ConfigError(
                 "no routes are set: without [[routes]] the gateway would subscribe to nothing; name filters and a topic"
@@ -286,14 +299,14 @@ class Router:
             for index, settings in enumerate(routes)
         )
         self._trie: FilterTrie[Route | None] = FilterTrie()
-        self._trie.add(RESERVED_FILTER, None)
-        shadows = _check_routes(self.routes)
-        for route in self.routes:
-            for text in route.filters:
-                self._trie.add(text, route)
+        for text in reserved_filters:
+            self._trie.add(text, None)
+        reachable, unreachable = _reachable(self.routes, reserved_filters)
+        for text, route in reachable:
+            self._trie.add(text, route)
         self.match = self._trie.first
-        self.cover: Cover = minimal_cover((text, route.qos) for route in self.routes for text in route.filters)
-        self.warnings = (*shadows, *_overlap_warnings(self.cover))
+        self.cover: Cover = minimal_cover((text, route.qos) for text, route in reachable)
+        self.warnings = (*unreachable, *_overlap_warnings(self.cover))
 
     @property
     def kafka_topics(self) -> frozenset[str]:
@@ -340,29 +353,37 @@ def _check_levels(template: Template, filters: Sequence[str], where: str) -> Non
                 )
 
 
-def _check_routes(routes: Sequence[Route]) -> list[str]:
-    """Refuse routes that nothing can reach; name the filters that nothing can reach in the rest."""
+def _reachable(routes: Sequence[Route], reserved_filters: Sequence[str]) -> tuple[list[tuple[str, Route]], list[str]]:
+    """The filters that can match, with their routes, and a warning for each route that has others as well.
+
+    Raises ConfigError for a route of which nothing can match, and for two routes of one name.
+    """
     names: set[str] = set()
-    before: list[tuple[str, str]] = [(RESERVED_FILTER, "the gateways' own status topics")]
+    before = [(text, "reserved for the gateways' own messages") for text in reserved_filters]
+    reachable: list[tuple[str, Route]] = []
     warnings = []
     for route in routes:
         if route.name in names:
             raise ConfigError(
-                f"two routes have the name {route.name!r}; metrics and dead letters tell routes apart by it"
+                f"two routes are named {route.name!r}; metrics and dead letters tell them apart by name"
             )
         names.add(route.name)
-        dead = [(text, *wider) for text in route.filters for wider in before if covers(wider[0], text)]
-        unreachable = {text for text, _, _ in dead}
-        told = [f"{text!r} behind {wider!r} ({who})" for text, wider, who in dead]
-        if unreachable == set(route.filters):
+        taken = []
+        for text in route.filters:
+            wider = next(((wide, whose) for wide, whose in before if covers(wide, text)), None)
+            if wider is None:
+                reachable.append((text, route))
+            else:
+                taken.append(f"{text!r} behind {wider[0]!r} ({wider[1]})")
+        if len(taken) == len(route.filters):
             raise ConfigError(
-                f"route {route.name!r} can never match, because what it asks for is taken before it: "
-                f"{', '.join(told)}; the first route that matches wins: put the narrower one first"
+                f"route {route.name!r} can never match, because all it asks for is taken before it: {', '.join(taken)}; "
+                "the first route that matches wins: put the narrower one first"
             )
-        if told:
-            warnings.append(f"route {route.name!r} has filters that can never match: {', '.join(told)}")
+        if taken:
+            warnings.append(f"route {route.name!r} has filters that can never match: {', '.join(taken)}")
         before += [(text, f"route {route.name!r}") for text in route.filters]
-    return warnings
+    return reachable, warnings
 
 
 def _overlap_warnings(cover: Cover) -> list[str]:

@@ -62,16 +62,22 @@ class Placeholder:
 
 
 class Template:
-    """A parsed template. Immutable; ``render`` may be called from anywhere and does no I/O."""
+    """A parsed template. Immutable.
 
-    __slots__ = ("_render_topic", "levels", "needs", "parts", "render", "text")
+    - ``render(view)``: the text for a message; raises MissingValue;
+    - ``render_topic(topic)``: the same for a template that needs at most the topic, without a view;
+    - ``needs``: what it reads;
+    - ``levels``: the numbers in its ``${topic[n]}``.
+    """
+
+    __slots__ = ("levels", "needs", "parts", "render", "render_topic", "text")
 
     text: str
     parts: tuple[str | Placeholder, ...]
     needs: frozenset[Need]
     levels: tuple[int, ...]
     render: Callable[[MessageView], bytes]
-    _render_topic: Callable[[str], bytes]
+    render_topic: Callable[[str], bytes]
 
     def __init__(self, text: str, parts: tuple[str | Placeholder, ...]) -> None:
         self.text = text
@@ -80,7 +86,7 @@ class Template:
         self.needs = frozenset(_NEEDS[part.kind] for part in placeholders)
         self.levels = tuple(int(part.argument) for part in placeholders if part.kind == "level")
         self.render = _compile([part.encode() if isinstance(part, str) else _reader(part) for part in parts])
-        self._render_topic = _compile_topic(parts)
+        self.render_topic = _compile_topic(parts)
 
     @classmethod
     def parse(cls, text: str, *, where: str = "the template") -> Template:
@@ -114,10 +120,6 @@ class Template:
             else:
                 parts += device.parts
         return Template(self.text, tuple(parts))
-
-    def render_topic(self, topic: str) -> bytes:
-        """The text for a topic, for a template that needs nothing else. Raises MissingValue."""
-        return self._render_topic(topic)
 
     def __repr__(self) -> str:
         return f"Template({self.text!r})"
@@ -198,19 +200,21 @@ def _level_missing(placeholder: str, topic: str) -> MissingValue:
 def _level_reader(placeholder: Placeholder) -> Callable[[str], bytes]:
     """Cuts one level out of a topic, without splitting more of it than needed (a topic may have 65,535 levels)."""
     index = int(placeholder.argument)
-    cuts = index + 1 if index >= 0 else -index
     written = placeholder.text
 
-    def read(topic: str) -> bytes:
-        try:
-            level = (topic.split("/", cuts) if index >= 0 else topic.rsplit("/", cuts))[index]
-        except IndexError:
-            raise _level_missing(written, topic) from None
-        if not level:
-            raise _level_missing(written, topic)
-        return level.encode()
+    def from_left(topic: str) -> bytes:
+        levels = topic.split("/", index + 1)
+        if len(levels) > index and (level := levels[index]):
+            return level.encode()
+        raise _level_missing(written, topic)
 
-    return read
+    def from_right(topic: str) -> bytes:
+        levels = topic.rsplit("/", -index)
+        if len(levels) >= -index and (level := levels[index]):
+            return level.encode()
+        raise _level_missing(written, topic)
+
+    return from_left if index >= 0 else from_right
 
 
 def _text_reader(

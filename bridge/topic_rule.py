@@ -61,7 +61,7 @@ class TopicRule:
             )
         if len(self._seen) >= self._limit:
             raise RouteError(
-                f"route {self._route!r}, topic: {topic!r} would be one more than the {self._limit} different Kafka topics "
+                f"route {self._route!r}, topic: {topic!r} would be one more than the {self._limit} different topics "
                 "(max_topics) the template has made since the start; raise it, or look which device invents topics",
                 reason=DeadLetterReason.TOPIC_LIMIT,
                 route=self._route,

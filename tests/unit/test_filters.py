@@ -1,0 +1,316 @@
+"""Topic filters: matching, covering and the minimal cover, each against brute force on a small world."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paho.mqtt.client import topic_matches_sub
+
+from bridge.filters import (
+    FilterError,
+    FilterTrie,
+    Overlap,
+    Subscription,
+    covers,
+    intersection,
+    matches,
+    minimal_cover,
+    split_disjoint,
+    split_share,
+    superset,
+    validate_filter,
+    validate_topic,
+)
+
+patient = settings(deadline=None)  # a shared machine may pause in the middle of an example
+
+# A world with every kind of level: empty, ordinary, '$'-special, and one ("z") that no filter names. Four levels deep,
+# one more than any filter, so that "everything" means everything.
+LEVELS = ("", "a", "b", "$s", "z")
+TOPICS = tuple(
+    topic for depth in (1, 2, 3, 4) for levels in product(LEVELS, repeat=depth) if (topic := "/".join(levels))
+)
+_LEVEL = st.sampled_from(("", "a", "b", "$s", "+", "+"))
+
+
+@st.composite
+def _filters(draw: st.DrawFn) -> str:
+    levels = draw(st.lists(_LEVEL, min_size=0, max_size=3))
+    if not levels or levels == [""] or (len(levels) < 3 and draw(st.booleans())):
+        levels.append("#")
+    return "/".join(levels)
+
+
+FILTERS = _filters()
+FILTERS_WITH_QOS = st.lists(st.tuples(FILTERS, st.integers(0, 2)), min_size=1, max_size=7)
+
+
+@cache
+def matched(filter_: str) -> frozenset[str]:
+    return frozenset(topic for topic in TOPICS if matches(filter_, topic))
+
+
+# --- matching -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("filter_", "topic", "expected"),
+    [
+        ("sport/tennis/player1/#", "sport/tennis/player1", True),  # the specification's own examples, 4.7.1 and 4.7.2
+        ("sport/tennis/player1/#", "sport/tennis/player1/score/wimbledon", True),
+        ("sport/#", "sport", True),
+        ("sport/tennis/+", "sport/tennis/player1/ranking", False),
+        ("sport/+", "sport", False),
+        ("sport/+", "sport/", True),
+        ("+/+", "/finance", True),
+        ("/+", "/finance", True),
+        ("+", "/finance", False),
+        ("#", "$SYS/broker", False),
+        ("+/monitor/Clients", "$SYS/monitor/Clients", False),
+        ("$SYS/#", "$SYS/monitor/Clients", True),
+        ("$SYS/monitor/+", "$SYS/monitor/Clients", True),
+        ("$SYS/#", "$SYS", True),
+        ("a/$x/#", "a/$x/b", True),  # '$' is special on the first level alone
+        ("a/+", "a/$x", True),
+        ("a//b", "a//b", True),
+        ("a//b", "a/b", False),
+        ("a/+/b", "a//b", True),
+        ("a/#", "a/", True),
+        ("a", "a/", False),
+        ("/", "/", True),
+        ("/", "//", False),
+        ("größe/+/°", "größe/温度/°", True),
+        ("a", "A", False),
+    ],
+)
+def test_matching_follows_the_specification(filter_: str, topic: str, expected: bool) -> None:
+    assert matches(filter_, topic) is expected
+
+
+@patient
+@given(FILTERS, st.sampled_from(TOPICS))
+def test_matching_agrees_with_paho(filter_: str, topic: str) -> None:
+    assert matches(filter_, topic) is topic_matches_sub(filter_, topic), f"{filter_!r} on {topic!r}"
+
+
+# --- validation ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["#", "+", "/", "a", "a/#", "+/+/#", "a//b/", "$share/g/a/+", "$share/g//", "$queue/a/#", "$SYS/#", "ä/ /\U0001f321",
+     "x" * 65_535, "$share", "a/$share/b"],
+)  # fmt: skip
+def test_valid_filters_pass(text: str) -> None:
+    validate_filter(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "says"),
+    [
+        ("", None, "empty"),
+        ("a#", 1, "'#'"),
+        ("a/#/b", 2, "'#'"),
+        ("##", 0, "'#'"),
+        ("a/b+", 3, "'+'"),
+        ("++", 0, "'+'"),
+        ("$share/g/a/b#", 12, "'#'"),
+        ("a\0b", 1, "NUL"),
+        ("a/\ud800", 2, "Unicode"),
+        ("ä" * 32_768, None, "65536 bytes"),
+        ("$share/g", 7, "$share/GROUP/FILTER"),
+        ("$share//a", 7, "$share/GROUP/FILTER"),
+        ("$share/+/a", 7, "$share/GROUP/FILTER"),
+        ("$share/g/", 9, "no filter"),
+        ("$queue/", 7, "no filter"),
+    ],
+)
+def test_invalid_filters_are_refused_with_place_and_rule(text: str, position: int | None, says: str) -> None:
+    with pytest.raises(FilterError, match=says.replace("$", r"\$").replace("+", r"\+")) as caught:
+        validate_filter(text)
+    assert caught.value.position == position
+    assert len(str(caught.value)) < 400
+
+
+def test_a_topic_name_may_have_no_wildcard() -> None:
+    validate_topic("a//b/°")
+    for text in ("a/+/b", "a/#", "", "a\0", "\udfff", "x" * 65_536):
+        with pytest.raises(FilterError):
+            validate_topic(text)
+
+
+def test_a_shared_subscription_is_taken_apart() -> None:
+    assert split_share("$share/g/a/#") == ("g", "a/#")
+    assert split_share("$share/g//") == ("g", "/")
+    assert split_share("$queue/a") == ("$queue", "a")
+    assert split_share("$shared/g/a") == (None, "$shared/g/a")
+    assert split_share("a/$share/g") == (None, "a/$share/g")
+
+
+# --- sets ---------------------------------------------------------------------------------------------------------
+
+
+@patient
+@given(FILTERS, FILTERS)
+def test_covers_is_exactly_superset_of_topics(wide: str, narrow: str) -> None:
+    assert covers(wide, narrow) is (matched(wide) >= matched(narrow)), f"{wide!r} over {narrow!r}"
+
+
+@patient
+@given(FILTERS, FILTERS)
+def test_intersection_matches_exactly_the_common_topics(first: str, second: str) -> None:
+    common = matched(first) & matched(second)
+    both = intersection(first, second)
+    assert (matched(both) if both is not None else frozenset()) == common, f"{first!r} and {second!r}: {both!r}"
+
+
+@patient
+@given(FILTERS, FILTERS)
+def test_superset_covers_both_and_no_narrower_filter_does(first: str, second: str) -> None:
+    wide = superset(first, second)
+    if wide is None:
+        assert not matched(first) & matched(second)
+        return
+    validate_filter(wide)
+    assert covers(wide, first)
+    assert covers(wide, second)
+    for levels in product(("", "a", "b", "$s", "+", "#"), repeat=2):
+        other = "/".join(levels)
+        if "#" not in levels[:-1] and covers(wide, other) and covers(other, first) and covers(other, second):
+            assert covers(other, wide), f"{other!r} is narrower than {wide!r}"
+
+
+# --- minimal cover ------------------------------------------------------------------------------------------------
+
+
+@patient
+@given(FILTERS_WITH_QOS)
+def test_minimal_cover_delivers_every_topic_at_no_less_qos(filters: list[tuple[str, int]]) -> None:
+    kept = minimal_cover(filters).subscriptions
+    for text, qos in filters:
+        assert any(covers(sub.filter, text) and sub.qos >= qos for sub in kept), (
+            f"{text!r}, QoS {qos}, is in none of {kept}"
+        )
+    for topic in TOPICS:
+        wanted = any(matches(text, topic) for text, _ in filters)
+        assert wanted is any(matches(sub.filter, topic) for sub in kept), topic
+
+
+@patient
+@given(FILTERS_WITH_QOS)
+def test_minimal_cover_keeps_nothing_twice_and_raises_no_qos_without_need(filters: list[tuple[str, int]]) -> None:
+    kept = minimal_cover(filters).subscriptions
+    for one, other in product(kept, kept):
+        assert one is other or not covers(one.filter, other.filter), f"{other} is covered by {one}"
+    for sub in kept:
+        assert sub.filter in {text for text, _ in filters}
+        assert sub.qos in {qos for text, qos in filters if covers(sub.filter, text)}
+
+
+@patient
+@given(FILTERS_WITH_QOS)
+def test_every_overlap_that_is_left_is_reported_with_its_topics(filters: list[tuple[str, int]]) -> None:
+    cover = minimal_cover(filters)
+    reported = {(overlap.first, overlap.second): overlap for overlap in cover.overlaps}
+    for number, one in enumerate(cover.subscriptions):
+        for other in cover.subscriptions[number + 1 :]:
+            common = matched(one.filter) & matched(other.filter)
+            overlap = reported.pop((one.filter, other.filter), None)
+            assert (overlap is not None) is bool(common)
+            if overlap is not None:
+                assert matched(overlap.both) == common
+                assert covers(overlap.instead, one.filter)
+                assert covers(overlap.instead, other.filter)
+    assert not reported
+
+
+def test_minimal_cover_by_example() -> None:
+    cover = minimal_cover([("a/b", 2), ("a/#", 0), ("a/+", 1), ("b", 1), ("b", 0), ("#", 0), ("+/#", 1), ("$SYS/#", 0)])
+    assert cover.subscriptions == (Subscription("#", 2), Subscription("$SYS/#", 0))
+    assert cover.overlaps == ()
+    crossing = minimal_cover([("a/+/c", 0), ("a/b/+", 1), ("a/b/c", 2)])
+    assert crossing.overlaps == (Overlap("a/+/c", "a/b/+", "a/b/c", "a/+/+"),)
+    assert crossing.subscriptions == (Subscription("a/+/c", 2), Subscription("a/b/+", 1))
+
+
+@patient
+@given(FILTERS_WITH_QOS, st.integers(1, 5))
+def test_partitioned_sessions_share_no_topic_and_lose_none(filters: list[tuple[str, int]], sessions: int) -> None:
+    cover = minimal_cover(filters)
+    dealt = split_disjoint(cover, sessions)
+    assert len(dealt) == sessions
+    assert sorted(sub for share in dealt for sub in share) == sorted(cover.subscriptions)
+    topics = [frozenset().union(*(matched(sub.filter) for sub in share)) for share in dealt]
+    for number, ours in enumerate(topics):
+        for theirs in topics[number + 1 :]:
+            assert not ours & theirs
+
+
+def test_partitioned_deals_evenly_and_a_filter_added_last_moves_no_other() -> None:
+    filters = [(f"site{n}/#", 1) for n in range(8)]
+    before = split_disjoint(minimal_cover(filters), 4)
+    assert [len(share) for share in before] == [2, 2, 2, 2]
+    after = split_disjoint(minimal_cover([*filters, ("site8/#", 1)]), 4)
+    for share, grown in zip(before, after, strict=True):
+        assert grown[: len(share)] == share
+
+
+# --- trie ---------------------------------------------------------------------------------------------------------
+
+
+@patient
+@given(st.lists(FILTERS, min_size=1, max_size=9), st.sampled_from(TOPICS))
+def test_the_trie_finds_the_first_match_in_order(filters: list[str], topic: str) -> None:
+    trie: FilterTrie[int] = FilterTrie()
+    for number, text in enumerate(filters):
+        trie.add(text, number)
+    expected = next((number for number, text in enumerate(filters) if matches(text, topic)), None)
+    assert trie.first(topic) == expected, f"{filters} on {topic!r}"
+
+
+@patient
+@given(st.lists(FILTERS, min_size=1, max_size=9), FILTERS)
+def test_the_trie_finds_all_covering_filters_in_order(filters: list[str], narrow: str) -> None:
+    trie: FilterTrie[int] = FilterTrie()
+    for number, text in enumerate(dict.fromkeys(filters)):
+        trie.add(text, number)
+    expected = [number for number, text in enumerate(dict.fromkeys(filters)) if covers(text, narrow)]
+    assert trie.covering(narrow) == expected
+
+
+@patient
+@given(st.lists(st.text(max_size=4).map(lambda level: level.replace("/", "")), min_size=1, max_size=5))
+def test_any_text_is_found_by_itself_and_by_wildcards(levels: list[str]) -> None:
+    levels = [level.replace("+", "").replace("#", "").replace("\0", "") for level in levels]
+    topic = "/".join(levels) or "x"
+    for text in (topic, "/".join(["+"] * (topic.count("/") + 1)), topic + "/#"):
+        trie: FilterTrie[str] = FilterTrie()
+        trie.add(text, text)
+        assert (trie.first(topic) is not None) is matches(text, topic)
+
+
+def test_a_hostile_topic_costs_no_more_than_the_filters_are_deep() -> None:
+    trie: FilterTrie[str] = FilterTrie()
+    for text in ("+/+/+/#", "a/b/c", "+/b/+"):
+        trie.add(text, text)
+    deep = "/" * 65_535
+    trie.first(deep)
+    started = time.perf_counter()
+    for _ in range(1000):
+        assert trie.first(deep) == "+/+/+/#"
+    # Copying the 64 KiB rest takes some microseconds; splitting it all into 65,536 levels takes milliseconds.
+    assert time.perf_counter() - started < 1.0
+
+
+def test_a_thousand_filters_are_reduced_in_no_time() -> None:
+    filters = [(f"site{n % 50}/line{n}/+/state", 1) for n in range(1000)] + [("site7/#", 0)]
+    started = time.perf_counter()
+    cover = minimal_cover(filters)
+    assert time.perf_counter() - started < 5.0
+    assert len(cover.subscriptions) == 981
+    assert cover.subscriptions[-1] == Subscription("site7/#", 1)

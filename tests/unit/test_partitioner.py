@@ -1,0 +1,86 @@
+"""The partition of a key is the one every other Kafka client chooses; without a key it sticks and moves on."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from aiokafka.partitioner import murmur2 as aiokafka_murmur2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.partitioner import StickyPartition, murmur2, partition_for
+
+
+@pytest.mark.parametrize(
+    ("key", "java"),
+    [  # org.apache.kafka.common.utils.UtilsTest.testMurmur2
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_murmur2_is_the_java_clients(key: bytes, java: int) -> None:
+    assert murmur2(key) == java & 0xFFFFFFFF
+    assert partition_for(key, 12) == (java & 0x7FFFFFFF) % 12
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=80), st.integers(1, 1000))
+def test_murmur2_agrees_with_aiokafka(key: bytes, partitions: int) -> None:
+    theirs = aiokafka_murmur2(key)
+    assert murmur2(key) == theirs & 0xFFFFFFFF
+    assert partition_for(key, partitions) == (theirs & 0x7FFFFFFF) % partitions
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 255, 256, 257, 259, 260, 263, 264, 4096, 65_535])
+def test_murmur2_at_the_sizes_where_its_path_changes(size: int) -> None:
+    key = random.Random(size).randbytes(size)
+    assert murmur2(key) == aiokafka_murmur2(key) & 0xFFFFFFFF
+
+
+def test_murmur2_stays_right_when_more_heads_come_than_are_kept() -> None:
+    for number in range(3000):
+        key = random.Random(number % 2500).randbytes(20 + number % 40)
+        assert murmur2(key) == aiokafka_murmur2(key) & 0xFFFFFFFF
+
+
+def test_keys_of_devices_spread_over_all_partitions() -> None:
+    counts = [0] * 12
+    for number in range(12_000):
+        counts[partition_for(b"devices/sensor-%04d/telemetry" % number, 12)] += 1
+    assert min(counts) > 900
+    assert max(counts) < 1100
+
+
+def test_without_a_key_the_partition_stays_until_the_batch_is_closed_and_then_changes() -> None:
+    sticky = StickyPartition(range(12), rng=random.Random(1))
+    seen = {sticky.current}
+    for _ in range(200):
+        before = sticky.current
+        assert sticky.rotate(range(12)) == sticky.current != before
+        seen.add(sticky.current)
+    assert seen == set(range(12))
+
+
+def test_without_a_key_only_available_partitions_are_chosen() -> None:
+    sticky = StickyPartition([3, 5], rng=random.Random(1))
+    assert sticky.current in (3, 5)
+    assert sticky.rotate([7]) == 7
+    assert sticky.rotate([7]) == 7  # there is no other
+    assert {sticky.rotate([2, 7]) for _ in range(4)} == {2, 7}
+    with pytest.raises(ValueError, match="no partition"):
+        sticky.rotate([])
+    with pytest.raises(ValueError, match="no partition"):
+        StickyPartition([])
+
+
+def test_workers_do_not_go_round_in_step() -> None:
+    walks = []
+    for seed in range(4):
+        sticky = StickyPartition(range(12), rng=random.Random(seed))
+        walks.append([sticky.rotate(range(12)) for _ in range(20)])
+    assert len({tuple(walk) for walk in walks}) == 4
