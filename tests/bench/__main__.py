@@ -1,0 +1,98 @@
+"""`python -m tests.bench`: measures the gateway and prints, and writes, what it found."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from gateway.embedded.kafka import KafkaCluster
+from tests.bench import machine, report
+from tests.bench.records import Kafka
+from tests.bench.result import Result, memory_row, ratios
+from tests.bench.rows import RATIOS, ROWS, RSS_LIMIT_MIB
+from tests.bench.runner import run_rows
+from tests.bench.site import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.bench.measurement import Row
+
+_HEAP_MIB = 1024  # Kafka should not be what is short
+_MEMORY_ROW = "rss"
+_FEEDS_MEMORY_ROW = ("cold-topics", "drain-qos1")  # measured for it when nothing else is
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    names = [row.name for row in ROWS] + [_MEMORY_ROW]
+    parser.add_argument(
+        "--only", nargs="+", choices=names, metavar="NAME", help=f"these rows alone: {', '.join(names)}"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write machine, rows and ratios as JSON")
+    parser.add_argument("--runs", type=int, default=3, metavar="N", help="measurements of each row (default: 3)")
+    parser.add_argument("--quick", action="store_true", help="one run, a fifth of the messages: a look, not a figure")
+    parser.add_argument("--kafka", metavar="HOST:PORT", help="a running Kafka to use instead of an embedded one")
+    arguments = parser.parse_args(argv)
+    if arguments.runs < 1:
+        parser.error("--runs must be at least 1")
+    return arguments
+
+
+def _chosen(only: Sequence[str] | None) -> list[Row]:
+    if only is None:
+        return list(ROWS)
+    wanted = set(only)
+    if wanted == {_MEMORY_ROW}:
+        wanted.update(_FEEDS_MEMORY_ROW)
+    return [row for row in ROWS if row.name in wanted]
+
+
+def _terminate(_signal: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the chosen rows; 0 when every one of them was measured and its messages all accounted for.
+
+    A missed target is shown, not a failure: the targets belong to a machine of about the speed of the documented one.
+    """
+    arguments = _arguments(argv)
+    signal.signal(signal.SIGTERM, _terminate)  # unwinds: everything that was started is ended
+    found = machine.describe()
+    print(*report.machine_lines(found), sep="\n", flush=True)
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-bench-")))
+        bootstrap = arguments.kafka
+        if bootstrap is None:
+            bootstrap = stack.enter_context(KafkaCluster(directory=directory / "kafka", heap_mib=_HEAP_MIB)).bootstrap
+        site = Site(Kafka(bootstrap), directory, quick=arguments.quick)
+        site.kafka.warm_up()
+        results = run_rows(_chosen(arguments.only), site, 1 if arguments.quick else arguments.runs)
+    if arguments.only is None or _MEMORY_ROW in arguments.only:
+        results.append(memory_row(results, RSS_LIMIT_MIB))
+    _show(results, found, arguments.json)
+    return 1 if any(result.failures for result in results) else 0
+
+
+def _show(results: list[Result], found: machine.Machine, file: Path | None) -> None:
+    compared = ratios(results, RATIOS)
+    print("", *report.table(results), "", *report.ratio_lines(compared), sep="\n", flush=True)
+    if file is not None:
+        content = {
+            "machine": dataclasses.asdict(found),
+            "rows": [result.as_json() for result in results],
+            "ratios": [dataclasses.asdict(ratio) for ratio in compared],
+        }
+        file.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

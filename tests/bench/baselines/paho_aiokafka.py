@@ -1,0 +1,112 @@
+"""paho-mqtt to aiokafka on one asyncio loop, acknowledging each message when Kafka has it.
+
+The way paho documents its use with asyncio, a queue between the callback and the coroutine that sends (so that order
+is kept), and one done-callback a message. Settings as an engineer would raise them: idempotent, acks=all, a small
+linger, large batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import paho.mqtt.client as mqtt
+from aiokafka import AIOKafkaProducer
+from paho.mqtt.enums import CallbackAPIVersion
+
+from tests.bench.baselines.options import Options, parse
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import SocketLike
+
+
+class Bridge:
+    """One MQTT client, one producer. Everything runs on the loop."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._loop = asyncio.get_running_loop()
+        self._messages: asyncio.Queue[mqtt.MQTTMessage] = asyncio.Queue()
+        self._producer = AIOKafkaProducer(
+            bootstrap_servers=options.kafka,
+            acks="all",
+            enable_idempotence=True,
+            compression_type=None if options.compression == "none" else options.compression,
+            linger_ms=20,
+            max_batch_size=256 * 1024,
+        )
+        client = self._client = mqtt.Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=options.client_id,
+            clean_session=not options.persistent,
+            manual_ack=True,
+        )
+        client.on_connect = self._on_connect
+        client.on_subscribe = self._on_subscribe
+        client.on_message = self._on_message
+        client.on_socket_open = self._on_socket_open
+        client.on_socket_close = self._on_socket_close
+        client.on_socket_register_write = self._on_register_write
+        client.on_socket_unregister_write = self._on_unregister_write
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Bridges until ``stop`` is set."""
+        await self._producer.start()
+        self._client.connect("127.0.0.1", self._options.mqtt_port)
+        tasks = [self._loop.create_task(self._send()), self._loop.create_task(self._misc())]
+        await stop.wait()
+        self._client.disconnect()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._producer.stop()
+
+    async def _send(self) -> None:
+        topic = self._options.topic
+        while True:
+            message = await self._messages.get()
+            future = await self._producer.send(topic, value=message.payload, key=message.topic.encode())
+            future.add_done_callback(partial(self._delivered, message))
+
+    def _delivered(self, message: mqtt.MQTTMessage, future: asyncio.Future[Any]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            self._client.ack(message.mid, message.qos)
+
+    async def _misc(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            self._client.loop_misc()
+
+    def _on_connect(self, client: mqtt.Client, *_args: object) -> None:
+        client.subscribe(self._options.mqtt_filter, qos=1)
+
+    def _on_subscribe(self, *_args: object) -> None:
+        print("subscribed", flush=True)  # the harness waits for it
+
+    def _on_message(self, _client: mqtt.Client, _userdata: object, message: mqtt.MQTTMessage) -> None:
+        self._messages.put_nowait(message)
+
+    def _on_socket_open(self, client: mqtt.Client, _userdata: object, connection: SocketLike) -> None:
+        self._loop.add_reader(connection.fileno(), client.loop_read)
+
+    def _on_socket_close(self, _client: mqtt.Client, _userdata: object, connection: SocketLike) -> None:
+        self._loop.remove_reader(connection.fileno())
+
+    def _on_register_write(self, client: mqtt.Client, _userdata: object, connection: SocketLike) -> None:
+        self._loop.add_writer(connection.fileno(), client.loop_write)
+
+    def _on_unregister_write(self, _client: mqtt.Client, _userdata: object, connection: SocketLike) -> None:
+        self._loop.remove_writer(connection.fileno())
+
+
+async def main() -> None:
+    """Runs until SIGTERM."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await Bridge(parse(__doc__)).run(stop)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

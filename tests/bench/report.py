@@ -1,0 +1,87 @@
+"""The benchmark for people: one line a run while it goes, a table and the ratios at the end."""
+
+from __future__ import annotations
+
+__all__ = ["machine_lines", "ratio_lines", "run_line", "table"]
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.bench.machine import Machine
+    from tests.bench.measurement import Figure, Measurement
+    from tests.bench.result import Ratio, Result
+
+_COLUMNS: tuple[tuple[Figure, str], ...] = (
+    ("cpu_s_per_million", "CPU s/M"),
+    ("messages_per_s", "msg/s"),
+    ("rss_mib", "RSS MiB"),
+    ("p50_ms", "p50 ms"),
+    ("p99_ms", "p99 ms"),
+    ("seconds", "seconds"),
+)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1_000 else f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def machine_lines(machine: Machine) -> list[str]:
+    """The machine in a few lines."""
+    versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
+    load = " ".join(f"{value:.2f}" for value in machine.load_average)
+    return [
+        f"{machine.cpu}, {machine.cores} cores, {machine.memory_mib:,} MiB, Linux {machine.kernel}, {machine.python}",
+        versions,
+        f"load average {load}; reference step {machine.reference_ns:g} ns",
+    ]
+
+
+def run_line(name: str, run: Measurement) -> str:
+    """One run of one row."""
+    shown = [f"{label} {_number(run.figures[figure])}" for figure, label in _COLUMNS if figure in run.figures]
+    return f"  {name}: {', '.join(shown)}"
+
+
+def _cell(result: Result, figure: Figure) -> str:
+    found = result.spread(figure)
+    if found is None:
+        return ""
+    low, middle, high = map(_number, found)
+    return middle if low == high else f"{middle} ({low}-{high})"
+
+
+def _verdict(result: Result) -> str:
+    if result.failures:
+        return f"FAILED: {result.failures[0]}"
+    judged = [
+        f"{label} {target} {'met' if result.met(target) else 'MISSED'}"
+        for target in result.row.targets
+        for figure, label in _COLUMNS
+        if figure == target.figure
+    ]
+    return "; ".join(judged)
+
+
+def table(results: Sequence[Result]) -> list[str]:
+    """Median (smallest-largest) of each figure, and each target with its outcome."""
+    used = [column for column in _COLUMNS if any(result.spread(column[0]) for result in results)]
+    rows = [["row", *(label for _figure, label in used), "target"]]
+    rows += [
+        [result.row.name, *(_cell(result, figure) for figure, _label in used), _verdict(result)] for result in results
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    lines = [
+        "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1])) for row in rows
+    ]
+    return [lines[0], "-" * len(lines[0]), *lines[1:]]
+
+
+def ratio_lines(found: Sequence[Ratio]) -> list[str]:
+    """How the plain bridges compare."""
+    return [
+        f"{ratio.theirs} takes {ratio.cpu:.1f} times the CPU of {ratio.ours}, "
+        f"which moves {ratio.throughput:.1f} times as much"
+        for ratio in found
+    ]

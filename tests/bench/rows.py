@@ -1,0 +1,113 @@
+"""The rows of the benchmark: every workload with its settings, its size and its targets."""
+
+from __future__ import annotations
+
+__all__ = ["RATIOS", "ROWS", "RSS_LIMIT_MIB"]
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal
+
+from tests.bench.measurement import Row, Target
+from tests.bench.payloads import PROPERTIES
+from tests.bench.publisher import Pace
+from tests.bench.replay import ReplayPlan
+from tests.bench.subject import Baseline, Gateway
+from tests.bench.workload_broker import drained, live, live_with_latency, started
+from tests.bench.workload_replay import replayed
+
+if TYPE_CHECKING:
+    from tests.bench.measurement import Measurement
+    from tests.bench.site import Site
+
+RSS_LIMIT_MIB: Final = 90.0
+_ROUND: Final = 50_000  # packets made once; a stream repeats them
+_COLD_TOPICS: Final = 200_000
+_DRAINED: Final = 100_000
+_BASELINE_DRAINED: Final = 50_000
+
+# One stream over one session: the row is about the data path, not about how many sessions share it. MQTT 3.1.1 has no
+# receive maximum, so the window is the replay's: a round of packet ids.
+_PLAIN: Final = Gateway(mqtt={"protocol": "3.1.1", "sessions": 1}, kafka={"compression": "none"})
+_MQTT5: Final = Gateway(mqtt={"sessions": 1, "receive_maximum": 65_535})
+
+
+def _saturated(site: Site, *, qos: Literal[0, 1]) -> Measurement:
+    plan = ReplayPlan(_ROUND, site.scaled(1_000_000) // _ROUND, qos, window=_ROUND)
+    return replayed(site, replace(_PLAIN, route={"metadata_headers": [], "qos": qos}), plan)
+
+
+def _saturated_mqtt5(site: Site) -> Measurement:
+    plan = ReplayPlan(_ROUND, site.scaled(1_000_000) // _ROUND, 1, properties=PROPERTIES, window=_ROUND)
+    return replayed(site, _MQTT5, plan)
+
+
+def _cold_topics(site: Site) -> Measurement:
+    topics = site.scaled(_COLD_TOPICS)
+    period = min(_ROUND, topics)
+    return replayed(site, _MQTT5, ReplayPlan(topics, 2, 1, period=period, topics=topics, properties=b"", window=period))
+
+
+def _drain(site: Site) -> Measurement:
+    return drained(site, Gateway(), site.scaled(_DRAINED))
+
+
+def _broker_15k(site: Site) -> Measurement:
+    return live(site, Gateway(), Pace(site.scaled(150_000), 15_000))
+
+
+def _latency_2k(site: Site) -> Measurement:
+    return live_with_latency(site, Gateway(), Pace(max(6_000, site.scaled(20_000)), 2_000))
+
+
+def _start(site: Site) -> Measurement:
+    return started(site, Gateway())
+
+
+def _baseline(site: Site, kind: Literal["paho_aiokafka", "paho_confluent"]) -> Measurement:
+    plan = ReplayPlan(_ROUND, 1 if site.quick else 2, 1, window=_ROUND, ordered=False)
+    return replayed(site, Baseline(kind), plan)
+
+
+def _baseline_drain(site: Site, kind: Literal["paho_aiokafka", "paho_confluent"]) -> Measurement:
+    return drained(site, Baseline(kind, persistent=True, compression="zstd"), site.scaled(_BASELINE_DRAINED))
+
+
+def _cpu(limit: float) -> Target:
+    return Target("cpu_s_per_million", limit)
+
+
+_RSS: Final = Target("rss_mib", RSS_LIMIT_MIB)
+
+ROWS: Final = (
+    Row("saturated-qos0", "replayed stream, 3.1.1, no codec", (_cpu(1.4), _RSS), partial(_saturated, qos=0)),
+    Row("saturated-qos1", "replayed stream, 3.1.1, no codec", (_cpu(1.7), _RSS), partial(_saturated, qos=1)),
+    Row("baseline-paho-aiokafka", "as saturated-qos1", (), partial(_baseline, kind="paho_aiokafka")),
+    Row("baseline-paho-confluent", "as saturated-qos1", (), partial(_baseline, kind="paho_confluent")),
+    Row("saturated-mqtt5", "replayed stream, MQTT 5, 3 properties, zstd", (_cpu(3.0), _RSS), _saturated_mqtt5),
+    Row("cold-topics", "200k topics, one message each, twice", (_cpu(12), _RSS), _cold_topics),
+    Row(
+        "drain-qos1",
+        "backlog in mosquitto, all defaults",
+        (_cpu(3.0), Target("messages_per_s", 200_000, at_least=True), _RSS),
+        _drain,
+    ),
+    Row("baseline-paho-aiokafka-drain", "as drain-qos1", (), partial(_baseline_drain, kind="paho_aiokafka")),
+    Row("baseline-paho-confluent-drain", "as drain-qos1", (), partial(_baseline_drain, kind="paho_confluent")),
+    Row("broker-15k", "15k msg/s through mosquitto, all defaults", (_cpu(6), _RSS), _broker_15k),
+    Row(
+        "latency-2k",
+        "2k msg/s through mosquitto to a consumer",
+        (Target("p50_ms", 7), Target("p99_ms", 12), _cpu(45), _RSS),
+        _latency_2k,
+    ),
+    Row("start", "process start to ready", (Target("seconds", 2), _RSS), _start, minimum_runs=5),
+)
+
+# ours, theirs: what is compared where both were measured in a call.
+RATIOS: Final = (
+    ("saturated-qos1", "baseline-paho-aiokafka"),
+    ("saturated-qos1", "baseline-paho-confluent"),
+    ("drain-qos1", "baseline-paho-aiokafka-drain"),
+    ("drain-qos1", "baseline-paho-confluent-drain"),
+)

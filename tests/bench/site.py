@@ -1,0 +1,60 @@
+"""The site of one benchmark call: its Kafka, its directory, its scale."""
+
+from __future__ import annotations
+
+__all__ = ["Site"]
+
+import itertools
+import shutil
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from tests.bench.processes import BenchError
+from tests.bench.subject import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.bench.records import Account, Kafka
+
+
+class Site:
+    """Hands each run a fresh topic and directory, and takes them away afterwards."""
+
+    def __init__(self, kafka: Kafka, directory: Path, *, quick: bool) -> None:
+        self.kafka: Final = kafka
+        self.quick: Final = quick
+        self._directory = directory
+        self._numbers = itertools.count()
+
+    def scaled(self, count: int) -> int:
+        """A count of messages, a fifth of it in a quick call."""
+        return count // 5 if self.quick else count
+
+    @contextmanager
+    def room(self) -> Iterator[tuple[str, Path]]:
+        """A new topic and a new directory for one run."""
+        topic = self.kafka.create_topic()
+        directory = self._directory / f"run-{next(self._numbers)}"
+        directory.mkdir()
+        try:
+            yield topic, directory
+        finally:
+            self.kafka.delete_topic(topic)
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def place(self, mqtt_port: int, topic: str, directory: Path) -> Place:
+        """Where a subject runs."""
+        return Place(mqtt_port, self.kafka.bootstrap, topic, directory / "subject")
+
+    def check_records(self, topic: str, distinct: int, cycles: int = 1) -> Account:
+        """Every message has its record, in order per partition when none is twice; raises BenchError otherwise."""
+        account = self.kafka.account(topic, distinct, cycles)
+        if account.missing:
+            raise BenchError(
+                f"{account.missing} of {distinct * cycles} messages have no record in Kafka, though acknowledged"
+            )
+        if account.unordered and not account.duplicates:
+            raise BenchError(f"{account.unordered} partitions have records out of order")
+        return account

@@ -1,0 +1,212 @@
+"""The process that is measured: the gateway or a baseline, started from a command line and seen only from outside."""
+
+from __future__ import annotations
+
+__all__ = ["Baseline", "Gateway", "Launcher", "Place", "Subject", "parse_metrics", "running", "to_toml"]
+
+import http.client
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+from tests.bench.account import cpu_of, peak_rss_mib
+from tests.bench.processes import BenchError, free_port, spawn, wait_until
+
+_ROOT: Final = Path(__file__).parents[2]
+_STOP_S: Final = 30.0  # above the gateway's own shutdown deadline of 25 s
+_READY_S: Final = 30.0
+_REST_S: Final = 0.2
+
+TomlValue = str | int | bool | list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a subject runs: the broker it reads, the topic it writes, a directory that outlives a restart."""
+
+    mqtt_port: int
+    kafka: str
+    topic: str
+    directory: Path
+
+
+class Launcher(Protocol):
+    """Starts one kind of subject."""
+
+    def start(self, place: Place) -> Subject:
+        """The process, just started; the caller stops it."""
+
+
+class Subject:
+    """A running process: its pid, its log, its HTTP port if it has one."""
+
+    def __init__(self, command: list[str], log: Path, http_port: int | None) -> None:
+        self.log = log
+        self._http_port = http_port
+        self._process = spawn(command, log, _ROOT)
+        self.pid: Final = self._process.pid
+
+    def wait_ready(self, every_s: float = 0.02) -> None:
+        """Blocks until /readyz says 200 (a subject without HTTP: until it has logged that it is subscribed)."""
+        wait_until(self._is_ready, f"ready; its log ends {self._log_end()}", _READY_S, every_s)
+
+    def wait_idle(self) -> None:
+        """Blocks until the process is at rest: less than a tenth of a core over a fifth of a second."""
+        last = cpu_of(self.pid).total_ns
+        deadline = time.monotonic() + _READY_S
+        while True:
+            time.sleep(_REST_S)
+            now = cpu_of(self.pid).total_ns
+            if now - last < _REST_S * 1e9 / 10:
+                return
+            if time.monotonic() > deadline:
+                raise BenchError(f"the process is not at rest {_READY_S:g} s after it was ready, with nothing to do")
+            last = now
+
+    def metrics(self) -> dict[str, float]:
+        """The sum of each metric's samples on /metrics. Empty for a subject without HTTP."""
+        if self._http_port is None:
+            return {}
+        status, body = self._get("/metrics")
+        if status != 200:
+            raise BenchError(f"/metrics answered {status}: {body[:200]}")
+        return parse_metrics(body)
+
+    def peak_rss_mib(self) -> float:
+        """The most memory it has had so far."""
+        self.check_alive()
+        return peak_rss_mib(self.pid)
+
+    def check_alive(self) -> None:
+        """Raises BenchError with the end of its log when the process has ended by itself."""
+        if (status := self._process.poll()) is not None:
+            raise BenchError(f"the process ended by itself with status {status}; its log ends {self._log_end()}")
+
+    def stop(self) -> None:
+        """SIGTERM and its end. Raises BenchError when it does not end in time, or with another status than 0."""
+        self.check_alive()
+        self._process.terminate()
+        try:
+            status = self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BenchError(
+                f"the process did not end within {_STOP_S:g} s of SIGTERM; its log ends {self._log_end()}"
+            ) from None
+        if status:
+            raise BenchError(f"the process ended with status {status} after SIGTERM; its log ends {self._log_end()}")
+
+    def kill(self) -> None:
+        """Ends it at once, if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+    def _is_ready(self) -> bool:
+        self.check_alive()
+        if self._http_port is None:
+            return b"subscribed" in self.log.read_bytes()
+        try:
+            status, _body = self._get("/readyz")
+        except OSError:
+            return False
+        return status == 200
+
+    def _get(self, path: str) -> tuple[int, str]:
+        assert self._http_port is not None
+        connection = http.client.HTTPConnection("127.0.0.1", self._http_port, timeout=5)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
+
+    def _log_end(self) -> str:
+        return repr(self.log.read_text(errors="replace")[-1500:])
+
+
+def parse_metrics(text: str) -> dict[str, float]:
+    """Prometheus text format to the sum of each name's samples."""
+    totals: dict[str, float] = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            labelled, _space, value = line.rpartition(" ")
+            name = labelled.partition("{")[0]
+            totals[name] = totals.get(name, 0.0) + float(value)
+    return totals
+
+
+@contextmanager
+def running(subject: Subject) -> Iterator[Subject]:
+    """Kills the subject at the end of the block, if nobody has stopped it."""
+    try:
+        yield subject
+    finally:
+        subject.kill()
+
+
+def to_toml(settings: Mapping[str, object], path: str = "") -> str:
+    """Nested mappings as TOML: values first, then tables, then lists of mappings as arrays of tables."""
+    lines = []
+    tables = []
+    for key, value in settings.items():
+        name = f"{path}{key}"
+        if isinstance(value, Mapping):
+            tables.append(f"[{name}]\n{to_toml(value, name + '.')}")
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            tables += [f"[[{name}]]\n{to_toml(item, name + '.')}" for item in value]
+        else:
+            lines.append(f"{key} = {json.dumps(value)}\n")  # JSON's strings, numbers, booleans and lists are TOML's
+    return "".join(lines) + "\n".join(tables)
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """`gateway run` with its defaults, except for what is given: whole tables are merged key by key."""
+
+    mqtt: Mapping[str, TomlValue] = field(default_factory=dict)
+    kafka: Mapping[str, TomlValue] = field(default_factory=dict)
+    route: Mapping[str, TomlValue] = field(default_factory=dict)
+
+    def start(self, place: Place) -> Subject:
+        """The gateway, bridging `devices/#` to the topic, its data directory in the place."""
+        place.directory.mkdir(parents=True, exist_ok=True)
+        http_port = free_port()
+        settings = {
+            "instance": "bench",
+            "data_dir": str(place.directory / "data"),
+            "mqtt": {"addresses": [f"mqtt://127.0.0.1:{place.mqtt_port}"], **self.mqtt},
+            "kafka": {"bootstrap_servers": [place.kafka], **self.kafka},
+            "http": {"port": http_port},
+            "routes": [{"name": "telemetry", "filters": ["devices/#"], "topic": place.topic, **self.route}],
+        }
+        file = place.directory / "gateway.toml"
+        file.write_text(to_toml(settings))
+        command = [str(Path(sys.executable).with_name("gateway")), "run", "--config", str(file)]
+        return Subject(command, place.directory / "gateway.log", http_port)
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """One of the plain bridges in tests/bench/baselines."""
+
+    kind: Literal["paho_aiokafka", "paho_confluent"]
+    persistent: bool = False
+    compression: Literal["none", "zstd"] = "none"
+
+    def start(self, place: Place) -> Subject:
+        """The bridge, from `devices/#` to the topic."""
+        place.directory.mkdir(parents=True, exist_ok=True)
+        log = place.directory / f"{self.kind}.log"
+        log.unlink(missing_ok=True)  # readiness is read from it
+        command = [sys.executable, "-m", f"tests.bench.baselines.{self.kind}"]
+        command += ["--mqtt-port", str(place.mqtt_port), "--mqtt-filter", "$share/bench/devices/#"]
+        command += ["--kafka", place.kafka, "--topic", place.topic, "--compression", self.compression]
+        return Subject([*command, "--persistent"] if self.persistent else command, log, None)
