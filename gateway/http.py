@@ -40,7 +40,7 @@ class HttpPortError(GatewayError):
 
     exit_status = ExitStatus.UNAVAILABLE
 
-    def __init__(self, host: str, port: int, cause: OSError) -> None:
+    def __init__(self, host: str, port: int, cause: OSError | UnicodeError) -> None:
         super().__init__(_explain(host, port, cause))
         self.host = host
         self.port = port
@@ -98,7 +98,7 @@ class HttpServer:
         """
         try:
             self._socket = await _listen(self._host, self._port)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise HttpPortError(self._host, self._port, error) from error
         self._serving = asyncio.create_task(self._serve(self._socket), name="http")
         self._serving.add_done_callback(_report_failure)
@@ -150,7 +150,7 @@ class HttpServer:
         accept = ",".join(request.headers.getall("Accept", ()))
         try:
             encode, content_type = choose_encoder(accept)
-        except ValueError:  # a version in the Accept header that is none
+        except (TypeError, ValueError):  # a version in the Accept header that is none
             encode, content_type = choose_encoder("")
         return _response(encode(self._metrics), content_type)
 
@@ -213,7 +213,7 @@ def _report_failure(serving: asyncio.Task[web.AppRunner]) -> None:
 
 
 async def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket on the first address of ``host``. Raises OSError."""
+    """A listening socket on the first address of ``host``. Raises OSError, or UnicodeError for a name that is none."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = found[0]
     listening = socket.socket(family, kind, protocol)
@@ -228,9 +228,9 @@ async def _listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _explain(host: str, port: int, cause: OSError) -> str:
+def _explain(host: str, port: int, cause: OSError | UnicodeError) -> str:
     where = f"The HTTP port (http.host = {host}, http.port = {port}) cannot be opened"
-    if isinstance(cause, socket.gaierror):
+    if isinstance(cause, socket.gaierror | UnicodeError):
         return f"{where}: the name {host} has no address. Check http.host."
     match cause.errno:
         case errno.EADDRINUSE:

@@ -1,0 +1,311 @@
+"""The HTTP port answers from the event loop that carries the messages; one that cannot be opened is a sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pytest
+import structlog
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from bridge.ledger import Ledger
+from config.errors import ExitStatus
+from config.settings import HttpSettings, Settings
+from gateway.http import HttpPortError, HttpServer
+from gateway.lifecycle import Lifecycle, State
+from gateway.metrics import Metrics
+from gateway.readiness import ReadinessSnapshot, SessionView, TopicView
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+SECOND_NS = 1_000_000_000
+GOOD = ReadinessSnapshot(
+    state=State.RUNNING,
+    sessions=(SessionView("0", connected=True, subscribed=True, unacked=3),),
+    metadata_age_ns=SECOND_NS,
+    topics=(TopicView("telemetry", partitions=12),),
+    oldest_unacked_age_ns=250_000_000,
+)
+
+
+class Worker:
+    """What the server reads, and the server, on a free port."""
+
+    def __init__(self, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        settings = Settings(http=HttpSettings(host=host, port=port))
+        self.metrics = Metrics(settings)
+        self.lifecycle = Lifecycle()
+        self.ledger = Ledger(lambda: 3)
+        self.metrics.watch_ledger(self.ledger)
+        self.snapshot = GOOD
+        self.server = HttpServer(
+            settings,
+            metrics=self.metrics,
+            lifecycle=self.lifecycle,
+            ledger=self.ledger,
+            snapshot=lambda: self.snapshot,
+        )
+
+    async def stop(self) -> None:
+        await self.server.stop(time.monotonic_ns() + 5 * SECOND_NS)
+
+
+@asynccontextmanager
+async def serving(worker: Worker) -> AsyncIterator[aiohttp.ClientSession]:
+    await worker.server.start()
+    try:
+        timeout = aiohttp.ClientTimeout(total=20)
+        async with aiohttp.ClientSession(worker.server.url, timeout=timeout) as client:
+            yield client
+    finally:
+        await worker.stop()
+
+
+async def test_metrics_are_served_as_text_and_as_openmetrics() -> None:
+    worker = Worker()
+    worker.ledger.received = 3
+    async with serving(worker) as client:
+        async with client.get("/metrics") as response:
+            assert response.status == 200
+            assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            families = {family.name: family for family in parse_text(await response.text())}
+            assert families["gateway_ledger_in_flight"].samples[0].value == 3
+        async with client.get("/metrics", headers={"Accept": "application/openmetrics-text;version=1.0.0"}) as response:
+            assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+            families = {family.name: family for family in parse_openmetrics(await response.text())}
+            assert families["gateway_ledger_imbalance"].samples[0].value == 0
+
+
+async def test_what_prometheus_sends_gets_openmetrics() -> None:
+    accept = (
+        "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+        "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
+        "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+    )
+    async with serving(Worker()) as client, client.get("/metrics", headers={"Accept": accept}) as response:
+        assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+        assert list(parse_openmetrics(await response.text()))
+
+
+@pytest.mark.parametrize("accept", ["application/openmetrics-text;version=x", "text/plain;version=,;=", "*/*", "§"])
+async def test_an_odd_accept_header_gets_plain_text(accept: str) -> None:
+    async with serving(Worker()) as client, client.get("/metrics", headers={"Accept": accept}) as response:
+        assert response.status == 200
+        assert response.headers["Content-Type"].startswith("text/plain")
+
+
+async def test_health_is_good_in_every_state_as_long_as_it_is_answered() -> None:
+    worker = Worker()
+    async with serving(worker) as client:
+        for state in [State.STARTING, State.RECOVERY, State.RUNNING, State.PENDING_CONTROLLED_SHUTDOWN]:
+            worker.lifecycle.advance(state)
+            async with client.get("/healthz") as response:
+                assert response.status == 200
+                assert await response.json() == {"alive": True, "state": state.name, "in_state_seconds": 0}
+
+
+async def test_readiness_is_200_or_503_with_its_reasons() -> None:
+    worker = Worker()
+    async with serving(worker) as client:
+        async with client.get("/readyz") as response:
+            assert response.status == 200
+            assert await response.json() == {"ready": True, "reasons": []}
+        worker.snapshot = replace(GOOD, state=State.STARTING, metadata_age_ns=None)
+        async with client.get("/readyz") as response:
+            assert response.status == 503
+            assert response.headers["Cache-Control"] == "no-store"
+            answer = await response.json()
+            assert answer["ready"] is False
+            assert answer["reasons"][0] == "The worker is starting."
+            assert answer["reasons"][1].startswith("Kafka has not answered")
+
+
+async def test_readiness_follows_the_overdue_setting() -> None:
+    worker = Worker()
+    worker.snapshot = replace(GOOD, oldest_unacked_age_ns=31 * SECOND_NS)
+    async with serving(worker) as client, client.get("/readyz") as response:
+        assert response.status == 503
+
+
+async def test_status_tells_the_sessions_and_the_account() -> None:
+    worker = Worker()
+    worker.ledger.received, worker.ledger.delivered = 10, 6
+    async with serving(worker) as client, client.get("/status") as response:
+        assert response.status == 200
+        assert await response.json() == {
+            "state": "RUNNING",
+            "ready": True,
+            "reasons": [],
+            "unacked": 3,
+            "oldest_unacked_age_seconds": 0.25,
+            "sessions": [{"session": "0", "connected": True, "subscribed": True, "unacked": 3, "problem": None}],
+            "ledger": {
+                "received": 10,
+                "recovered": 0,
+                "delivered": 6,
+                "filtered": 0,
+                "dead_lettered": 0,
+                "in_flight": 3,
+                "returned": 0,
+                "imbalance": 1,
+            },
+        }
+
+
+async def test_other_paths_and_methods_are_refused() -> None:
+    async with serving(Worker()) as client:
+        async with client.get("/") as response:
+            assert response.status == 404
+        async with client.post("/metrics") as response:
+            assert response.status == 405
+        async with client.head("/readyz") as response:
+            assert response.status == 200
+
+
+async def test_several_scrapers_at_once_are_answered_over_kept_connections() -> None:
+    async def scrape(client: aiohttp.ClientSession) -> int:
+        async with client.get("/metrics") as response:
+            await response.read()
+            return response.status
+
+    async with serving(Worker()) as client:
+        assert await asyncio.gather(*(scrape(client) for _ in range(20))) == [200] * 20
+
+
+EARLY = """
+    import asyncio, sys
+    from bridge.ledger import Ledger
+    from config.settings import HttpSettings, Settings
+    from gateway.http import HttpServer
+    from gateway.lifecycle import Lifecycle
+    from gateway.metrics import Metrics
+
+    async def main():
+        settings = Settings(http=HttpSettings(port=0))
+        server = HttpServer(
+            settings, metrics=Metrics(settings), lifecycle=Lifecycle(), ledger=Ledger(lambda: 0), snapshot=lambda: None
+        )
+        await server.start()
+        assert "aiohttp.web" not in sys.modules, "the start has waited for aiohttp"
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /healthz HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
+        assert "aiohttp.web" not in sys.modules, "too late to be early"
+        answer = await asyncio.wait_for(reader.read(), 20)
+        assert answer.startswith(b"HTTP/1.1 200"), answer
+        assert "aiohttp.web" in sys.modules
+        writer.close()
+        await server.stop(0)
+
+    asyncio.run(main())
+"""
+
+
+def test_the_start_does_not_wait_for_aiohttp_and_a_request_that_comes_early_is_answered() -> None:
+    subprocess.run([sys.executable, "-c", textwrap.dedent(EARLY)], check=True, timeout=60)
+
+
+async def test_a_stop_closes_the_port_though_a_client_keeps_its_connection() -> None:
+    worker = Worker()
+    async with serving(worker) as client:
+        async with client.get("/healthz") as response:
+            await response.read()
+        port = worker.server.port
+        await asyncio.wait_for(worker.stop(), 5)
+        with pytest.raises(OSError, match=r"refused|reset"):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+@pytest.mark.parametrize("when", ["before the start", "at once after it", "twice", "past its deadline"])
+async def test_a_stop_at_any_time_leaves_no_open_port(when: str) -> None:
+    worker = Worker()
+    port = 0
+    if when != "before the start":
+        await worker.server.start()
+        port = worker.server.port
+    if when == "past its deadline":
+        async with aiohttp.ClientSession(worker.server.url) as client, client.get("/healthz") as response:
+            assert response.status == 200
+            await worker.server.stop(time.monotonic_ns() - SECOND_NS)
+    await worker.stop()
+    if when == "twice":
+        await worker.stop()
+    if port:
+        with socket.socket() as again:
+            again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            again.bind(("127.0.0.1", port))  # raises if the port is still open
+
+
+async def test_a_server_that_cannot_be_loaded_is_logged_and_still_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ImportError("no aiohttp here")
+
+    monkeypatch.setattr("gateway.http._import_libraries", fail)
+    worker = Worker()
+    with structlog.testing.capture_logs() as logs:
+        await worker.server.start()
+        async with asyncio.timeout(5):
+            while not [line for line in logs if line["event"] == "http_failed"]:  # noqa: ASYNC110 - logs have no event
+                await asyncio.sleep(0.002)
+        await worker.stop()
+
+
+async def test_a_taken_port_is_a_sentence_and_its_own_exit_status() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        worker = Worker(port=taken.getsockname()[1])
+        with pytest.raises(HttpPortError) as caught:
+            await worker.server.start()
+    assert caught.value.exit_status == ExitStatus.UNAVAILABLE == 69
+    assert caught.value.port == worker.server._port
+    assert str(caught.value) == (
+        f"The HTTP port (http.host = 127.0.0.1, http.port = {caught.value.port}) cannot be opened:"
+        f" port {caught.value.port} is taken, perhaps by another gateway on this machine."
+        " Stop it, or set another http.port; 0 takes any free one."
+    )
+    await worker.stop()
+
+
+@pytest.mark.parametrize(
+    ("host", "sentence"),
+    [
+        ("192.0.2.1", "192.0.2.1 is no address of this machine"),
+        ("a" * 64, "the name a{64} has no address"),  # too long for a label, so nobody is asked
+    ],
+)
+async def test_a_host_that_is_not_ours_is_a_sentence(host: str, sentence: str) -> None:
+    worker = Worker(host=host)
+    with pytest.raises(HttpPortError, match=sentence):
+        await worker.server.start()
+
+
+async def test_a_name_without_address_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def getaddrinfo(*_arguments: object, **_options: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    with pytest.raises(HttpPortError, match=r"the name gateway\.example has no address\. Check http\.host\."):
+        await Worker(host="gateway.example").server.start()
+
+
+async def test_ipv6_loopback() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 in this Python")
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 loopback on this machine")
+    worker = Worker(host="::1")
+    async with serving(worker) as client:
+        assert worker.server.url.startswith("http://[::1]:")
+        async with client.get("/healthz") as response:
+            assert response.status == 200

@@ -1,0 +1,373 @@
+"""Lines are an event and fields, JSON off a terminal; secrets and payloads do not get through, floods are limited."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import warnings
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretBytes, SecretStr
+
+from config.settings import LogSettings
+from gateway.logs import REPEAT_INTERVAL_NS, RepeatLimiter, configure, redact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MASK = "**********"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Logs:
+    """Logging configured on a stream of its own, with a clock that stands still until moved."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.stream = io.StringIO()
+        self._undo: Callable[[], None] | None = None
+
+    def configure(
+        self,
+        level: Literal["debug", "info", "warning", "error"] = "info",
+        form: Literal["auto", "json", "console"] = "auto",
+        *,
+        terminal: bool = False,
+        **context: object,
+    ) -> structlog.stdlib.BoundLogger:
+        self.undo()
+        self.stream = Terminal() if terminal else io.StringIO()
+        settings = LogSettings(level=level, format=form)
+        self._undo = configure(settings, context=context, stream=self.stream, now_ns=lambda: self.now_ns)
+        logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("gateway.test")
+        return logger
+
+    def undo(self) -> None:
+        if self._undo:
+            self._undo()
+            self._undo = None
+
+    @property
+    def text(self) -> str:
+        return self.stream.getvalue()
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.text.splitlines()]
+
+    @property
+    def events(self) -> list[str]:
+        return [line["event"] for line in self.lines]
+
+
+@pytest.fixture
+def logs() -> Iterator[Logs]:
+    logs = Logs()
+    yield logs
+    logs.undo()
+
+
+# ---- form ----
+
+
+def test_a_line_off_a_terminal_is_json_with_what_people_read_first_in_front(logs: Logs) -> None:
+    log = logs.configure(instance="a", worker=0).bind(session=2)
+    log.info("mqtt_connected", address="127.0.0.1:1883")
+    [line] = logs.lines
+    assert list(line)[:4] == ["timestamp", "level", "event", "logger"]
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {
+        "level": "info",
+        "event": "mqtt_connected",
+        "logger": "gateway.test",
+        "instance": "a",
+        "worker": 0,
+        "session": 2,
+        "address": "127.0.0.1:1883",
+    }
+
+
+def test_a_line_on_a_terminal_is_for_people_and_coloured(logs: Logs) -> None:
+    log = logs.configure(terminal=True)
+    log.info("mqtt_connected")
+    assert "\x1b[" in logs.text
+    assert "mqtt_connected" in logs.text
+
+
+def test_colours_can_be_refused(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    log = logs.configure(terminal=True)
+    log.info("mqtt_connected")
+    assert "\x1b[" not in logs.text
+
+
+def test_the_setting_beats_what_the_stream_is(logs: Logs) -> None:
+    log = logs.configure(form="json", terminal=True)
+    log.info("one")
+    assert logs.events == ["one"]
+    log = logs.configure(form="console")
+    log.info("two")
+    assert "\x1b[" not in logs.text
+    assert not logs.text.startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("level", "events"),
+    [
+        ("debug", ["a", "b", "c", "d"]),
+        ("info", ["b", "c", "d"]),
+        ("warning", ["c", "d"]),
+        ("error", ["d"]),
+    ],
+)
+def test_the_level_decides_what_is_written(logs: Logs, level: Any, events: list[str]) -> None:
+    log = logs.configure(level)
+    log.debug("a")
+    log.info("b")
+    log.warning("c")
+    log.error("d")
+    assert logs.events == events
+
+
+def test_an_exception_is_a_plain_traceback_without_local_variables(logs: Logs) -> None:
+    for form in ("json", "console"):
+        log = logs.configure(form=form)
+        password = "hunter" + "2"
+        try:
+            int(f"not a number but {len(password)}")
+        except ValueError:
+            log.exception("it_failed")
+        assert "ValueError: invalid literal" in logs.text
+        assert "hunter2" not in logs.text
+
+
+def test_a_value_json_does_not_know_is_shown_as_its_repr(logs: Logs) -> None:
+    log = logs.configure()
+    log.info("odd", value=1j)
+    assert logs.lines[0]["value"] == "1j"
+
+
+def test_a_logger_made_before_configuration_follows_it(logs: Logs) -> None:
+    early = structlog.stdlib.get_logger("gateway.early")
+    logs.configure()
+    early.info("one")
+    assert logs.events == ["one"]
+    logs.configure()
+    early.info("two")
+    assert logs.events == ["two"]
+
+
+def test_undo_leaves_the_root_logger_as_it_was(logs: Logs) -> None:
+    root = logging.getLogger()
+    before = (root.level, list(root.handlers), logging.getLogger("aiokafka").level)
+    logs.configure("debug")
+    logs.undo()
+    assert (root.level, root.handlers, logging.getLogger("aiokafka").level) == before
+
+
+# ---- libraries ----
+
+
+def test_a_librarys_message_comes_out_of_the_same_renderer(logs: Logs) -> None:
+    logs.configure(instance="a")
+    logging.getLogger("aiokafka.conn").error("Unable to connect to %s:%s", "h", 9092)
+    [line] = logs.lines
+    assert line.pop("timestamp")
+    assert line == {
+        "level": "error",
+        "event": "library_message",
+        "logger": "aiokafka.conn",
+        "instance": "a",
+        "message": "Unable to connect to h:9092",
+    }
+
+
+@pytest.mark.parametrize("name", ["aiokafka.producer", "paho.mqtt.client", "aiohttp.access", "asyncio"])
+def test_libraries_are_heard_from_warning_up_whatever_the_level(logs: Logs, name: str) -> None:
+    logs.configure("debug")
+    library = logging.getLogger(name)
+    library.debug("a")
+    library.info("b")
+    library.warning("c")
+    assert [line["message"] for line in logs.lines] == ["c"]
+    logs.configure("error")
+    library.warning("d")
+    library.error("e")
+    assert [line["message"] for line in logs.lines] == ["e"]
+
+
+def test_an_unhandled_error_in_the_event_loop_is_a_line_with_its_traceback(logs: Logs) -> None:
+    logs.configure()
+
+    async def fail() -> None:
+        asyncio.get_running_loop().call_soon(lambda: 1 // 0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(fail())
+    [line] = logs.lines
+    assert line["logger"] == "asyncio"
+    assert "ZeroDivisionError" in line["exception"]
+
+
+def test_a_warning_is_a_line(logs: Logs) -> None:
+    logs.configure()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(capture=True)  # catch_warnings has put back the function of before
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+    assert logs.lines[0]["event"] == "library_message"
+    assert "DeprecationWarning: old" in logs.lines[0]["message"]
+
+
+# ---- secrets ----
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"value": SecretStr("s3cr3t")}, {"value": MASK}),
+        ({"value": SecretBytes(b"s3cr3t")}, {"value": MASK}),
+        ({"password": "s3cr3t"}, {"password": MASK}),
+        ({"sasl_password": "s3cr3t"}, {"sasl_password": MASK}),
+        ({"client_secret": "s3cr3t"}, {"client_secret": MASK}),
+        ({"Token": "s3cr3t"}, {"Token": MASK}),
+        ({"headers": {"Authorization": "Bearer s3cr3t"}}, {"headers": {"Authorization": MASK}}),
+        ({"nested": [{"deep": (SecretStr("s3cr3t"),)}]}, {"nested": [{"deep": [MASK]}]}),
+        ({"address": "mqtts://user:s3cr3t@broker:8883"}, {"address": f"mqtts://{MASK}@broker:8883"}),
+        ({"error": "login failed, password='s3cr3t', user=u"}, {"error": f"login failed, password={MASK}, user=u"}),
+        ({"error": ValueError("token: s3cr3t")}, {"error": f"token: {MASK}"}),
+        ({"password_file": "/run/secrets/mqtt"}, {"password_file": "/run/secrets/mqtt"}),
+        ({"payload": b"s3cr3t"}, {"payload": "<6 bytes>"}),
+        ({"payload": bytearray(b"s3cr3t")}, {"payload": "<6 bytes>"}),
+        (
+            {"address": "mqtt://broker:1883", "topics": ("a", "b")},
+            {"address": "mqtt://broker:1883", "topics": ["a", "b"]},
+        ),
+    ],
+)
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_secrets_and_payloads_do_not_get_through(
+    logs: Logs, form: Any, fields: dict[str, Any], shown: dict[str, Any]
+) -> None:
+    log = logs.configure(form=form)
+    log.info("event", **fields)
+    assert "s3cr3t" not in logs.text
+    if form == "json":
+        [line] = logs.lines
+        assert {key: line[key] for key in shown} == shown
+
+
+def refuse(sentence: str) -> None:
+    raise ConnectionError(sentence)
+
+
+def test_secrets_in_tracebacks_and_library_messages_are_masked(logs: Logs) -> None:
+    log = logs.configure()
+    try:
+        refuse("mqtt://user:s3cr3t@broker refused password=s3cr3t")
+    except ConnectionError:
+        log.exception("it_failed")
+    logging.getLogger("aiokafka.conn").warning("password: %s", "s3cr3t")
+    assert len(logs.lines) == 2
+    assert "s3cr3t" not in logs.text
+
+
+plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False)
+
+
+@given(
+    st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from("abc"), inner), max_leaves=30)
+)
+def test_values_that_are_no_secrets_stay_as_they_are_down_to_the_depth_limit(value: object) -> None:
+    def depth(item: object) -> int:
+        inner = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+        return 1 + max((depth(part) for part in inner), default=0) if isinstance(item, dict | list) else 0
+
+    if depth(value) <= 5:
+        assert redact(value) == value
+    else:
+        assert "…" in repr(redact(value))
+
+
+# ---- floods ----
+
+
+def test_a_repeat_is_left_out_until_the_interval_is_over_and_then_counted(logs: Logs) -> None:
+    log = logs.configure()
+    for _ in range(5):
+        log.warning("batch_failed", topic="t", repeat_key="t")
+    log.warning("batch_failed", topic="u", repeat_key="u")
+    log.warning("other_event", repeat_key="t")
+    logs.now_ns = REPEAT_INTERVAL_NS - 1
+    log.warning("batch_failed", topic="t", repeat_key="t")
+    logs.now_ns = REPEAT_INTERVAL_NS
+    log.warning("batch_failed", topic="t", repeat_key="t")
+    assert [(line["event"], line.get("topic"), line.get("suppressed")) for line in logs.lines] == [
+        ("batch_failed", "t", None),
+        ("batch_failed", "u", None),
+        ("other_event", None, None),
+        ("batch_failed", "t", 5),
+    ]
+    assert "repeat_key" not in logs.text
+
+
+def test_events_without_a_key_are_never_left_out(logs: Logs) -> None:
+    log = logs.configure()
+    for session in range(4):
+        log.info("mqtt_connected", session=session)
+    assert len(logs.lines) == 4
+
+
+def test_a_librarys_repeats_are_told_by_their_template(logs: Logs) -> None:
+    logs.configure()
+    library = logging.getLogger("aiokafka.conn")
+    for port in range(3):
+        library.error("Unable to connect to %d", port)
+    library.error("Something else")
+    logs.now_ns = REPEAT_INTERVAL_NS
+    library.error("Unable to connect to %d", 9)
+    assert [(line["message"], line.get("suppressed")) for line in logs.lines] == [
+        ("Unable to connect to 0", None),
+        ("Something else", None),
+        ("Unable to connect to 9", 2),
+    ]
+
+
+def test_the_limiter_forgets_the_oldest_key_beyond_its_bound() -> None:
+    limiter = RepeatLimiter(10, max_keys=2)
+    assert limiter.admit(("a",), 0) == 0
+    assert limiter.admit(("b",), 0) == 0
+    assert limiter.admit(("c",), 0) == 0  # a is forgotten
+    assert limiter.admit(("b",), 1) is None
+    assert limiter.admit(("a",), 1) == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 7)), max_size=100))
+def test_every_event_is_either_let_through_or_counted_in_a_later_one(steps: list[tuple[str, int]]) -> None:
+    limiter = RepeatLimiter(10)
+    now_ns = 0
+    seen: dict[str, list[int | None]] = {"a": [], "b": [], "c": []}
+    last_ns: dict[str, int] = {}
+    for key, wait_ns in steps:
+        now_ns += wait_ns
+        suppressed = limiter.admit((key,), now_ns)
+        seen[key].append(suppressed)
+        if suppressed is not None:
+            assert now_ns - last_ns.get(key, -10) >= 10, "two of one key within the interval"
+            last_ns[key] = now_ns
+    for answers in seen.values():
+        admitted = [place for place, answer in enumerate(answers) if answer is not None]
+        if admitted:
+            left_out_between = sum(answer is None for answer in answers[: admitted[-1]])
+            assert sum(answer for answer in answers if answer is not None) == left_out_between
