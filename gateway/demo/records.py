@@ -1,4 +1,4 @@
-"""Reads the devices' messages back: from Kafka with a consumer, from Parquet with Arrow; never by the gateway's headers."""
+"""Reads the messages back: from Kafka with a consumer, from Parquet with Arrow; never by the gateway's headers."""
 
 from __future__ import annotations
 
@@ -48,10 +48,13 @@ def read_identity(value: bytes | None) -> Identity | None:
     return identity if types == (str, int, int) else None
 
 
-async def count_kafka(bootstrap: str, topic: str, partitions: int, on_progress: Callable[[int, int], None]) -> Tally:
-    """Reads a whole topic, up to where it ends now. ``on_progress`` gets the records read and the records there are.
+async def count_kafka(
+    bootstrap: str, topic: str, partitions: int, on_progress: Callable[[int, int], None]
+) -> tuple[Tally, dict[int, int]]:
+    """Reads a whole topic, up to where it ends now; also where each partition ends.
 
-    Raises ReadBackError if Kafka cannot be read or gives nothing for half a minute.
+    ``on_progress`` gets the records read and the records there are. Raises ReadBackError if Kafka cannot be read or
+    gives nothing for half a minute.
     """
     tally = Tally()
     parts = [TopicPartition(topic, number) for number in range(partitions)]
@@ -80,7 +83,7 @@ async def count_kafka(bootstrap: str, topic: str, partitions: int, on_progress: 
         ) from error
     finally:
         await consumer.stop()
-    return tally
+    return tally, {part.partition: end for part, end in ends.items()}
 
 
 def _add(tally: Tally, value: bytes | None) -> None:

@@ -2,8 +2,8 @@
 
 End-to-end latency is from the device's timestamp (taken when it measured, before MQTT) to the moment this consumer
 holds the record; devices and witness share the machine's clock. It is a process of its own because drawing the view
-would delay it. Its only argument is one JSON object (bootstrap, topic, partitions); it prints a JSON line twice a second
-and ends, after a last line, when a line arrives on its standard input, or at once when that ends.
+would delay it. Its only argument is one JSON object (bootstrap, topic, partitions); it prints a JSON line twice a
+second and ends, after a last line, when a line arrives on its standard input, or at once when that ends.
 """
 
 from __future__ import annotations

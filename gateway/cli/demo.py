@@ -1,0 +1,156 @@
+"""``gateway demo``: the whole path on this machine, with an account of every message at the end."""
+
+from __future__ import annotations
+
+__all__ = ["add_parser"]
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gateway.demo.options import DemoOptions
+    from gateway.demo.run import DemoResult
+
+_DESCRIPTION = """\
+Starts a real Kafka broker and a real MQTT broker on free ports of this machine, the gateway between them, simulated
+devices that publish telemetry, and a Spark job that writes it to Parquet. Ends with an account of every message.
+
+Needs nothing but Python: brokers and, if there is none, Java are downloaded once. Nothing is left running.
+"""
+_EPILOG = """\
+The account counts by the devices' own names and sequence numbers, read back from Kafka and from Parquet. The exit
+status is 0 only if no acknowledged message is missing anywhere, 3 if one is.
+
+With --json standard output is one JSON object: published, acknowledged, received, kafka, parquet (not with
+--no-spark), duplicates, missing, seconds, latency_p50_ms, latency_p99_ms. kafka and parquet count records; duplicates
+and missing are those of the stage that has most. Latency is from a device's measurement to a Kafka consumer.
+
+Ctrl-C ends in order, with the account; a second one ends at once.
+"""
+_STAGES = {"kafka": "Kafka", "parquet": "Parquet"}
+_NEEDED = {"rich": "rich", "jpype": "JPype1"}
+_NEEDED_WITH_SPARK = {"pyspark": "pyspark", "pyarrow": "pyarrow"}
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the command to the main parser's ``subparsers``."""
+    parser = subparsers.add_parser(
+        "demo",
+        help="run the whole path on this machine and account for every message",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--duration", type=_seconds, default=60.0, metavar="S", help="how long messages flow (default 60)"
+    )
+    parser.add_argument("--devices", type=_devices, default=200, metavar="N", help="simulated devices (default 200)")
+    parser.add_argument(
+        "--rate", type=_rate, default=1.0, metavar="R", help="messages per second of each device (default 1)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="what the devices measure depends on it (default 1)")
+    parser.add_argument("--no-spark", dest="spark", action="store_false", help="without the Spark job")
+    parser.add_argument("--json", action="store_true", help="print the account as one JSON object")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave data and logs in DIR instead of removing them")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    import asyncio
+    import json
+    import signal
+
+    _require_extra(spark=arguments.spark)
+    from gateway.demo.account import render
+    from gateway.demo.options import DemoOptions
+
+    options = DemoOptions(
+        devices=arguments.devices,
+        rate=arguments.rate,
+        duration_s=arguments.duration,
+        seed=arguments.seed,
+        spark=arguments.spark,
+        json=arguments.json,
+        keep=arguments.keep,
+    )
+    try:
+        result = asyncio.run(_show(options))
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        print("Ended at once, without an account. Nothing is left running.", file=sys.stderr)
+        return 128 + signal.SIGINT
+    if options.json:
+        print(json.dumps(result.as_json()))
+        print(render(result.account, _STAGES), file=sys.stderr)
+    else:
+        print(render(result.account, _STAGES))
+        if result.latency_p50_ms is not None:
+            print(f"Device to Kafka consumer: p50 {result.latency_p50_ms} ms, p99 {result.latency_p99_ms} ms.")
+    if options.keep is not None:
+        _say_what_is_kept(options)
+    return int(result.account.exit_status)
+
+
+async def _show(options: DemoOptions) -> DemoResult:
+    from gateway.demo.run import run_demo
+    from gateway.demo.state import DemoState
+    from gateway.demo.view import LiveView, PlainView
+
+    state = DemoState(devices=options.devices, with_spark=options.spark, duration_s=options.duration_s)
+    on_terminal = sys.stdout.isatty() and sys.stderr.isatty() and not options.json
+    view = LiveView(state) if on_terminal else PlainView(state)
+    view.start()
+    try:
+        return await run_demo(options, state, view)
+    finally:
+        view.stop()
+
+
+def _say_what_is_kept(options: DemoOptions) -> None:
+    assert options.keep is not None
+    root = options.keep.resolve()
+    print(f"Kept in {root}:", file=sys.stderr)
+    if options.spark:
+        print("  telemetry/     the Parquet files Spark wrote", file=sys.stderr)
+    print("  kafka/         Kafka's data and log", file=sys.stderr)
+    print("  gateway.toml   the gateway's settings, and *.log of every part", file=sys.stderr)
+
+
+def _require_extra(*, spark: bool) -> None:
+    needed = {**_NEEDED, **(_NEEDED_WITH_SPARK if spark else {})}
+    import importlib.util
+
+    absent = [package for module, package in needed.items() if importlib.util.find_spec(module) is None]
+    if absent:
+        raise ConfigError(
+            f"The demo needs packages that are not installed: {', '.join(absent)}."
+            ' Install them with: pip install "mqtt-kafka-gateway[embedded]"'
+        )
+
+
+def _seconds(text: str) -> float:
+    return _number(text, 1.0, 86_400.0, "a number of seconds from 1 to 86400")
+
+
+def _rate(text: str) -> float:
+    return _number(text, 0.01, 100.0, "a number from 0.01 to 100")
+
+
+def _devices(text: str) -> int:
+    value = _number(text, 1, 10_000, "a whole number from 1 to 10000")
+    if value != int(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 10000")
+    return int(value)
+
+
+def _number(text: str, lowest: float, highest: float, what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not lowest <= value <= highest:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    return value

@@ -1,0 +1,88 @@
+"""What a run of the demo is asked to do, and the settings file it gives to the gateway and the Spark job."""
+
+from __future__ import annotations
+
+__all__ = ["PARTITIONS", "ROUTE", "TOPIC", "DemoOptions", "gateway_toml"]
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOPIC = "telemetry"
+STATUS_TOPIC = "device-status"
+ROUTE = "telemetry"
+PARTITIONS = 6
+"""Enough to show that they are used in parallel; each costs Spark a task per batch, and there are two cores."""
+SPARK_TRIGGER = "3s"
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """One run."""
+
+    devices: int = 200
+    rate: float = 1.0
+    """Messages per second of each device."""
+    duration_s: float = 60.0
+    """How long messages flow."""
+    seed: int = 1
+    spark: bool = True
+    json: bool = False
+    keep: Path | None = None
+    """Folder to leave data and logs in; None removes them."""
+
+
+def gateway_toml(root: Path, *, mqtt_port: int, bootstrap: str, http_port: int) -> str:
+    """The settings file of this run: everything not said here is the gateway's default."""
+    text = json.dumps  # a JSON string is a TOML basic string
+    servers = ", ".join(text(server) for server in bootstrap.split(","))
+    return f"""\
+# Written by `gateway demo`. Everything not said here is the gateway's default.
+instance = "demo"
+data_dir = {text(str(root / "gateway"))}
+
+[mqtt]
+addresses = ["mqtt://127.0.0.1:{mqtt_port}"]
+
+[kafka]
+bootstrap_servers = [{servers}]
+
+[kafka.topics]
+create = true
+partitions = {PARTITIONS}
+replication = 1
+
+[[kafka.topics.declare]]
+name = "{STATUS_TOPIC}"
+partitions = 1
+replication = 1
+cleanup_policy = "compact"
+
+[[routes]]
+name = "{ROUTE}"
+filters = ["devices/+/telemetry"]
+topic = "{TOPIC}"
+device = "${{topic[1]}}"
+key = "${{device}}"
+metadata_headers = ["topic", "device"]
+
+[[routes]]
+name = "status"
+filters = ["devices/+/status"]
+topic = "{STATUS_TOPIC}"
+device = "${{topic[1]}}"
+key = "${{device}}"
+
+[http]
+port = {http_port}
+
+[stream]
+topics = ["{TOPIC}"]
+output = {text(str(root / "telemetry"))}
+quarantine = {text(str(root / "quarantine"))}
+checkpoint = {text(str(root / "checkpoints"))}
+trigger = "{SPARK_TRIGGER}"
+"""

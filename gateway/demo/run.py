@@ -1,0 +1,375 @@
+"""The demo from its first line to its account: start, flow, stop in an order that loses nothing, read back."""
+
+from __future__ import annotations
+
+__all__ = ["DemoResult", "run_demo"]
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ConfigError
+from gateway.demo.account import Account, Stage, examine
+from gateway.demo.children import Child, in_thread
+from gateway.demo.fleet_process import parse_ledger
+from gateway.demo.options import PARTITIONS, TOPIC
+from gateway.demo.records import count_kafka, count_parquet
+from gateway.demo.services import DemoError, Services
+from gateway.demo.state import DemoState, StepState, WitnessCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gateway.demo.options import DemoOptions
+    from gateway.demo.outbox import DeviceLedger
+    from gateway.demo.view import View
+
+_REFRESH_S = 0.25
+_SCRAPE_S = 0.5
+_CONNECT_S = 60.0
+_DRAIN_DEVICES_S = 20.0
+_DRAIN_GATEWAY_S = 30.0
+_SPARK_START_S = 120.0  # on a busy machine of two cores; 15 s otherwise
+_SPARK_STALL_S = 60.0  # how long Spark may be behind Kafka without a single new row
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """The account of a run, and how fast it was."""
+
+    account: Account
+    seconds: float
+    """How long messages flowed."""
+    latency_p50_ms: int | None
+    latency_p99_ms: int | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **self.account.as_json(),
+            "seconds": round(self.seconds, 3),
+            "latency_p50_ms": self.latency_p50_ms,
+            "latency_p99_ms": self.latency_p99_ms,
+        }
+
+
+async def run_demo(options: DemoOptions, state: DemoState, view: View) -> DemoResult:
+    """Runs the whole demo and returns its account; the view must be started.
+
+    The first SIGINT, SIGTERM or SIGHUP ends the flow early, in order and with the account; one before messages flow, or
+    a second one, ends everything at once (CancelledError). Raises GatewayError when a part fails. Nothing is left
+    running in any case.
+    """
+    return await _Demo(options, state, view).run()
+
+
+class _Demo:
+    def __init__(self, options: DemoOptions, state: DemoState, view: View) -> None:
+        self._options = options
+        self._state = state
+        self._view = view
+        self._services = Services(state, view, self._make_root, keep=options.keep is not None)
+        self._root: Path | None = None
+        self._fleet: Child | None = None
+        self._witness: Child | None = None
+        self._ledger: Mapping[str, DeviceLedger] | None = None
+        self._unheard = 0
+        self._stop = asyncio.Event()
+        self._signals = 0
+        self._background: list[asyncio.Task[None]] = []
+
+    async def run(self) -> DemoResult:
+        if self._options.keep is not None:
+            _require_empty(self._options.keep)
+        watching = asyncio.create_task(self._watch())
+        task = asyncio.current_task()
+        assert task is not None
+        with _signal_handlers(lambda: self._on_signal(task)):
+            try:
+                await self._start()
+                await self._flow()
+                return await self._finish()
+            except ExceptionGroup as group:
+                raise _first(group) from None
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+                await self._clean_up()
+
+    # ── the four acts ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _start(self) -> None:
+        self._say("starting a real Kafka and a real MQTT broker")
+        await in_thread(self._services.announce_downloads)
+        await self._services.start_brokers()
+        self._say("starting the gateway")
+        await self._services.start_gateway()
+        self._say("connecting the devices")
+        await self._start_witness()
+        await self._start_fleet()
+
+    async def _flow(self) -> None:
+        self._say("messages flow (Ctrl-C ends)")
+        if self._options.spark:
+            self._background.append(asyncio.create_task(self._services.start_spark()))
+        assert self._state.flow_started_s is not None
+        left_s = self._state.flow_started_s + self._options.duration_s - time.monotonic()
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await self._guarding(stopping, left_s)
+        finally:
+            stopping.cancel()
+        self._state.flow_ended_s = time.monotonic()
+
+    async def _finish(self) -> DemoResult:
+        """Stops in the order that loses nothing: devices, gateway, then Spark when it has read what Kafka has."""
+        state, services = self._state, self._services
+        self._say("the devices stop, and wait for their last acknowledgements")
+        ledger = await self._stop_fleet()
+        self._say("the gateway takes in what is left, and drains")
+        await self._await_received()
+        await services.stop_gateway()
+        self._background.append(asyncio.create_task(services.stop_mqtt()))
+        await self._stop_witness()
+        self._say("reading every message back from Kafka")
+        kafka, ends = await count_kafka(services.bootstrap, TOPIC, PARTITIONS, lambda _read, _total: None)
+        state.witness = _with_ends(state.witness, ends)
+        stages = [examine("kafka", kafka, ledger)]
+        if self._options.spark:
+            self._say("Spark catches up with Kafka")
+            await self._await_spark(ends)
+            await services.stop_spark()
+            self._background.append(asyncio.create_task(services.stop_kafka()))
+            self._say("reading every message back from Parquet")
+            stages.append(await self._count_parquet(ledger))
+        await services.stop_kafka()
+        await asyncio.gather(*self._background)
+        account = Account(
+            devices=self._options.devices,
+            published=sum(entry.published for entry in ledger.values()),
+            acknowledged=sum(entry.acknowledged for entry in ledger.values()),
+            received=state.gateway.received,
+            unheard=self._unheard,
+            stages=tuple(stages),
+        )
+        self._say("done")
+        return DemoResult(account, state.flow_seconds(time.monotonic()), state.witness.p50_ms, state.witness.p99_ms)
+
+    async def _clean_up(self) -> None:
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        for child in (self._fleet, self._witness):
+            if child is not None:
+                await child.kill()
+        await self._services.abandon()
+        if self._root is not None and self._options.keep is None:
+            shutil.rmtree(self._root, ignore_errors=True)
+
+    # ── devices and witness ────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _start_fleet(self) -> None:
+        options, step = self._options, self._state.steps["devices"]
+        step.state, step.detail = StepState.WORKING, "connecting"
+        self._fleet = Child(
+            "gateway.demo.fleet_process", "The process of the devices", self._services.root / "devices.log"
+        )
+        arguments = {
+            "host": "127.0.0.1",
+            "port": self._services.mqtt_port,
+            "devices": options.devices,
+            "rate": options.rate,
+            "seed": options.seed,
+        }
+        await self._fleet.start(arguments, self._on_fleet)
+        deadline_s = time.monotonic() + _CONNECT_S
+        while self._state.flow_started_s is None:
+            self._check()
+            if time.monotonic() > deadline_s:
+                raise DemoError(f"No device has published anything in {_CONNECT_S:g} s. {self._state.device_error}")
+            await asyncio.sleep(_REFRESH_S)
+        step.state = StepState.READY
+        self._view.note(f"devices: messages flow from {self._state.connected} of {options.devices}")
+
+    def _on_fleet(self, line: dict[str, Any]) -> None:
+        state = self._state
+        match line["event"]:
+            case "progress":
+                state.connected, state.published = line["connected"], line["published"]
+                state.acknowledged, state.device_error = line["acknowledged"], line["last_error"]
+                if state.published and state.flow_started_s is None:
+                    state.flow_started_s = time.monotonic()
+                state.steps["devices"].detail = _devices_detail(line, self._options)
+            case "ledger":
+                self._ledger, self._unheard = parse_ledger(line), line["unheard"]
+            case "failed":
+                state.device_error = line["message"]
+
+    async def _stop_fleet(self) -> Mapping[str, DeviceLedger]:
+        assert self._fleet is not None
+        await self._fleet.tell(f"stop {_DRAIN_DEVICES_S}")
+        await self._fleet.finished(_DRAIN_DEVICES_S + 10.0)
+        self._fleet = None
+        if self._ledger is None:
+            raise DemoError(f"The devices ended without their account. {self._state.device_error}")
+        self._state.steps["devices"].state = StepState.STOPPED
+        self._view.note(f"devices: stopped after {self._state.published:,} messages")
+        return self._ledger
+
+    async def _start_witness(self) -> None:
+        self._witness = Child("gateway.demo.witness", "The latency witness", self._services.root / "witness.log")
+        arguments = {"bootstrap": self._services.bootstrap, "topic": TOPIC, "partitions": PARTITIONS}
+        await self._witness.start(arguments, self._on_witness)
+
+    def _on_witness(self, line: dict[str, Any]) -> None:
+        ends = {int(partition): end for partition, end in line.pop("ends").items()}
+        self._state.witness = WitnessCounts(ends=ends, **line)
+
+    async def _stop_witness(self) -> None:
+        """Not before it has read everything, so that the slowest messages are in the percentiles too."""
+        assert self._witness is not None
+        await self._witness.tell("stop")
+        await self._witness.finished(10.0)
+        self._witness = None
+
+    # ── waiting ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _guarding(self, waited: asyncio.Task[Any], timeout_s: float) -> None:
+        """Waits for a task or the time, whichever is first, and fails as soon as a part of the demo does."""
+        deadline_s = time.monotonic() + timeout_s
+        while not waited.done() and (left_s := deadline_s - time.monotonic()) > 0:
+            self._check()
+            await asyncio.wait({waited}, timeout=min(left_s, _SCRAPE_S))
+
+    async def _await_received(self) -> None:
+        """Until the gateway has received all that was acknowledged to the devices and settled it, or gets no more."""
+        state = self._state
+        deadline_s, last = time.monotonic() + _DRAIN_GATEWAY_S, -1
+        while time.monotonic() < deadline_s:
+            self._check()
+            counts = await self._services.read_gateway()
+            if counts is not None:
+                state.gateway = counts
+                if counts.received >= state.acknowledged and counts.unacked == 0 and counts.in_flight == 0:
+                    return
+                if counts.received > last:
+                    deadline_s, last = time.monotonic() + _DRAIN_GATEWAY_S, counts.received
+            await asyncio.sleep(_REFRESH_S)
+        self._view.warn(
+            f"The gateway has received {state.gateway.received:,} of {state.acknowledged:,} acknowledged messages,"
+            f" and nothing more for {_DRAIN_GATEWAY_S:g} s."
+        )
+
+    async def _await_spark(self, ends: Mapping[int, int]) -> None:
+        """Until Parquet has what Kafka has, or Spark makes no progress for too long."""
+        deadline_s, rows = time.monotonic() + _SPARK_START_S, -1
+        while self._state.spark.lag(ends) > 0:
+            self._check()
+            if self._state.spark.rows > rows and self._state.spark.started:
+                deadline_s, rows = time.monotonic() + _SPARK_STALL_S, self._state.spark.rows
+            if time.monotonic() > deadline_s:
+                self._view.warn(
+                    f"Spark is {self._state.spark.lag(ends):,} records behind Kafka and stands still; not waiting on."
+                )
+                return
+            await asyncio.sleep(_REFRESH_S)
+
+    async def _count_parquet(self, ledger: Mapping[str, DeviceLedger]) -> Stage:
+        folder = self._services.root / "telemetry"
+        tally, broken = await in_thread(lambda: count_parquet(folder))
+        if broken:
+            self._view.warn(f"{len(broken)} Parquet files are cut off and not counted, for example {broken[0]}")
+        if self._state.spark.quarantined:
+            self._view.warn(f"Spark put {self._state.spark.quarantined:,} records into quarantine as unreadable.")
+        return examine("parquet", tally, ledger)
+
+    async def _watch(self) -> None:
+        """Keeps the state fresh and the view drawn."""
+        scrape_due_s = 0.0
+        while True:
+            now_s = time.monotonic()
+            if now_s >= scrape_due_s and self._state.steps["gateway"].state is StepState.READY:
+                scrape_due_s = now_s + _SCRAPE_S
+                self._state.gateway = await self._services.read_gateway() or self._state.gateway
+            self._services.read_spark()
+            self._state.update_rates(now_s)
+            self._view.refresh()
+            await asyncio.sleep(_REFRESH_S)
+
+    def _check(self) -> None:
+        self._services.check()
+        for child in (self._fleet, self._witness):
+            if child is not None:
+                child.check()
+        for task in self._background:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    # ── the rest ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _make_root(self) -> Path:
+        if self._options.keep is not None:
+            self._options.keep.mkdir(parents=True, exist_ok=True)
+            self._root = self._options.keep.resolve()
+        else:
+            self._root = Path(tempfile.mkdtemp(prefix="gateway-demo-"))
+        return self._root
+
+    def _say(self, headline: str) -> None:
+        self._state.headline = headline
+        self._view.note(headline)
+
+    def _on_signal(self, task: asyncio.Task[Any]) -> None:
+        self._signals += 1
+        if self._signals > 2:
+            os._exit(128 + signal.SIGINT)  # cleaning up hangs; the guards end what we started
+        if self._signals == 1 and self._state.flow_started_s is not None:
+            self._view.warn("Ending in order, with the account. Once more ends at once, without it.")
+            self._stop.set()
+        else:
+            task.cancel()
+
+
+def _devices_detail(line: Mapping[str, Any], options: DemoOptions) -> str:
+    text = f"{line['connected']} of {options.devices} connected, {options.rate:g} messages a second each"
+    if line["reconnects"]:
+        text += f", {line['reconnects']} reconnects"
+    if line["refused"]:
+        text += f", {line['refused']} messages refused by the MQTT broker and sent again"
+    return text
+
+
+def _with_ends(witness: WitnessCounts, ends: dict[int, int]) -> WitnessCounts:
+    return WitnessCounts(
+        witness.read, ends, witness.recent_p50_ms, witness.recent_p99_ms, witness.p50_ms, witness.p99_ms
+    )
+
+
+def _require_empty(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"--keep {folder}: it exists and is not an empty folder. Give one that is, or a new name.")
+
+
+def _first(group: ExceptionGroup[Exception]) -> Exception:
+    """The first error of a group: one cause is what people can act on."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, ExceptionGroup) else error
+
+
+@contextlib.contextmanager
+def _signal_handlers(handler: Callable[[], None]) -> Any:
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, handler)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

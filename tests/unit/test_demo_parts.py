@@ -1,0 +1,383 @@
+"""The demo's small parts: latencies, rates, scraped metrics, Spark's lines, the settings file, the command line."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config.errors import ConfigError
+from config.load import load, require_runnable
+from gateway.cli import demo as command
+from gateway.demo.children import Child, ChildError, in_thread
+from gateway.demo.fleet_process import parse_ledger
+from gateway.demo.latency import Latencies
+from gateway.demo.options import PARTITIONS, ROUTE, TOPIC, gateway_toml
+from gateway.demo.outbox import DeviceLedger
+from gateway.demo.records import Identity, count_parquet, read_identity
+from gateway.demo.scrape import read_counts
+from gateway.demo.spark_events import LineTail, SparkEvents
+from gateway.demo.state import GatewayCounts, Rate
+from streaming.progress import (
+    BatchEvent,
+    Event,
+    FailedEvent,
+    MeasurementSummary,
+    StartedEvent,
+    WindowEvent,
+    format_line,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# ── latencies and rates ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_of_no_latencies_there_is_no_percentile() -> None:
+    assert Latencies().overall(0.5) is None
+    assert Latencies().recent(0.99) is None
+
+
+@given(st.lists(st.integers(0, 5000), min_size=1, max_size=300), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
+def test_a_percentile_is_the_smallest_value_that_enough_do_not_exceed(values: list[int], share: float) -> None:
+    latencies = Latencies()
+    for value in values:
+        latencies.add(value)
+    result = latencies.overall(share)
+    assert result in values
+    assert sum(value <= result for value in values) >= share * len(values)
+    assert sum(value < result for value in values) < share * len(values)
+
+
+def test_the_median_is_the_lower_middle() -> None:
+    latencies = Latencies()
+    for value in (1, 2, 3, 4, 100):
+        latencies.add(value)
+    assert latencies.overall(0.5) == statistics.median_low([1, 2, 3, 4, 100])
+
+
+def test_recent_percentiles_forget_and_overall_ones_do_not() -> None:
+    latencies = Latencies(recent_slices=2)
+    latencies.add(900)
+    latencies.tick()
+    latencies.add(5)
+    assert latencies.recent(0.99) == 900
+    latencies.tick()
+    assert latencies.recent(0.99) == 5
+    assert latencies.overall(0.99) == 900
+
+
+def test_a_clock_that_stepped_back_gives_no_negative_latency() -> None:
+    latencies = Latencies()
+    latencies.add(-40)
+    assert latencies.overall(0.5) == 0
+
+
+def test_a_rate_is_taken_over_the_last_seconds_only() -> None:
+    rate = Rate(over_s=5.0)
+    assert rate.per_second() == 0.0
+    for second in range(20):
+        rate.update(second, 100 * min(second, 10))
+    assert rate.per_second() == 0.0
+    rate.update(20.0, 1500)
+    assert rate.per_second() == pytest.approx(100.0)
+
+
+# ── what is read from the gateway and from Spark ─────────────────────────────────────────────────────────────────────
+
+PAGE = """\
+# HELP gateway_mqtt_messages_received_total MQTT messages taken in.
+# TYPE gateway_mqtt_messages_received_total counter
+gateway_mqtt_messages_received_total{route="telemetry",qos="0"} 1
+gateway_mqtt_messages_received_total{route="telemetry",qos="1"} 41
+gateway_mqtt_messages_received_total{route="status",qos="1"} 200
+# TYPE gateway_mqtt_acks_total counter
+gateway_mqtt_acks_total 240
+# TYPE gateway_mqtt_unacked gauge
+gateway_mqtt_unacked{session="0"} 2
+gateway_mqtt_unacked{session="1"} 3
+# TYPE gateway_ledger_in_flight gauge
+gateway_ledger_in_flight 5
+# TYPE gateway_kafka_records_sent_total counter
+gateway_kafka_records_sent_total{topic="telemetry"} 37
+gateway_kafka_records_sent_total{topic="device-status"} 200
+"""
+
+
+def test_only_the_telemetry_route_is_counted_over_all_sessions() -> None:
+    counts = read_counts(PAGE, route="telemetry", topic="telemetry")
+    assert counts == GatewayCounts(received=42, acknowledged=240, unacked=5, in_flight=5, records_sent=37)
+
+
+def batch(number: int, rows: int, ends: dict[str, int], query: str = "ingest", quarantined: int = 0) -> BatchEvent:
+    return BatchEvent(
+        query=query,
+        batch=number,
+        rows=rows,
+        quarantined=quarantined,
+        late=0,
+        rows_per_s=1.0,
+        duration_ms=700 + number,
+        end_offsets={"telemetry": ends},
+        watermark_ms=None,
+        at_ms=0,
+    )
+
+
+def window(start_ms: int, kind: str, rows: int = 1) -> WindowEvent:
+    summary = {"temperature": MeasurementSummary(rows, 20.0, 19.0, 21.0)}
+    return WindowEvent("windows", 0, start_ms, start_ms + 10_000, kind, rows, summary)
+
+
+def fed(*events: Event) -> SparkEvents:
+    spark = SparkEvents("ingest", "telemetry")
+    spark.feed([format_line(event) for event in events])
+    return spark
+
+
+def test_sparks_lag_is_what_kafka_has_and_parquet_has_not() -> None:
+    spark = fed(batch(0, 30, {"0": 20, "1": 10}), batch(1, 5, {"0": 25}))
+    assert spark.counts.offsets == {0: 25, 1: 10}
+    assert spark.counts.lag({0: 30, 1: 10, 2: 7}) == 12
+    assert (spark.counts.batches, spark.counts.rows, spark.counts.batch_ms) == (2, 35, 701)
+
+
+def test_only_the_query_that_writes_parquet_counts() -> None:
+    """The windows query may be ahead; what it read is not in Parquet."""
+    spark = fed(batch(0, 30, {"0": 30}, query="windows"))
+    assert spark.counts.lag({0: 30}) == 30
+    assert spark.counts.rows == 0
+
+
+def test_quarantined_rows_add_up() -> None:
+    assert fed(batch(0, 9, {}, quarantined=2), batch(1, 9, {}, quarantined=1)).counts.quarantined == 3
+
+
+def test_the_newest_windows_are_kept_in_their_latest_form() -> None:
+    spark = fed(window(0, "pump"), window(10_000, "meter"), window(20_000, "pump", 1), window(20_000, "pump", 4))
+    spark.feed([format_line(window(20_000, "meter", 2))])
+    assert [(it.start_ms, it.type, it.rows) for it in spark.counts.windows] == [
+        (20_000, "meter", 2),
+        (20_000, "pump", 4),
+        (10_000, "meter", 1),
+    ]
+
+
+def test_start_and_failure_are_noticed_and_other_lines_passed_over() -> None:
+    spark = fed()
+    spark.feed(["", "SLF4J: no providers", '{"event":"of a newer version"}', "[1]"])
+    assert not spark.counts.started
+    spark.feed([format_line(StartedEvent(("ingest",), "local[2]", "local-1", 9.5))])
+    spark.feed([format_line(FailedEvent("ingest", "the disk is full"))])
+    assert (spark.counts.started, spark.startup_s, spark.failure) == (True, 9.5, "the disk is full")
+
+
+def test_a_tail_gives_each_complete_line_once(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    tail = LineTail(path)
+    assert tail.read() == []
+    path.write_bytes(b"one\ntw")
+    assert tail.read() == ["one"]
+    with path.open("ab") as file:
+        file.write(b"o\nthree\n")
+    assert tail.read() == ["two", "three"]
+    assert tail.read() == []
+
+
+# ── what is read back ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("value", "identity"),
+    [
+        (b'{"device":"d","seq":3,"ts":17,"type":"pump"}', Identity("d", 3, 17)),
+        (b'{"device":"d","seq":"3","ts":17}', None),
+        (b'{"device":"d","seq":true,"ts":17}', None),
+        (b'{"device":"d"}', None),
+        (b"[1,2]", None),
+        (b"\xff\xfe", None),
+        (b"", None),
+        (None, None),
+    ],
+)
+def test_an_identity_is_read_from_the_payload_or_not_at_all(value: bytes | None, identity: Identity | None) -> None:
+    assert read_identity(value) == identity
+
+
+def test_parquet_is_read_as_any_reader_would(tmp_path: Path) -> None:
+    """Partition folders are read; Spark's own files are not; a file that was cut off is named."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    date = tmp_path / "ingest_date=2026-11-21" / "batch=0"
+    for folder in (date, tmp_path / "_spark_metadata", tmp_path / ".spark-staging-1"):
+        folder.mkdir(parents=True)
+        table = pyarrow.table({"device": ["a", "a", None], "seq": [0, 1, 2], "temperature": [1.0, 2.0, 3.0]})
+        parquet.write_table(table, folder / "part-0.parquet")
+    whole = (date / "part-0.parquet").read_bytes()
+    (date / "part-1.parquet").write_bytes(whole[: len(whole) // 2])
+    tally, broken = count_parquet(tmp_path)
+    assert (tally.records, tally.unreadable, dict(tally.seen)) == (3, 1, {"a": {0, 1}})
+    assert broken == [date / "part-1.parquet"]
+
+
+def test_a_table_that_was_never_written_is_empty(tmp_path: Path) -> None:
+    tally, broken = count_parquet(tmp_path / "absent")
+    assert (tally.records, broken) == (0, [])
+
+
+def test_a_ledger_survives_its_way_between_processes() -> None:
+    line = json.loads(json.dumps({"event": "ledger", "devices": {"a": (3, [1]), "b": (0, [])}}))
+    assert parse_ledger(line) == {"a": DeviceLedger(3, frozenset({1})), "b": DeviceLedger(0)}
+
+
+# ── settings and command line ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_settings_file_is_one_the_gateway_accepts(tmp_path: Path) -> None:
+    root = tmp_path / 'a "quoted" folder'
+    root.mkdir()
+    file = root / "gateway.toml"
+    file.write_text(gateway_toml(root, mqtt_port=18830, bootstrap="127.0.0.1:19092", http_port=19464))
+    loaded = load(file, environ={})
+    require_runnable(loaded)
+    settings = loaded.settings
+    assert settings.mqtt.addresses == ("mqtt://127.0.0.1:18830",)
+    assert settings.kafka.topics.partitions == PARTITIONS
+    assert settings.http.port == 19464
+    assert settings.data_dir.parent == settings.stream.output.parent == root
+    assert settings.stream.topics == (TOPIC,)
+    assert [route.name for route in settings.routes] == [ROUTE, "status"]
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["demo", *words])
+
+
+def test_the_defaults_are_the_documented_ones() -> None:
+    arguments = parse()
+    assert (arguments.devices, arguments.rate, arguments.duration, arguments.spark) == (200, 1.0, 60.0, True)
+    assert (arguments.json, arguments.keep) == (False, None)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--duration", "0"),
+        ("--duration", "nan"),
+        ("--duration", "soon"),
+        ("--devices", "0"),
+        ("--devices", "2.5"),
+        ("--devices", "100000"),
+        ("--rate", "0"),
+        ("--rate", "-1"),
+        ("--seed", "x"),
+    ],
+)
+def test_impossible_wishes_are_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        parse(*words)
+    assert refused.value.code == 2
+    assert words[0] in capsys.readouterr().err
+
+
+def test_a_folder_with_something_in_it_is_not_kept_into(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("dear")
+    arguments = parse("--keep", str(tmp_path), "--no-spark", "--json")
+    with pytest.raises(ConfigError, match="not an empty folder"):
+        arguments.run(arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_absent_packages_are_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyarrow" else object())
+    arguments = parse()
+    with pytest.raises(ConfigError, match=r"pyarrow.*pip install \"mqtt-kafka-gateway\[embedded\]\""):
+        arguments.run(arguments)
+
+
+# ── child processes and threads ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_blocking_work_gives_its_result_or_its_error() -> None:
+    assert await in_thread(lambda: 7) == 7
+    with pytest.raises(ValueError, match="no"):
+        await in_thread(lambda: int("no"))
+
+
+async def test_cancelling_does_not_wait_for_blocking_work() -> None:
+    release = threading.Event()
+    task = asyncio.create_task(in_thread(release.wait))
+    await asyncio.sleep(0)
+    begun = time.monotonic()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert time.monotonic() - begun < 5.0
+    release.set()
+
+
+CHILD = """
+import json, sys
+print(json.dumps({"got": json.loads(sys.argv[1])}), flush=True)
+print("a word on stderr", file=sys.stderr, flush=True)
+words = sys.stdin.readline()
+print(json.dumps({"told": words.strip()}), flush=True)
+sys.exit(3 if words.strip() == "fail" else 0)
+"""
+
+
+@pytest.fixture
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Child:
+    (tmp_path / "child_of_the_test.py").write_text(CHILD)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return Child("child_of_the_test", "The child", tmp_path / "child.log")
+
+
+async def test_a_child_gets_arguments_and_words_and_its_lines_arrive(child: Child) -> None:
+    lines: list[dict[str, Any]] = []
+    await child.start({"a": 1}, lines.append)
+    child.check()
+    await child.tell("stop 5")
+    await child.finished(30.0)
+    assert lines == [{"got": {"a": 1}}, {"told": "stop 5"}]
+
+
+async def test_a_child_that_fails_is_quoted(child: Child) -> None:
+    await child.start({}, lambda _line: None)
+    await child.tell("fail")
+    with pytest.raises(ChildError, match=r"status 3[^$]*a word on stderr"):
+        await child.finished(30.0)
+    with pytest.raises(ChildError, match="ended before it was told to"):
+        child.check()
+
+
+async def test_a_child_that_does_not_end_is_given_up_and_killed(child: Child) -> None:
+    await child.start({}, lambda _line: None)
+    with pytest.raises(ChildError, match=r"did not end within 0\.2 s"):
+        await child.finished(0.2)
+    await child.kill()
+    await child.kill()
+
+
+def test_the_command_line_needs_no_client_library() -> None:
+    """The main parser imports every command's module at each start, `gateway run` included."""
+    import subprocess
+
+    code = (
+        "import sys, gateway.cli.demo; "
+        "print([m for m in ('rich', 'aiokafka', 'paho', 'jpype', 'pyarrow', 'aiohttp', 'asyncio') if m in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
