@@ -1,0 +1,476 @@
+"""docker-compose.yml and what it mounts, checked without an engine: against a compose implementation, against each
+other, and against the settings the gateway really reads."""
+
+from __future__ import annotations
+
+import base64
+import fnmatch
+import http.server
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from config.load import load, require_runnable
+from config.schema import environment_names
+from config.settings import Settings
+from config.sources import RESERVED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+BROKERS = [name for name in SERVICES if name.startswith("kafka-")]
+OURS = ["gateway", "spark"]
+
+
+def environment(service: str) -> dict[str, str]:
+    return {name: str(value) for name, value in SERVICES[service].get("environment", {}).items()}
+
+
+def published(service: str) -> list[tuple[str, int, int]]:
+    """The ports of a service as (address, port on the host, port in the container)."""
+    found = []
+    for text in SERVICES[service].get("ports", []):
+        address, host, container = text.split(":")
+        found.append((address, int(host), int(container)))
+    return found
+
+
+def mounts(service: str) -> list[tuple[str, str, str]]:
+    """The volumes of a service as (source, target, mode)."""
+    found = []
+    for text in SERVICES[service].get("volumes", []):
+        source, target, *mode = text.split(":")
+        found.append((source, target, mode[0] if mode else "rw"))
+    return found
+
+
+def image_environment() -> dict[str, str]:
+    """What the Dockerfile's ENV lines set."""
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    pairs = [pair for line in re.findall(r"^ENV (.*)$", text, re.MULTILINE) for pair in line.split()]
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def settings(service: str = "gateway") -> Settings:
+    """The settings as the container reads them: the image's environment, compose's, and the mounted file."""
+    ours = {**image_environment(), **environment(service)}
+    variables = {name: value for name, value in ours.items() if name.startswith("GATEWAY_")}
+    mounted = {target: source for source, target, _ in mounts(service)}
+    loaded = load(ROOT / mounted[variables["GATEWAY_CONFIG"]], environ=variables)
+    require_runnable(loaded)
+    assert loaded.warnings == ()
+    return loaded.settings
+
+
+def seconds(text: str) -> timedelta:
+    return timedelta(seconds=int(text.removesuffix("s")))
+
+
+# --- compose itself --------------------------------------------------------------------------------------------------
+
+
+def test_a_compose_implementation_accepts_the_file() -> None:
+    """Debian's docker-compose 1.29 knows the older schema; what it takes, newer ones do."""
+    command = shutil.which("docker-compose")
+    if command is None:
+        message = "docker-compose is not installed (Debian: apt-get install docker-compose)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    ran = subprocess.run([command, "config"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == "", "docker-compose warns"
+    resolved = yaml.safe_load(ran.stdout)
+    assert resolved["services"].keys() == SERVICES.keys()
+
+
+def test_every_mounted_file_is_there_and_read_only() -> None:
+    named = set(COMPOSE["volumes"])
+    for service in SERVICES:
+        for source, target, mode in mounts(service):
+            if source in named:
+                continue
+            assert (ROOT / source).is_file(), f"{service} mounts {source}, which is not there"
+            assert mode == "ro", f"{service} may write into {source} ({target})"
+
+
+def test_every_named_volume_is_used() -> None:
+    used = {source for service in SERVICES for source, _, _ in mounts(service)}
+    assert set(COMPOSE["volumes"]) <= used
+
+
+def test_everything_in_deploy_is_mounted_or_copied() -> None:
+    used = {source.removeprefix("./") for service in SERVICES for source, _, _ in mounts(service)}
+    used |= {"deploy/healthcheck.py"}
+    left = {
+        path.relative_to(ROOT).as_posix()
+        for path in DEPLOY.rglob("*")
+        if path.is_file() and DEPLOY / "wheelhouse" not in path.parents and "__pycache__" not in path.parts
+    }
+    assert left <= used
+
+
+def test_ports_are_published_on_loopback_alone() -> None:
+    seen: dict[int, str] = {}
+    for service in SERVICES:
+        for address, host, _ in published(service):
+            assert address == "127.0.0.1", f"{service} publishes {host} on {address}"
+            assert host not in seen, f"{service} and {seen[host]} both publish {host}"
+            seen[host] = service
+    assert {1883, 9464, 18083, 9090, 3000} <= seen.keys()
+
+
+def test_images_have_a_fixed_version() -> None:
+    for name, service in SERVICES.items():
+        image = service["image"]
+        if "build" not in service:
+            assert re.search(r":v?\d+\.\d+\.\d+$", image), f"{name} runs {image}"
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_our_containers_have_no_rights_they_do_not_need(service: str) -> None:
+    ours = SERVICES[service]
+    assert ours["read_only"] is True
+    assert ours["cap_drop"] == ["ALL"]
+    assert ours["security_opt"] == ["no-new-privileges:true"]
+    assert "user" not in ours, "the image's own user is the one without rights"
+    assert not ours.get("privileged")
+
+
+def test_services_wait_for_what_exists() -> None:
+    for name, service in SERVICES.items():
+        for other in service.get("depends_on", []):
+            assert other in SERVICES, f"{name} waits for {other}"
+            if isinstance(service["depends_on"], dict):
+                assert "healthcheck" in SERVICES[other], f"{name} waits for {other} to be healthy, which it never says"
+
+
+# --- the gateway's settings ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_every_environment_name_is_a_setting(service: str) -> None:
+    ours = {**image_environment(), **environment(service)}
+    unknown = {name for name in ours if name.startswith("GATEWAY_")} - set(environment_names(Settings)) - set(RESERVED)
+    assert not unknown
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_the_mounted_settings_load(service: str) -> None:
+    names = [route.name for route in settings(service).routes]
+    assert names == ["telemetry", "status"]
+
+
+def test_the_gateway_connects_to_what_compose_starts() -> None:
+    ours = settings()
+    assert ours.mqtt.addresses == ("mqtt://emqx:1883",)
+    assert 1883 in [container for _, _, container in published("emqx")]
+    advertised = [internal_listener(broker) for broker in BROKERS]
+    assert list(ours.kafka.bootstrap_servers) == advertised
+
+
+def test_topics_survive_a_broker_and_are_acknowledged_by_two() -> None:
+    topics = settings().kafka.topics
+    assert topics.create
+    declared = {topic.name: topic for topic in topics.declare}
+    for route in settings().routes:
+        assert route.topic in declared, f"route {route.name} writes to {route.topic}, which is not declared"
+    for copies in [topics.replication, *(topic.replication for topic in declared.values())]:
+        assert copies == len(BROKERS)
+        assert int(environment(BROKERS[0])["KAFKA_MIN_INSYNC_REPLICAS"]) == copies - 1
+
+
+def test_the_http_port_is_published_scraped_and_checked() -> None:
+    http_settings = settings().http
+    assert http_settings.host == "0.0.0.0", "Prometheus is another container"
+    assert [container for _, _, container in published("gateway")] == [http_settings.port]
+    assert f"EXPOSE {http_settings.port}\n" in (ROOT / "Dockerfile").read_text()
+    assert f"gateway:{http_settings.port}" in targets("gateway")
+    check = SERVICES["gateway"]["healthcheck"]["test"]
+    assert check[-2:] == ["/opt/gateway/healthcheck.py", "/readyz"]
+
+
+def test_a_stop_has_time_to_drain() -> None:
+    for service in OURS:
+        assert seconds(SERVICES[service]["stop_grace_period"]) > settings().shutdown_timeout
+
+
+def test_what_is_written_is_on_a_volume() -> None:
+    ours, stream = settings(), settings("spark").stream
+    assert str(ours.data_dir) in [target for source, target, _ in mounts("gateway") if source == "gateway"]
+    volume = next(target for source, target, _ in mounts("spark") if source == "spark")
+    for folder in (stream.output, stream.quarantine, stream.checkpoint):
+        assert folder.is_relative_to(volume), f"Spark writes to {folder}, which is in no volume"
+
+
+def test_spark_reads_a_topic_the_gateway_writes() -> None:
+    ours = settings("spark")
+    assert set(ours.stream.topics) <= {route.topic for route in ours.routes}
+
+
+def test_spark_may_load_the_native_libraries_it_unpacks() -> None:
+    """A tmpfs is mounted noexec unless told; zstd and snappy are unpacked into the temporary folder and loaded."""
+    [temporary] = [text for text in SERVICES["spark"]["tmpfs"] if text.startswith("/tmp:")]
+    assert "exec" in temporary.partition(":")[2].split(",")
+
+
+# --- Kafka -----------------------------------------------------------------------------------------------------------
+
+
+def listeners(broker: str, name: str) -> dict[str, str]:
+    """``KAFKA_LISTENERS`` or ``KAFKA_ADVERTISED_LISTENERS`` as listener name to ``host:port``."""
+    return dict(text.split("://") for text in environment(broker)[name].split(","))
+
+
+def internal_listener(broker: str) -> str:
+    return listeners(broker, "KAFKA_ADVERTISED_LISTENERS")["INTERNAL"]
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_broker_advertises_names_its_clients_can_reach(broker: str) -> None:
+    listening = listeners(broker, "KAFKA_LISTENERS")
+    advertised = listeners(broker, "KAFKA_ADVERTISED_LISTENERS")
+    assert set(listening) == {"INTERNAL", "EXTERNAL", "CONTROLLER"}
+    assert set(advertised) == {"INTERNAL", "EXTERNAL"}, "the controller listener must not be advertised"
+    assert advertised["INTERNAL"] == f"{broker}{listening['INTERNAL']}"
+    assert SERVICES[broker]["hostname"] == broker
+    [(_, host, container)] = published(broker)
+    assert advertised["EXTERNAL"] == f"localhost:{host}"
+    assert listening["EXTERNAL"] == f":{container}"
+    protocols = environment(broker)["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"]
+    assert {text.partition(":")[0] for text in protocols.split(",")} == set(listening)
+
+
+def test_the_brokers_are_one_cluster() -> None:
+    nodes = {broker: environment(broker)["KAFKA_NODE_ID"] for broker in BROKERS}
+    assert len(set(nodes.values())) == len(BROKERS) == 3
+    voters = ",".join(
+        f"{nodes[broker]}@{broker}{listeners(broker, 'KAFKA_LISTENERS')['CONTROLLER']}" for broker in BROKERS
+    )
+    for broker in BROKERS:
+        assert environment(broker)["KAFKA_CONTROLLER_QUORUM_VOTERS"] == voters
+        [(source, target, _)] = mounts(broker)
+        assert (source, target) == (broker, environment(broker)["KAFKA_LOG_DIRS"])
+
+
+def test_the_cluster_id_is_one_that_kafka_takes() -> None:
+    """A random id is 16 bytes in 22 characters; Kafka refuses to format its storage with anything else."""
+    cluster = environment(BROKERS[0])["CLUSTER_ID"]
+    raw = base64.urlsafe_b64decode(cluster + "==")
+    assert len(raw) == 16
+    assert base64.urlsafe_b64encode(raw).decode().rstrip("=") == cluster
+
+
+def test_one_broker_may_fail_and_a_silent_one_is_noticed_in_seconds() -> None:
+    for broker in BROKERS:
+        ours = environment(broker)
+        assert ours["KAFKA_DEFAULT_REPLICATION_FACTOR"] == "3"
+        assert ours["KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR"] == "3"
+        assert ours["KAFKA_MIN_INSYNC_REPLICAS"] == "2"
+        assert ours["KAFKA_BROKER_SESSION_TIMEOUT_MS"] == "3000"
+        assert int(ours["KAFKA_BROKER_HEARTBEAT_INTERVAL_MS"]) * 4 <= 3000
+        assert ours["KAFKA_AUTO_CREATE_TOPICS_ENABLE"] == "false"
+
+
+# --- EMQX ------------------------------------------------------------------------------------------------------------
+
+
+def hocon(text: str) -> dict[str, str]:
+    """The values of a HOCON file by dotted path. Takes the plain part of the language we use: sections in braces and
+    one ``key = value`` a line; anything else fails, as it should be said more plainly."""
+    values: dict[str, str] = {}
+    path: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.partition("##")[0].strip()
+        if not bare:
+            continue
+        if opened := re.fullmatch(r"([a-z_]+) \{", bare):
+            path.append(opened[1])
+        elif bare == "}":
+            assert path, f"line {number} closes nothing"
+            path.pop()
+        else:
+            assigned = re.fullmatch(r'([a-z_]+) = (?:"([^"]*)"|([A-Za-z0-9_.]+))', bare)
+            assert assigned, f"line {number} is no plain assignment: {bare}"
+            name = ".".join([*path, assigned[1]])
+            assert name not in values, f"line {number} sets {name} again"
+            values[name] = assigned[2] if assigned[2] is not None else assigned[3]
+    assert not path, f"{'.'.join(path)} is not closed"
+    return values
+
+
+def size(text: str) -> int:
+    number, unit = re.fullmatch(r"(\d+)(KB|MB|GB)", text).groups()  # type: ignore[union-attr]
+    return int(number) * 1024 ** {"KB": 1, "MB": 2, "GB": 3}[unit]
+
+
+EMQX = hocon((DEPLOY / "emqx" / "emqx.conf").read_text())
+# Names of EMQX 5.8's schema that are used here. A misspelt one would stop EMQX at its start.
+EMQX_NAMES = {
+    "node.data_dir",
+    "cluster.name",
+    "cluster.discovery_strategy",
+    "mqtt.max_inflight",
+    "mqtt.max_mqueue_len",
+    "mqtt.shared_subscription_strategy",
+    "mqtt.session_expiry_interval",
+    "force_shutdown.max_heap_size",
+    "force_shutdown.max_mailbox_size",
+    "dashboard.listeners.http.bind",
+    "prometheus.enable_basic_auth",
+}
+
+
+def test_emqx_is_configured_with_names_it_knows() -> None:
+    assert set(EMQX) <= EMQX_NAMES
+
+
+def test_emqx_lets_a_session_have_the_window_the_gateway_asks_for() -> None:
+    assert int(EMQX["mqtt.max_inflight"]) >= settings().mqtt.receive_maximum
+
+
+def test_emqx_keeps_a_devices_order() -> None:
+    """Only two of its strategies do, and `shared` relies on it."""
+    assert settings().mqtt.distribution == "shared"
+    assert EMQX["mqtt.shared_subscription_strategy"] in {"hash_clientid", "hash_topic"}
+
+
+def test_emqx_holds_what_arrives_while_the_gateway_restarts() -> None:
+    per_session = 4000  # messages a second, four times what its makers recommend
+    away = settings().shutdown_timeout.total_seconds()
+    assert int(EMQX["mqtt.max_mqueue_len"]) >= per_session * away
+
+
+def test_emqx_does_not_kill_the_session_whose_queue_is_full() -> None:
+    """The queue lies in the connection's own heap, and a process that outgrows the limit is killed with its queue."""
+    assert size(EMQX["force_shutdown.max_heap_size"]) >= int(EMQX["mqtt.max_mqueue_len"]) * 2048
+
+
+def test_emqx_keeps_what_it_stores_under_a_name_that_stays() -> None:
+    node = environment("emqx")["EMQX_NODE_NAME"]
+    name = node.partition("@")[2]
+    assert SERVICES["emqx"]["hostname"] == name
+    assert name in SERVICES["emqx"]["networks"]["default"]["aliases"]
+    assert ("emqx", f"/opt/emqx/{EMQX['node.data_dir']}", "rw") in mounts("emqx")
+
+
+# --- Prometheus and Grafana ------------------------------------------------------------------------------------------
+
+
+PROMETHEUS = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+
+
+def targets(job: str) -> list[str]:
+    [found] = [one for one in PROMETHEUS["scrape_configs"] if one["job_name"] == job]
+    return [target for group in found["static_configs"] for target in group["targets"]]
+
+
+def test_prometheus_scrapes_emqx_inside_the_network() -> None:
+    [emqx] = [one for one in PROMETHEUS["scrape_configs"] if one["job_name"] == "emqx"]
+    assert emqx["metrics_path"] == "/api/v5/prometheus/stats"
+    assert targets("emqx") == [f"emqx:{EMQX['dashboard.listeners.http.bind']}"]
+    assert EMQX["prometheus.enable_basic_auth"] == "false", "the scrape has no credentials"
+    assert ("127.0.0.1", 18083, int(EMQX["dashboard.listeners.http.bind"])) in published("emqx")
+
+
+def test_prometheus_scrapes_services_that_exist() -> None:
+    for job in PROMETHEUS["scrape_configs"]:
+        for target in targets(job["job_name"]):
+            host = target.partition(":")[0]
+            assert host in SERVICES or host == "localhost", f"{job['job_name']} scrapes {target}"
+
+
+def test_grafana_finds_prometheus() -> None:
+    [source] = yaml.safe_load((DEPLOY / "grafana" / "datasources" / "prometheus.yml").read_text())["datasources"]
+    [(_, _, port)] = published("prometheus")
+    assert (source["type"], source["url"], source["isDefault"]) == ("prometheus", f"http://prometheus:{port}", True)
+
+
+# --- the image -------------------------------------------------------------------------------------------------------
+
+
+def test_compose_builds_stages_that_exist() -> None:
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    for service in OURS:
+        assert SERVICES[service]["build"]["target"] in stages
+
+
+def test_everything_copied_into_the_image_exists_and_is_sent_to_the_build() -> None:
+    ignore = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    assert ignore[0] == "*", "what is not named must not be sent: secrets and gigabytes lie in a checkout"
+    sent = [pattern[1:] for pattern in ignore if pattern.startswith("!")]
+    lines = re.findall(r"^COPY (?!--from)(.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    sources = [source.rstrip("/") for line in lines for source in line.split()[:-1]]
+    assert sources
+    for source in sources:
+        assert (ROOT / source).exists(), f"the Dockerfile copies {source}, which is not there"
+        assert any(fnmatch.fnmatch(source, pattern) for pattern in sent), f".dockerignore leaves out {source}"
+
+
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/healthz" else 503)
+        self.end_headers()
+        self.wfile.write(b"kafka: no leader\nmore")
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing: the test's own failure does."""
+
+
+@pytest.fixture
+def health_port() -> Iterator[int]:
+    with http.server.HTTPServer(("127.0.0.1", 0), Health) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def healthcheck() -> Any:
+    spec = importlib.util.spec_from_file_location("deploy_healthcheck", DEPLOY / "healthcheck.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_health_check_asks_where_the_gateway_listens(healthcheck: Any, tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text('[http]\nhost = "0.0.0.0"\nport = 1234\n')
+    named = {"GATEWAY_CONFIG": str(file)}
+    assert healthcheck.address(named) == ("127.0.0.1", 1234)
+    assert healthcheck.address({**named, "GATEWAY_HTTP__PORT": "99"}) == ("127.0.0.1", 99)
+    assert healthcheck.address({**named, "GATEWAY_HTTP__HOST": "::"}) == ("::1", 1234)
+    default = Settings().http
+    assert healthcheck.address({"GATEWAY_CONFIG": str(tmp_path / "none")}) == (default.host, default.port)
+
+
+def test_the_health_check_tells_healthy_from_not(
+    healthcheck: Any, health_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environ = {"GATEWAY_HTTP__PORT": str(health_port)}
+    assert healthcheck.main(["/healthz"], environ) == 0
+    capsys.readouterr()
+    assert healthcheck.main(["/readyz"], environ) == 1
+    assert capsys.readouterr().out == "503 kafka: no leader\n"
+
+
+def test_the_health_check_fails_when_nothing_answers(healthcheck: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert healthcheck.main([], {"GATEWAY_HTTP__PORT": "1"}) == 1
+    assert capsys.readouterr().out.startswith("/healthz: ")
