@@ -23,6 +23,7 @@ from bridge.errors import (
     RetriableError,
     UnreachableError,
 )
+from bridge.wire import DeadLetterReason
 from gateway.instruments import MetricSet, counter, gauge, histogram
 
 if TYPE_CHECKING:
@@ -58,8 +59,10 @@ DISCONNECTS: Final = (
     "protocol",  # one side broke MQTT's rules
     "other",
 )
-FILTERED: Final = ("no_route", "status")  # what no filter of a route covers; the gateways' own status messages
-DEAD_LETTERS: Final = ("too_large", "invalid", "topic_refused", "decode")
+FILTERED: Final = (  # route, reason; the route is empty where none took the message
+    ("", "no_route"),
+    ("", "status"),  # the gateways' own status messages
+)
 
 _SEND_FAILURES: Final[tuple[tuple[type[Exception], str, str], ...]] = (  # the most specific class first
     (LeaderMissingError, "leader_missing", "true"),
@@ -170,11 +173,11 @@ class Metrics(MetricSet):
     )
     messages_filtered = counter(
         "gateway_messages_filtered_total",
-        "Messages dropped on purpose, by reason; the gateway never drops one for want of room.",
-        "routes (no_route)",
+        "Messages dropped on purpose, by reason; none is dropped for want of room. route is empty where none fits.",
+        "routes[].filters (no_route)",
         unit="messages",
         labels=("route", "reason"),
-        fixed=tuple((reason,) for reason in FILTERED),
+        fixed=FILTERED,
     )
     kafka_records_sent = counter(
         "gateway_kafka_records_sent_total",
@@ -212,10 +215,10 @@ class Metrics(MetricSet):
     dlq_records = counter(
         "gateway_dlq_records_total",
         "Records written to the dead-letter topic, by reason.",
-        "kafka.max_record_bytes (too_large), routes[].allowed_topics (topic_refused), dead_letter.max_per_second",
+        "kafka.max_record_bytes (too_large), routes[].allowed_topics (invalid_topic), routes[].max_topics",
         unit="records",
         labels=("reason",),
-        fixed=tuple((reason,) for reason in DEAD_LETTERS),
+        fixed=tuple((reason.value,) for reason in DeadLetterReason),
     )
     kafka_produce_seconds = histogram(
         "gateway_kafka_produce_seconds",

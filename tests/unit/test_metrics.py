@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import random
 import re
@@ -116,7 +117,8 @@ def test_every_series_known_from_the_settings_exists_at_zero_from_the_start() ->
         ("gateway_mqtt_connected", {"session": "1"}),
         ("gateway_mqtt_messages_received_total", {"route": "by-site", "qos": "2"}),
         ("gateway_mqtt_disconnects_total", {"reason": "keepalive"}),
-        ("gateway_messages_filtered_total", {"route": "telemetry", "reason": "no_route"}),
+        ("gateway_messages_filtered_total", {"route": "", "reason": "no_route"}),
+        ("gateway_dlq_records_total", {"reason": "topic_limit"}),
         ("gateway_kafka_records_sent_total", {"topic": "telemetry"}),
         ("gateway_kafka_records_sent_total", {"topic": "gateway-dead-letters"}),
         ("gateway_kafka_send_failures_total", {"topic": "telemetry", "reason": "refused", "retriable": "false"}),
@@ -236,6 +238,34 @@ def test_the_ledger_and_the_lifecycle_are_shown() -> None:
 def test_a_failed_batch_gets_the_labels_of_the_most_specific_error(error: Exception, labels: tuple[str, str]) -> None:
     assert send_failure_labels(error) == labels
     assert labels in Metrics.kafka_send_failures.fixed, "its series would not exist from the start"
+
+
+def literals_of_calls(folder: str, functions: set[str], place: int) -> set[str]:
+    """Constant strings given as argument ``place`` to any of ``functions`` in the modules of a folder."""
+    found = set()
+    for path in (Path(__file__).parents[2] / folder).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or len(node.args) <= place:
+                continue
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            argument = node.args[place]
+            if name in functions and isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                found.add(argument.value)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("functions", "place", "definition"),
+    [
+        ({"ConnectError", "MqttRefusedError"}, 1, Metrics.mqtt_connect_failures),
+        ({"_end"}, 0, Metrics.mqtt_disconnects),
+    ],
+    ids=["connect failures", "disconnects"],
+)
+def test_reasons_the_sessions_give_are_in_the_table(functions: set[str], place: int, definition: object) -> None:
+    used = literals_of_calls("gateway/mqtt", functions, place)
+    assert used, "the calls this test reads have changed their names"
+    assert used <= {reason for (reason,) in definition.fixed}, "their series would not exist from the start"
 
 
 # ---- histograms ----
