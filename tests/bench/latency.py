@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.bench.payloads import sent_ns_of, seq_of
-from tests.bench.records import PARTITIONS
+from tests.bench.records import PARTITIONS, QUIET
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -43,6 +43,7 @@ def measure(pipe: Connection, bootstrap: str, topic: str, count: int, skip: int,
     """
     consumer = Consumer(
         {
+            **QUIET,
             "bootstrap.servers": bootstrap,
             "group.id": f"{topic}-latency",
             "enable.auto.commit": False,

@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from gateway.embedded.jars import locked_jars
+
 _LIBRARIES: Final = ("paho-mqtt", "aiokafka", "cramjam", "confluent-kafka", "prometheus-client", "pydantic")
 _REFERENCE_ROUNDS: Final = 200
 
@@ -44,7 +46,7 @@ def describe() -> Machine:
         memory_mib=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
         kernel=platform.release(),
         python=f"{platform.python_implementation()} {platform.python_version()}",
-        versions={**_libraries(), "mosquitto": _mosquitto()},
+        versions={**_libraries(), "mosquitto": _mosquitto(), "embedded Kafka": _kafka()},
         load_average=os.getloadavg(),
         reference_ns=round(reference_ns(), 1),
     )
@@ -70,6 +72,10 @@ def _cpu_model() -> str:
 
 def _libraries() -> dict[str, str]:
     return {name: metadata.version(name) for name in _LIBRARIES}
+
+
+def _kafka() -> str:
+    return next(jar.version for jar in locked_jars("kafka") if jar.name.startswith("kafka_"))
 
 
 def _mosquitto() -> str:

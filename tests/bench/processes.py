@@ -21,6 +21,7 @@ _SPAWN: Final = multiprocessing.get_context("spawn")  # a fork would copy the ha
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG: Final = 1
 _STOP_S: Final = 5.0
+_LOOK_S: Final = 0.25
 
 T = TypeVar("T")
 
@@ -65,12 +66,15 @@ class Helper:
         except BrokenPipeError:
             raise BenchError(f"{self._name} has ended; {self._last_words()}") from None
 
-    def receive(self, expected: type[T], timeout_s: float) -> T:
-        """The helper's next message of this type. Blocks at most ``timeout_s``; raises BenchError when it fails,
-        ends or is late.
+    def receive(self, expected: type[T], timeout_s: float, alive: Callable[[], None] = lambda: None) -> T:
+        """The helper's next message of this type. Blocks at most ``timeout_s``; raises BenchError when it fails, ends
+        or is late. ``alive`` is called now and then and may raise, so that nobody waits for what has died.
         """
-        if not self._pipe.poll(timeout_s):
-            raise BenchError(f"{self._name} sent no {expected.__name__} within {timeout_s:g} s")
+        deadline = time.monotonic() + timeout_s
+        while not self._pipe.poll(min(_LOOK_S, timeout_s)):
+            alive()
+            if time.monotonic() > deadline:
+                raise BenchError(f"{self._name} sent no {expected.__name__} within {timeout_s:g} s")
         try:
             message: Any = self._pipe.recv()
         except EOFError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Account", "Kafka"]
+__all__ = ["PARTITIONS", "QUIET", "Account", "Kafka"]
 
 import time
 import uuid
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 PARTITIONS: Final = 12
 _TIMEOUT_S: Final = 30.0
 _WARM_UP_RECORDS: Final = 90_000  # below librdkafka's queue of 100,000: produce() never has to wait
-_CONSUMER: Final = {"enable.auto.commit": False, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 50}
+QUIET: Final = {"log_level": 0}  # what fails comes as an exception; librdkafka need not write to stderr as well
+_CONSUMER: Final = {**QUIET, "enable.auto.commit": False, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 50}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Kafka:
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap: Final = bootstrap
-        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
 
     def create_topic(self) -> str:
         """A new empty topic with 12 partitions; its name."""
@@ -66,7 +67,7 @@ class Kafka:
     def warm_up(self) -> None:
         """Some seconds of writing, so that the first row does not measure a broker that is still being compiled."""
         topic = self.create_topic()
-        producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True, "linger.ms": 20})
+        producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True, "linger.ms": 20, **QUIET})
         value = payload(0, template(0))
         for number in range(_WARM_UP_RECORDS):
             producer.produce(topic, value, partition=number % PARTITIONS)

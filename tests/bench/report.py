@@ -54,7 +54,7 @@ def _cell(result: Result, figure: Figure) -> str:
 
 def _verdict(result: Result) -> str:
     if result.failures:
-        return f"FAILED: {result.failures[0]}"
+        return "FAILED, see above"
     judged = [
         f"{label} {target} {'met' if result.met(target) else 'MISSED'}"
         for target in result.row.targets

@@ -6,6 +6,7 @@ __all__ = ["Baseline", "Gateway", "Launcher", "Place", "Subject", "parse_metrics
 
 import http.client
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -89,7 +90,7 @@ class Subject:
             raise BenchError(f"the process ended by itself with status {status}; its log ends {self._log_end()}")
 
     def stop(self) -> None:
-        """SIGTERM and its end. Raises BenchError when it does not end in time, or with another status than 0."""
+        """SIGTERM and its end. Raises BenchError when it does not end in time, or in any way but a clean one."""
         self.check_alive()
         self._process.terminate()
         try:
@@ -99,7 +100,7 @@ class Subject:
             raise BenchError(
                 f"the process did not end within {_STOP_S:g} s of SIGTERM; its log ends {self._log_end()}"
             ) from None
-        if status:
+        if status not in (0, -signal.SIGTERM):  # a clean stop may end by the signal itself, as shells expect
             raise BenchError(f"the process ended with status {status} after SIGTERM; its log ends {self._log_end()}")
 
     def kill(self) -> None:

@@ -28,12 +28,12 @@ def replayed(site: Site, launcher: Launcher, plan: replay.ReplayPlan) -> Measure
     with site.room() as (topic, directory), Helper(replay.serve, plan) as broker:
         port = broker.receive(replay.Listening, _BUILD_S).port
         with running(launcher.start(site.place(port, topic, directory))) as subject:
-            subscribed = broker.receive(replay.Subscribed, _CONNECT_S)
+            subscribed = broker.receive(replay.Subscribed, _CONNECT_S, subject.check_alive)
             subject.wait_ready()
             subject.wait_idle()
             clock = SpanClock(subject.pid)
             broker.send(replay.Go(subject.pid, _PLAY_S))
-            outcome = broker.receive(replay.Outcome, _PLAY_S + 10)
+            outcome = broker.receive(replay.Outcome, _PLAY_S + 10, subject.check_alive)
             span = outcome.span
             if not plan.qos:  # nothing is acknowledged: the end is when Kafka has every record
                 site.kafka.wait_for_records(topic, plan.messages, _KAFKA_S)
