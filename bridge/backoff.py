@@ -19,7 +19,16 @@ class Backoff:
     not hammer the broker.
     """
 
-    __slots__ = ("_attempts", "_initial_ns", "_jitter", "_middle_max_ns", "_random", "_stable_after_ns", "_started_ns")
+    __slots__ = (
+        "_attempts",
+        "_doublings_max",
+        "_initial_ns",
+        "_jitter",
+        "_middle_max_ns",
+        "_random",
+        "_stable_after_ns",
+        "_started_ns",
+    )
 
     def __init__(
         self,
@@ -38,6 +47,7 @@ class Backoff:
             raise ValueError(f"a backoff's jitter is a share from 0 to below 1, not {jitter}")
         self._initial_ns = initial_ns
         self._middle_max_ns = int(max_ns / (1 + jitter))
+        self._doublings_max = (max_ns // initial_ns).bit_length()
         self._jitter = jitter
         self._stable_after_ns = stable_after_ns
         self._random = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
@@ -58,8 +68,8 @@ class Backoff:
         if self._started_ns is not None and now_ns - self._started_ns >= self._stable_after_ns:
             self._attempts = 0
         self._started_ns = None
-        # Thirty doublings are beyond any cap in use; the shift must not grow for as long as a broker is away.
-        middle_ns = min(self._initial_ns << min(self._attempts, 30), self._middle_max_ns)
+        # The shift is bounded, or the number would grow for as long as a broker is away.
+        middle_ns = min(self._initial_ns << min(self._attempts, self._doublings_max), self._middle_max_ns)
         self._attempts += 1
         return max(1, int(middle_ns * self._random.uniform(1 - self._jitter, 1 + self._jitter)))
 

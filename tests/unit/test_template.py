@@ -91,8 +91,8 @@ def test_a_number_of_the_payload_is_taken_as_it_is_written(payload: bytes, expec
 @pytest.mark.parametrize(
     "text",
     ["${topic[2]}", "${topic[4]}", "${topic[-5]}", "${topic[99999]}", "${property.other}", "${property.empty}",
-     "${payload.none}", "${payload.void}", "${payload.obj}", "${payload.list}", "${payload.list.2}", "${payload.list.x}",
-     "${payload.list.-1}", "${payload.id.x}", "${payload.nope.x}", "x-${payload.nope}"],
+     "${payload.none}", "${payload.void}", "${payload.obj}", "${payload.list}", "${payload.list.2}",
+     "${payload.list.x}", "${payload.list.-1}", "${payload.id.x}", "${payload.nope.x}", "x-${payload.nope}"],
 )  # fmt: skip
 def test_absent_or_empty_is_missing_and_the_error_names_the_placeholder(text: str) -> None:
     with pytest.raises(MissingValue) as caught:
