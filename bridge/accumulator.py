@@ -26,10 +26,10 @@ SMALL_BATCH_BYTES = 1024  # below this zstd costs 10 µs a batch and saves next 
 
 
 class Owner(Protocol):
-    """Who is owed acknowledgements: an MQTT session."""
+    """Who is owed acknowledgements: an MQTT connection."""
 
-    def release(self, connection: int, ids: list[bytes], ids2: list[bytes]) -> None:
-        """Acknowledge packet ids of QoS 1 and QoS 2, if that connection still stands. May not raise."""
+    def release(self, ids: list[bytes], ids2: list[bytes]) -> None:
+        """Acknowledge packet ids of QoS 1 and QoS 2, if the connection still stands. May not raise."""
 
 
 class Span:
@@ -45,7 +45,7 @@ class Span:
         self.filtered = 0  # messages dropped on purpose
         self.returned = 0  # messages whose connection ended first: the broker will send them again
         self.opened_ns = 0  # receive time of the first message; 0 while empty
-        self.owed: list[tuple[Owner, int, list[bytes], list[bytes]]] = []
+        self.owed: list[tuple[Owner, list[bytes], list[bytes]]] = []
 
 
 class Batch:
@@ -355,13 +355,12 @@ class Accumulator:
             count += span.stored + span.dead + span.filtered - span.returned
         return count
 
-    def returned(self, owner: Owner, connection: int) -> int:
-        """Note that a connection ended: what it is still owed goes back to the broker. Returns the number of
-        messages."""
+    def returned(self, owner: Owner) -> int:
+        """Note that a connection ended: what it is still owed goes back to the broker. Returns the number of messages."""
         total = 0
         for span in self._live_spans():
-            for who, which, ids, ids2 in span.owed:
-                if who is owner and which == connection:
+            for who, ids, ids2 in span.owed:
+                if who is owner:
                     span.returned += len(ids) + len(ids2)
                     total += len(ids) + len(ids2)
         return total

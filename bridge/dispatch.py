@@ -19,8 +19,9 @@ import structlog
 from bridge import wire
 from bridge.errors import BridgeError, RefusedError, RetriableError
 from bridge.partitioner import partition_for
-from bridge.routing import RouteError, TopicPlan, property_headers
-from bridge.template import MessageView, Properties
+from bridge.headers import property_headers
+from bridge.message import MessageView, Properties
+from bridge.routing import RouteError, TopicPlan
 from bridge.wire import DeadLetterReason
 
 if TYPE_CHECKING:

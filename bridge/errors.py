@@ -24,7 +24,12 @@ __all__ = [
     "UnreachableError",
 ]
 
+from typing import TYPE_CHECKING
+
 from config.errors import ExitStatus, GatewayError
+
+if TYPE_CHECKING:
+    from bridge.wire import DeadLetterReason
 
 
 class BridgeError(GatewayError):
@@ -47,6 +52,10 @@ class UnreachableError(RetriableError):
 
 class PoisonedError(BridgeError):
     """Kafka will never take a record of this batch: too large, or invalid. Splitting finds which one."""
+
+    def __init__(self, sentence: str, reason: DeadLetterReason) -> None:
+        super().__init__(sentence)
+        self.reason = reason
 
 
 class IncarnationError(BridgeError):

@@ -41,6 +41,7 @@ from bridge.errors import (
 )
 from bridge.ports import StoredRecord
 from bridge.tls import tls_context
+from bridge.wire import DeadLetterReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -142,7 +143,8 @@ class KafkaProducer:
 
     def create_batch(self, *, compressed: bool) -> BatchBuilder:
         if compressed:
-            return self._live().create_batch()  # type: ignore[no-any-return]
+            batch: BatchBuilder = self._live().create_batch()
+            return batch
         return KafkaBatchBuilder(self._settings.batch_bytes, 0)
 
     def send(self, topic: str, partition: int, batch: BatchBuilder) -> asyncio.Future[object]:
@@ -218,7 +220,9 @@ def translate(error: BaseException) -> BridgeError:
             f"Kafka refused us: {error or type(error).__name__}. Check kafka.sasl and the ACLs: Write and Describe on the topics."
         )
     if getattr(error, "errno", None) in _POISONED:
-        return PoisonedError(f"Kafka will not take it: {type(error).__name__} ({error}).")
+        too_large = isinstance(error, kafka_errors.MessageSizeTooLargeError | kafka_errors.RecordListTooLargeError)
+        reason = DeadLetterReason.TOO_LARGE if too_large else DeadLetterReason.INVALID_RECORD
+        return PoisonedError(f"Kafka will not take it: {type(error).__name__} ({error}).", reason)
     if isinstance(error, kafka_errors.NotLeaderForPartitionError | kafka_errors.LeaderNotAvailableError):
         # It expired inside the producer while its partition had no leader, and its sequence numbers went with it.
         return IncarnationError(f"{type(error).__name__}: the partition had no leader for kafka.request_timeout.")
@@ -313,13 +317,13 @@ class Topics:
         finally:
             await admin.close()
         for name, code, *text in response.topic_errors:
-            error = kafka_errors.for_code(code)
-            if error in (kafka_errors.NoError, kafka_errors.TopicAlreadyExistsError):
-                if error is kafka_errors.NoError:
-                    log.info("topic_created", topic=name)
+            kind = kafka_errors.for_code(code)
+            if kind is kafka_errors.NoError:
+                log.info("topic_created", topic=name)
+            if kind in {kafka_errors.NoError, kafka_errors.TopicAlreadyExistsError}:
                 continue
-            reason = (text[0] if text and text[0] else None) or error.__name__
-            if issubclass(error, _REFUSED):
+            reason = (text[0] if text and text[0] else None) or kind.__name__
+            if issubclass(kind, _REFUSED):
                 raise RefusedError(
                     f"Kafka does not let us create topic {name}: {reason}. Create it by hand or allow Create on it."
                 )

@@ -268,7 +268,7 @@ class Sender:
                 self._accumulator.buffered_bytes -= batch.size
                 return
             if not slot.dead_letter:
-                self._dead_letters.take(batch, records[0], error)
+                self._dead_letters.take(batch, records[0], error.reason, error)
                 self._accumulator.buffered_bytes -= batch.size
                 return
             log.error("dead_letter_refused", topic=queue.topic, error=str(error))

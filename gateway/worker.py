@@ -6,6 +6,7 @@ __all__ = ["Worker", "run_worker"]
 
 import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -25,7 +26,7 @@ from gateway.lifecycle import Lifecycle, Service, State, StopRequest
 from gateway.metrics import Metrics, send_failure_labels
 from gateway.mqtt.flow import Flow
 from gateway.mqtt.properties import parse_properties
-from gateway.mqtt.session import Session, SessionPlan
+from gateway.mqtt.session import DataPath, Session, SessionPlan
 from gateway.readiness import ReadinessSnapshot, SessionView, TopicView
 from gateway.signals import StopSignals
 
@@ -77,6 +78,7 @@ class Worker:
             parse_properties=parse_properties, filtered=self._count_filtered, max_record_bytes=settings.kafka.max_record_bytes,
             cache_entries=flow.route_cache_entries, property_entries=flow.property_cache_entries, pump=self.sender.pump,
         )  # fmt: skip
+        self._path = DataPath(self.flow, self.accumulator, self.dispatcher, self.ledger, self.metrics)
         self.sessions = [self._make_session(number) for number in range(settings.mqtt.sessions)]
         lifecycle = Lifecycle()
         self.http = HttpServer(
@@ -105,17 +107,7 @@ class Worker:
         announces = mqtt.status.enabled and settings.worker == 0 and number == 0
         topic = mqtt.status.topic.replace("${instance}", settings.instance) if announces else None
         plan = SessionPlan(number, client_id, subscriptions, topic)
-        return Session(
-            plan,
-            settings,
-            self.flow,
-            self.accumulator,
-            self.dispatcher,
-            self.metrics,
-            self._count_returned,
-            lambda: self._stop.verb,
-            self._fatal,
-        )
+        return Session(plan, settings, self._path, lambda: self._stop.verb, self._fatal)
 
     # --- topics (bridge.dispatch.TopicLocator)
     # -------------------------------------------------------------------------------------
@@ -202,9 +194,6 @@ class Worker:
     def _count_filtered(self, route: str, reason: str) -> None:
         self.metrics.messages_filtered.child(route, reason).value += 1
 
-    def _count_returned(self, count: int) -> None:
-        self.ledger.returned += count
-
     def _watch_metrics(self) -> None:
         metrics, accumulator = self.metrics, self.accumulator
         metrics.watch_ledger(self.ledger)
@@ -212,11 +201,13 @@ class Worker:
         metrics.buffer_bytes.watch(lambda: accumulator.buffered_bytes)
         metrics.oldest_unacked_age.watch(lambda: (self._oldest_age_ns() or 0) / 1e9)
         metrics.mqtt_messages_received.watch_rows(self._received_rows)
+        metrics.mqtt_acks.watch(lambda: sum(session.acknowledged for session in self.sessions))
+        metrics.mqtt_received_bytes.watch(lambda: sum(session.received_bytes for session in self.sessions))
         metrics.mqtt_redelivered.watch(lambda: sum(session.redelivered for session in self.sessions))
         for session in self.sessions:
             number = str(session.plan.number)
-            metrics.mqtt_connected.watch(lambda session=session: int(session.subscribed), number)
-            metrics.mqtt_unacked.watch(lambda session=session: session.unacked, number)
+            metrics.mqtt_connected.watch(partial(_subscribed, session), number)
+            metrics.mqtt_unacked.watch(partial(_unacked, session), number)
 
     def _received_rows(self) -> dict[tuple[str, ...], float]:
         rows: dict[tuple[str, ...], float] = {}
@@ -284,6 +275,14 @@ async def run_worker(settings: Settings) -> tuple[StopReport, StopSignals]:
     left = worker.ledger.snapshot()
     log.info("worker_stopped", ledger=str(left), clean=report.clean)
     return report, signals
+
+
+def _subscribed(session: Session) -> int:
+    return int(session.subscribed)
+
+
+def _unacked(session: Session) -> int:
+    return session.unacked
 
 
 def _ns(length: timedelta) -> int:

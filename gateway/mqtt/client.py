@@ -1,58 +1,241 @@
-"""paho's client, with our stream in place of its socket, and what its refusals mean in words."""
+"""paho's client with our stream in place of its socket: CONNECT and SUBSCRIBE, and what the broker answers to them."""
 
 from __future__ import annotations
 
-__all__ = ["PahoClient", "connect_in_thread", "refusal_words"]
+__all__ = ["Handshake", "PahoClient"]
 
 import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
 import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from gateway.mqtt.errors import MqttError
+from bridge.tls import tls_context
+from gateway.mqtt import reasons
+from gateway.mqtt.errors import ConnectError, MqttError, MqttRefusedError
 from gateway.mqtt.stream import PacketStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from paho.mqtt.reasoncodes import ReasonCode
+
+    from bridge.filters import Subscription
+    from config.addresses import MqttAddress
+    from config.settings import MqttSettings
 
 
 class PahoClient(paho.Client):
     """One connection's client: made anew for each, so that nothing of the last one is left in it."""
 
-    def __init__(self, *args: Any, want_write: Callable[[], None], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._want_write_callback = want_write
-        self.stream: PacketStream | None = None
+    stream: PacketStream | None = None
 
     def _create_socket(self) -> Any:
         try:
             create = super()._create_socket
         except AttributeError:
             raise MqttError(
-                f"paho-mqtt {paho.__package__} has no Client._create_socket any more; install the version requirements name (2.2)."
+                "This paho-mqtt has no Client._create_socket, on which the bulk path rests; install paho-mqtt 2.2."
             ) from None
-        self.stream = PacketStream(create(), self._want_write_callback)
+        self.stream = PacketStream(create())
         return self.stream
 
 
-async def connect_in_thread(connect: Callable[[], object]) -> None:
-    """Run paho's blocking connect beside the event loop. A daemon thread: a process that ends does not wait for a
-    silent host."""
+class Handshake:
+    """Makes one connection and its subscriptions. ``client`` is connected and subscribed when both awaits have returned.
+
+    ``will`` is topic and payload of the retained last will. ``window`` is afterwards how many messages the broker will
+    send without an acknowledgement, as far as it says; ``session_present`` whether it still had the session.
+    """
+
+    def __init__(
+        self, settings: MqttSettings, address: MqttAddress, client_id: str, will: tuple[str, bytes] | None
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._settings = settings
+        self._address = address
+        self._client_id = client_id
+        self._v5 = settings.protocol == "5"
+        self._connected: asyncio.Future[None] = loop.create_future()
+        self._granted: asyncio.Future[None] = loop.create_future()
+        self._subscriptions: Sequence[Subscription] = ()
+        self._packet_id: int | None = None
+        self.window = settings.receive_maximum
+        self.session_present = False
+        self.client = self._make_client(will)
+
+    async def connect(self) -> None:
+        """Open the connection and send CONNECT: paho blocks for that, so it runs in a thread of its own.
+
+        Raises ConnectError; what the broker answers comes in ``connected``.
+        """
+        settings, client = self._settings, self.client
+        arguments: dict[str, Any] = {}
+        if self._v5:
+            # Unless told so, paho cleans the session on a client's first connect.
+            arguments = {"clean_start": not settings.persistent, "properties": self._connect_properties()}
+        keepalive_s = int(settings.keepalive.total_seconds())
+        try:
+            await _in_thread(lambda: client.connect(self._address.host, self._address.port, keepalive_s, **arguments))
+        except (OSError, ValueError, paho.WebsocketConnectionError) as error:
+            raise reasons.connect_error(self._address, error, settings) from error
+        if client.stream is None or client.stream.closed:
+            raise ConnectError(f"{self._address} closed the connection as soon as it was made.", "protocol")
+
+    async def connected(self, ended: asyncio.Future[Any]) -> None:
+        """Wait for CONNACK. Raises MqttRefusedError, or ConnectError when the connection ends first."""
+        await self._answer(self._connected, ended, "CONNECT")
+
+    async def subscribe(self, subscriptions: Sequence[Subscription], ended: asyncio.Future[Any]) -> None:
+        """Subscribe and wait for SUBACK. Raises as ``connected`` does; nothing to subscribe to is fine."""
+        if not subscriptions:
+            return  # more sessions than separate filters: this one only stands by
+        self._subscriptions = subscriptions
+        filters: Any = [(subscription.filter, subscription.qos) for subscription in subscriptions]
+        if self._v5:
+            # Without Retain As Published the retain flag would not arrive; retained messages are for new subscriptions.
+            filters = [
+                (text, SubscribeOptions(qos=qos, retainAsPublished=True, retainHandling=1)) for text, qos in filters
+            ]
+        result, self._packet_id = self.client.subscribe(filters)
+        if result != paho.MQTT_ERR_SUCCESS:
+            raise ConnectError(f"{self._address}: SUBSCRIBE was not sent: {paho.error_string(result)}", "other")
+        self.client.loop_write()
+        await self._answer(self._granted, ended, "SUBSCRIBE")
+
+    async def _answer(self, answer: asyncio.Future[None], ended: asyncio.Future[Any], packet: str) -> None:
+        patience_s = self._settings.connect_timeout.total_seconds()
+        await asyncio.wait({answer, ended}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            answer.result()
+        elif ended.done():
+            _, detail = ended.result()
+            raise ConnectError(
+                f"{self._address} ended the connection before it answered our {packet} ({detail or 'no reason given'}). "
+                "Is this its MQTT listener, for this scheme (mqtt, mqtts, ws, wss) and this mqtt.protocol?",
+                "protocol",
+            )
+        else:
+            raise ConnectError(
+                f"{self._address} did not answer our {packet} within mqtt.connect_timeout. Is it an MQTT broker?",
+                "timeout",
+            )
+
+    def _make_client(self, will: tuple[str, bytes] | None) -> PahoClient:
+        settings, address = self._settings, self._address
+        client = PahoClient(
+            CallbackAPIVersion.VERSION2,
+            client_id=self._client_id,
+            protocol=paho.MQTTv5 if self._v5 else paho.MQTTv311,
+            transport="websockets" if address.websocket else "tcp",
+            reconnect_on_failure=False,  # else a refused 3.1.1 CONNECT reconnects inside a callback, blocking
+            clean_session=None if self._v5 else not settings.persistent,
+        )
+        client.connect_timeout = settings.connect_timeout.total_seconds()
+        if address.websocket:
+            client.ws_set_options(settings.websocket_path, dict(settings.websocket_headers) or None)
+        if address.encrypted:
+            client.tls_set_context(tls_context(settings.tls, "mqtt.tls"))
+        if settings.username is not None:
+            client.username_pw_set(
+                settings.username, settings.password.get_secret_value() if settings.password is not None else None
+            )
+        if settings.proxy is not None:
+            import socks
+
+            proxy = settings.proxy
+            client.proxy_set(
+                proxy_type=socks.HTTP,
+                proxy_addr=proxy.host,
+                proxy_port=proxy.port,
+                proxy_username=proxy.username,
+                proxy_password=proxy.password.get_secret_value() if proxy.password is not None else None,
+            )
+        if will is not None:
+            client.will_set(*will, qos=1, retain=True)
+        client.on_connect = self._on_connect
+        client.on_subscribe = self._on_subscribe
+        return client
+
+    def _connect_properties(self) -> Properties:
+        settings = self._settings
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.ReceiveMaximum = settings.receive_maximum
+        properties.MaximumPacketSize = settings.max_packet_bytes
+        properties.SessionExpiryInterval = int(settings.session_expiry.total_seconds()) if settings.persistent else 0
+        return properties
+
+    def _on_connect(
+        self, _client: object, _data: object, flags: Any, reason: ReasonCode, properties: Properties | None
+    ) -> None:
+        if self._connected.done():
+            return
+        code = reason.value
+        if reason.is_failure:
+            self._connected.set_exception(self._refusal(code))
+            return
+        self.session_present = flags.session_present
+        # Formally the other direction's limit, but EMQX echoes min(ours, its max_inflight) here.
+        self.window = min(self.window, getattr(properties, "ReceiveMaximum", self.window))
+        if getattr(properties, "SharedSubscriptionAvailable", 1) == 0 and self._settings.distribution == "shared":
+            text = (
+                f"{self._address} has shared subscriptions switched off. "
+                'Allow them there, or set mqtt.distribution = "partitioned".'
+            )
+            self._connected.set_exception(MqttRefusedError(text, "subscribe"))
+            return
+        self._connected.set_result(None)
+
+    def _refusal(self, code: int) -> ConnectError:
+        label = reasons.connect_label(code)
+        text = f"{self._address} refused client {self._client_id!r}: {reasons.words(code)}."
+        if label == "unavailable":
+            return ConnectError(text, label)
+        if label in {"credentials", "not_authorised"}:
+            text += f" Check mqtt.username ({self._settings.username!r}) and mqtt.password, and the broker's rules."
+        return MqttRefusedError(text, label)
+
+    def _on_subscribe(
+        self, _client: object, _data: object, packet_id: int, codes: list[ReasonCode], _properties: object
+    ) -> None:
+        if self._granted.done() or packet_id != self._packet_id:
+            return
+        refused = [
+            f"{subscription.filter} ({reasons.words(code.value)})"
+            for subscription, code in zip(self._subscriptions, codes, strict=False)
+            if code.is_failure
+        ]
+        if refused:
+            text = (
+                f"{self._address} refused to subscribe client {self._client_id!r} to {', '.join(refused)}. "
+                "Check its authorisation rules for these filters, and that it supports $share."
+            )
+            self._granted.set_exception(MqttRefusedError(text, "subscribe"))
+        else:
+            self._granted.set_result(None)
+
+
+async def _in_thread(work: Callable[[], object]) -> None:
+    """Run ``work`` in a daemon thread: a process that ends does not wait for a host that never answers."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
     def finish(error: BaseException | None) -> None:
-        if not done.done():
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
+        if done.done():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
 
     def run() -> None:
         error: BaseException | None = None
         try:
-            connect()
+            work()
         except BaseException as raised:  # noqa: BLE001 - carried to the loop, whatever it is
             error = raised
         try:
@@ -62,30 +245,3 @@ async def connect_in_thread(connect: Callable[[], object]) -> None:
 
     threading.Thread(target=run, name="mqtt-connect", daemon=True).start()
     await done
-
-
-_CONNACK_3 = {
-    1: "it does not speak this protocol version",
-    2: "it does not accept this client id",
-    3: "it is not available now",
-    4: "bad user name or password",
-    5: "not authorised",
-}
-_REASONS = {
-    0x80: "unspecified error", 0x81: "malformed packet", 0x82: "protocol error", 0x83: "implementation specific error",
-    0x84: "unsupported protocol version", 0x85: "client identifier not valid", 0x86: "bad user name or password",
-    0x87: "not authorised", 0x88: "server unavailable", 0x89: "server busy", 0x8A: "banned", 0x8B: "server shutting down",
-    0x8C: "bad authentication method", 0x8D: "keep alive timeout", 0x8E: "session taken over", 0x8F: "topic filter invalid",
-    0x90: "topic name invalid", 0x91: "packet identifier in use", 0x93: "receive maximum exceeded", 0x94: "topic alias invalid",
-    0x95: "packet too large", 0x96: "message rate too high", 0x97: "quota exceeded", 0x98: "administrative action",
-    0x99: "payload format invalid", 0x9A: "retain not supported", 0x9B: "QoS not supported", 0x9C: "use another server",
-    0x9D: "server moved", 0x9E: "shared subscriptions not supported", 0x9F: "connection rate exceeded",
-    0xA0: "maximum connect time", 0xA1: "subscription identifiers not supported", 0xA2: "wildcard subscriptions not supported",
-}  # fmt: skip
-
-
-def refusal_words(code: int, *, connack_3: bool = False) -> str:
-    """A reason code in the specification's words (MQTT 5.0 section 2.4; MQTT 3.1.1 table 3.1)."""
-    if connack_3:
-        return _CONNACK_3.get(code, f"return code {code}")
-    return f"{_REASONS.get(code, 'unknown reason')} (0x{code:02X})"

@@ -135,8 +135,8 @@ class Flow:
     # --- reading ----------------------------------------------------------------------------------------------------
     # ---------------
 
-    def took(self, session: Paced, messages: int, size: int, *, pressed: bool) -> None:
-        """A session read ``size`` bytes with ``messages`` messages. ``pressed``: its window leaves the broker little
+    def took(self, messages: int, size: int, *, pressed: bool) -> None:
+        """A connection read ``size`` bytes with ``messages`` messages. ``pressed``: its window leaves the broker little
         to send."""
         rhythm = self.rhythm
         self._ledger.received += messages
@@ -236,8 +236,8 @@ class Flow:
         ledger.delivered += span.stored - from_stored
         ledger.dead_lettered += span.dead - from_dead
         ledger.filtered += span.filtered - (returned - from_stored - from_dead)
-        for owner, connection, ids, ids2 in span.owed:
-            owner.release(connection, ids, ids2)
+        for connection, ids, ids2 in span.owed:
+            connection.release(ids, ids2)
         if not self._writing:
             self._writing = True
             self._loop.call_soon(self._write)

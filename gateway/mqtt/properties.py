@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["parse_properties"]
 
-from bridge.template import Properties
+from bridge.message import Properties
 from gateway.mqtt.errors import MalformedPacketError
 
 _PAYLOAD_FORMAT, _MESSAGE_EXPIRY, _CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION_DATA = 0x01, 0x02, 0x03, 0x08, 0x09

@@ -32,9 +32,9 @@ class PacketStream:
     ``want_write`` is called when something could not be written at once; call ``flush`` when the descriptor is
     writable."""
 
-    def __init__(self, wrapped: Any, want_write: Callable[[], None]) -> None:
+    def __init__(self, wrapped: Any) -> None:
         self._wrapped = wrapped
-        self._want_write = want_write
+        self.want_write: Callable[[], None] | None = None  # set by whoever waits until the descriptor is writable
         self.control = bytearray()  # whole packets for paho
         self._out = bytearray()
         self.closed = False
@@ -62,8 +62,8 @@ class PacketStream:
     def write(self, data: bytes) -> None:
         """Queue bytes behind everything written before, and write what the socket takes now. Does not block."""
         self._out += data
-        if not self.flush():
-            self._want_write()
+        if not self.flush() and self.want_write is not None:
+            self.want_write()
 
     def flush(self) -> bool:
         """Write what the socket takes; true when nothing is left. A broken socket takes everything: the reader sees

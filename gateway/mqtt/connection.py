@@ -1,0 +1,312 @@
+"""One MQTT connection on the bulk path: reading, the window of unacknowledged packet ids, acknowledgements, keepalive.
+
+Packet ids of QoS 1 belong to the connection they came on: when it ends, what is unacknowledged is *returned* (the broker
+sends it again) and later releases change nothing, for the broker uses the ids anew.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Connection"]
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.reasoncodes import ReasonCode
+
+from bridge.dispatch import TopicNameError
+from gateway.mqtt import reasons
+from gateway.mqtt.errors import MalformedPacketError
+
+if TYPE_CHECKING:
+    from bridge.accumulator import Accumulator, Span
+    from bridge.dispatch import Dispatcher
+    from gateway.mqtt.client import PahoClient
+    from gateway.mqtt.flow import Flow
+    from gateway.mqtt.ingest import Ingest
+    from gateway.mqtt.stream import PacketStream
+
+log = structlog.get_logger("mqtt")
+
+BUSY_READ_BYTES = 64 * 1024  # a read that brings so much is followed by another at once
+MAX_READS = 64  # reads of one turn from a TLS layer that holds more
+SHORTEST_PACE_NS = 500_000
+
+
+class Connection:
+    """From the moment the socket stands until ``ended`` is done. Belongs to the event loop's thread.
+
+    ``ended`` becomes (label of gateway_mqtt_disconnects_total, what is known of the reason). ``label`` names the
+    connection in delivery ids.
+    """
+
+    def __init__(
+        self,
+        client: PahoClient,
+        stream: PacketStream,
+        ingest: Ingest,
+        flow: Flow,
+        accumulator: Accumulator,
+        dispatcher: Dispatcher,
+        *,
+        label: bytes,
+        window: int,
+        keepalive_s: float,
+    ) -> None:
+        self._client = client
+        self._stream = stream
+        self._ingest = ingest
+        self._flow = flow
+        self._accumulator = accumulator
+        self._dispatcher = dispatcher
+        self._label = label
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[tuple[str, str | None]] = self._loop.create_future()
+        self.acknowledged = 0  # PUBACK and PUBREC sent
+        self.received_bytes = 0
+        self.returned = 0  # messages unacknowledged at the end
+        self.stopping = False
+        self.pace_ns = flow.pacing_ns
+        self.idle_ticks = 0
+        self._writable = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._rest: list[bytes] = []  # the beginning of a packet whose end has not arrived
+        self._in_spans = 0  # packet ids handed to spans and not released
+        self._to_send: list[bytes] = []
+        self._half_window = max(1, window // 2)
+        self._most_unacked = 0
+        self._read_ns = time.monotonic_ns()
+        self._pinged_ns = 0
+        self._keepalive_s = keepalive_s
+        self._ping_timer: asyncio.TimerHandle | None = None
+        client.on_disconnect = self._on_disconnect
+        client.on_socket_close = self._on_socket_close
+        ingest.control.clear()
+        ingest.answers.clear()
+        ingest.missing = 0
+
+    def open(self) -> None:
+        """Begin to read and write: the connecting thread is done with the stream."""
+        self._stream.want_write = self._want_write
+        self._stream.set_user_timeout(int(self._keepalive_s * 1500))
+        if not self._stream.flush():
+            self._want_write()
+        self._flow.add(self)
+        self._ping_timer = self._loop.call_later(self._keepalive_s / 2, self._ping)
+
+    def set_window(self, window: int, keepalive_s: float) -> None:
+        """What CONNACK said: how much the broker sends unacknowledged, and how often it wants to hear of us."""
+        self._half_window = max(1, window // 2)
+        self._keepalive_s = keepalive_s
+
+    # --- reading -------------------------------------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        if not self._stream.closed:
+            self._loop.add_reader(self._stream.fileno(), self.read)
+            if self._stream.pending():
+                self._loop.call_soon(self.read)
+
+    def ignore(self) -> None:
+        if not self._stream.closed:
+            self._loop.remove_reader(self._stream.fileno())
+
+    def read(self) -> None:
+        """Take in what has arrived: the event loop's reader and the common tick call this."""
+        stream = self._stream
+        if stream.closed or self.ended.done():
+            return
+        messages = size = 0
+        for _ in range(MAX_READS):
+            data = stream.read()
+            if not data:
+                if data is not None:
+                    self._end("closed", str(stream.failure) if stream.failure else "the broker closed the connection")
+                    return
+                break
+            size += len(data)
+            try:
+                messages += self._feed(data)
+            except (MalformedPacketError, TopicNameError) as error:
+                self._reject(error)
+                return
+            if not stream.pending():
+                break
+        self.received_bytes += size
+        if self._ingest.control:
+            self._serve_paho()
+        if self._ingest.answers:
+            stream.write(bytes(self._ingest.answers))
+            self._ingest.answers.clear()
+        if size:
+            self._settle_pace(messages, size)
+        else:
+            self.idle_ticks += 1
+
+    def _feed(self, data: bytes) -> int:
+        """Decode a read together with what the one before left over; returns the number of messages."""
+        ingest = self._ingest
+        rest = self._rest
+        if rest:
+            rest.append(data)
+            if len(data) < ingest.missing:
+                ingest.missing -= len(data)  # a large packet: join its pieces once, when the last is there
+                return 0
+            data = b"".join(rest)
+            rest.clear()
+        self._dispatcher.delivery_prefix = self._label
+        used, messages = ingest.feed(data)
+        if used < len(data):
+            rest.append(data[used:])
+        return messages
+
+    def _serve_paho(self) -> None:
+        """Let paho handle its own packets."""
+        stream, client = self._stream, self._client
+        stream.control += self._ingest.control
+        self._ingest.control.clear()
+        while stream.control and not stream.closed:
+            client.loop_read()
+        if not stream.closed and client.want_write():
+            client.loop_write()
+
+    def _settle_pace(self, messages: int, size: int) -> None:
+        """Decide how this connection is read next, and tell the rhythm what came."""
+        flow = self._flow
+        now_ns = self._accumulator.now_ns
+        since_ns, self._read_ns = now_ns - self._read_ns, now_ns
+        self.idle_ticks = 0
+        unacked = self.unacked
+        # Half the window the broker told us of, or the level at which it has stopped before (3.1.1 tells nothing).
+        pressed = unacked >= self._half_window or unacked == self._most_unacked > 1
+        self._most_unacked = max(self._most_unacked, unacked)
+        if pressed or size >= BUSY_READ_BYTES:
+            flow.unpace(self)
+        elif messages:
+            # A quarter of the window between two reads at most, or the broker stops and waits for us.
+            share = max(1, self._half_window // 2)
+            if messages > share:
+                self.pace_ns = max(SHORTEST_PACE_NS, self.pace_ns * share // messages)
+            else:
+                self.pace_ns = min(flow.pacing_ns, self.pace_ns + (self.pace_ns >> 2))
+            if since_ns < 2 * flow.pacing_ns:
+                flow.pace(self)
+        flow.took(messages, size, pressed=pressed)
+
+    def _reject(self, error: MalformedPacketError | TopicNameError) -> None:
+        code = error.reason_code if isinstance(error, MalformedPacketError) else 0x90
+        log.error("mqtt_malformed", error=str(error), consequence="disconnecting; the broker may send it again")
+        self._end("protocol", str(error))
+        self._client.disconnect(reasoncode=ReasonCode(PacketTypes.DISCONNECT, identifier=code))
+        self._client.loop_write()
+
+    # --- the window ------------------------------------------------------------------------------------------------------
+
+    @property
+    def unacked(self) -> int:
+        """Messages of QoS 1 and 2 received and not acknowledged."""
+        return self._in_spans + len(self._ingest.ids) + len(self._ingest.ids2)
+
+    def hand_over(self, span: Span) -> None:
+        ingest = self._ingest
+        if ingest.ids or ingest.ids2:
+            span.owed.append((self, ingest.ids, ingest.ids2))
+            self._in_spans += len(ingest.ids) + len(ingest.ids2)
+            ingest.ids, ingest.ids2 = [], []
+
+    def release(self, ids: list[bytes], ids2: list[bytes]) -> None:
+        """What these ids brought is durable. After the end of the connection they are the broker's business."""
+        if self.ended.done():
+            return
+        self._in_spans -= len(ids) + len(ids2)
+        self.acknowledged += len(ids) + len(ids2)
+        if ids:
+            self._to_send.append(b"@\x02" + b"@\x02".join(ids))  # PUBACK
+        if ids2:
+            self._to_send.append(b"P\x02" + b"P\x02".join(ids2))  # PUBREC
+
+    def send_acknowledgements(self) -> None:
+        if self._to_send:
+            self._stream.write(b"".join(self._to_send))
+            self._to_send.clear()
+        if self.stopping:
+            self._settled.set()
+
+    async def settled(self) -> None:
+        """Wait until everything received is acknowledged and written; returns at once when the connection has ended."""
+        self.stopping = True
+        while not self.ended.done() and (self.unacked or self._to_send):
+            self._settled.clear()
+            await self._settled.wait()
+        while not self.ended.done() and self._stream.unwritten:
+            self._writable.clear()
+            await self._writable.wait()
+
+    # --- writing and keepalive --------------------------------------------------------------------------------------------
+
+    def _want_write(self) -> None:
+        if not self._stream.closed:
+            self._loop.add_writer(self._stream.fileno(), self._on_writable)
+
+    def _on_writable(self) -> None:
+        if self._stream.flush():
+            self._loop.remove_writer(self._stream.fileno())
+            self._writable.set()
+
+    def _ping(self) -> None:
+        """A PINGREQ twice per keepalive, read or not; no PINGRESP, nor anything else, until the next ends it.
+
+        paho's own clock does not see PUBLISH and stops while reading is paused.
+        """
+        ingest, now_ns = self._ingest, time.monotonic_ns()
+        unanswered = self._pinged_ns and not ingest.pinged and self._read_ns < self._pinged_ns
+        if unanswered and not self._flow.paused:
+            self._end("keepalive", "no PINGRESP")
+            return
+        ingest.pinged = False
+        self._pinged_ns = 0 if self._flow.paused else now_ns
+        self._stream.write(b"\xc0\x00")
+        self._ping_timer = self._loop.call_later(self._keepalive_s / 2, self._ping)
+
+    # --- the end ---------------------------------------------------------------------------------------------------------
+
+    def _on_disconnect(
+        self, _client: object, _data: object, flags: Any, reason: ReasonCode, _properties: object
+    ) -> None:
+        if flags.is_disconnect_packet_from_server:
+            self._end(
+                reasons.disconnect_label(reason.value), f"the broker disconnected us: {reasons.words(reason.value)}"
+            )
+        else:
+            self._end("requested" if self.stopping else "closed", str(reason))
+
+    def _on_socket_close(self, _client: object, _data: object, _stream: object) -> None:
+        """paho is about to close: the event loop must forget the descriptor first."""
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._stream.fileno() >= 0:
+            self._loop.remove_reader(self._stream.fileno())
+            self._loop.remove_writer(self._stream.fileno())
+
+    def _end(self, label: str, detail: str | None) -> None:
+        if self.ended.done():
+            return
+        self._flow.remove(self)
+        self.returned = self._accumulator.returned(self)
+        self.ended.set_result((label, detail))
+        self._in_spans = 0
+        self._to_send.clear()
+        self._settled.set()
+        self._writable.set()
+        if self._ping_timer is not None:
+            self._ping_timer.cancel()
+
+    def close(self) -> None:
+        """Let go of the socket, without a DISCONNECT unless one was sent: the broker then sends the will."""
+        self._end("requested", None)
+        if not self._stream.closed:
+            self._forget()
+            self._stream.close()

@@ -1,0 +1,127 @@
+"""What brokers and networks answer instead of yes: in words for people, and as the metrics' labels."""
+
+from __future__ import annotations
+
+__all__ = ["connect_error", "connect_label", "disconnect_label", "words"]
+
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from paho.mqtt.client import WebsocketConnectionError
+
+from gateway.mqtt.errors import ConnectError
+
+if TYPE_CHECKING:
+    from config.addresses import MqttAddress
+    from config.settings import MqttSettings
+
+# MQTT 5.0 section 2.4.
+_WORDS = {
+    0x80: "unspecified error",
+    0x81: "malformed packet",
+    0x82: "protocol error",
+    0x83: "implementation specific error",
+    0x84: "unsupported protocol version",
+    0x85: "client identifier not valid",
+    0x86: "bad user name or password",
+    0x87: "not authorised",
+    0x88: "server unavailable",
+    0x89: "server busy",
+    0x8A: "banned",
+    0x8B: "server shutting down",
+    0x8C: "bad authentication method",
+    0x8D: "keep alive timeout",
+    0x8E: "session taken over",
+    0x8F: "topic filter invalid",
+    0x90: "topic name invalid",
+    0x91: "packet identifier in use",
+    0x93: "receive maximum exceeded",
+    0x94: "topic alias invalid",
+    0x95: "packet too large",
+    0x96: "message rate too high",
+    0x97: "quota exceeded",
+    0x98: "administrative action",
+    0x99: "payload format invalid",
+    0x9A: "retain not supported",
+    0x9B: "QoS not supported",
+    0x9C: "use another server",
+    0x9D: "server moved",
+    0x9E: "shared subscriptions not supported",
+    0x9F: "connection rate exceeded",
+    0xA0: "maximum connect time",
+    0xA1: "subscription identifiers not supported",
+    0xA2: "wildcard subscriptions not supported",
+}
+# paho shows a 3.1.1 return code (section 3.2.2.3) as the MQTT 5 reason code that means the same.
+_CONNECT_LABELS = {
+    0x81: "protocol",
+    0x82: "protocol",
+    0x84: "protocol",
+    0x85: "client_id",
+    0x86: "credentials",
+    0x87: "not_authorised",
+    0x88: "unavailable",
+    0x89: "unavailable",
+    0x8A: "not_authorised",
+    0x8B: "unavailable",
+    0x8C: "credentials",
+    0x97: "unavailable",
+    0x9C: "unavailable",
+    0x9D: "unavailable",
+    0x9F: "unavailable",
+}
+_DISCONNECT_LABELS = {
+    0x81: "protocol",
+    0x82: "protocol",
+    0x8B: "server_stopping",
+    0x8D: "keepalive",
+    0x8E: "taken_over",
+    0x90: "protocol",
+    0x93: "protocol",
+    0x94: "protocol",
+    0x95: "protocol",
+    0x98: "administrative",
+}
+
+
+def words(code: int) -> str:
+    """A reason code in the specification's words, with its number."""
+    return f"{_WORDS.get(code, 'unknown reason')} (0x{code:02X})"
+
+
+def connect_label(code: int) -> str:
+    """The label of gateway_mqtt_connect_failures_total for a CONNACK's reason code."""
+    return _CONNECT_LABELS.get(code, "other")
+
+
+def disconnect_label(code: int) -> str:
+    """The label of gateway_mqtt_disconnects_total for a DISCONNECT's reason code."""
+    return _DISCONNECT_LABELS.get(code, "other")
+
+
+def connect_error(address: MqttAddress, error: Exception, settings: MqttSettings) -> ConnectError:
+    """Why a connection could not be made, in a sentence that says what to look at."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, ssl.SSLCertVerificationError):
+        advice = f"Check mqtt.tls.ca_file ({settings.tls.ca_file}) and mqtt.tls.server_name."
+        return ConnectError(f"{address}: its certificate was not accepted ({error.verify_message}). {advice}", "tls")
+    if isinstance(error, ssl.SSLError):
+        advice = "Is this the TLS listener, and does it want a client certificate (mqtt.tls)?"
+        return ConnectError(f"{address}: TLS failed ({text}). {advice}", "tls")
+    if settings.proxy is not None and type(error).__module__ == "socks":
+        at = f"{settings.proxy.host}:{settings.proxy.port}"
+        return ConnectError(f"{address} by way of the proxy {at}: {text}. Check mqtt.proxy.", "proxy")
+    if isinstance(error, ConnectionRefusedError):
+        advice = "Is the broker running, and is this its port?"
+        return ConnectError(f"{address} refused the connection. {advice}", "unreachable")
+    if isinstance(error, socket.gaierror):
+        advice = "Check mqtt.addresses and DNS."
+        return ConnectError(f"{address}: the name {address.host!r} is not known ({text}). {advice}", "unreachable")
+    if isinstance(error, TimeoutError):
+        advice = "A firewall, or a wrong address?"
+        return ConnectError(f"{address} did not answer within mqtt.connect_timeout. {advice}", "timeout")
+    if isinstance(error, WebsocketConnectionError):
+        advice = f"Is this a WebSocket listener, and mqtt.websocket_path ({settings.websocket_path}) right?"
+        return ConnectError(f"{address}: {text}. {advice}", "protocol")
+    return ConnectError(f"{address}: {text}.", "unreachable")
