@@ -1,12 +1,13 @@
 """A process between us and a broker, which ends the broker when we are gone. Run as a script; imports nothing of ours.
 
-Why not PR_SET_PDEATHSIG on the broker itself: that signal comes when the *thread* that forked ends, and brokers are started
-from worker threads too; a function between fork and exec is unsafe with threads; macOS has no such call. This process has one
-thread and holds the read end of a pipe whose only writer is our process: end of file means we are gone, however we went.
+Why not PR_SET_PDEATHSIG on the broker itself: that signal comes when the *thread* that forked ends, and brokers are
+started from worker threads too; a function between fork and exec is unsafe with threads; macOS has no such call. This
+process has one thread and holds the read end of a pipe whose only writer is our process: end of file means we are
+gone, however we went.
 
-Standard input: one line of JSON (see :func:`main`), then lines ``signal N``. Standard output: ``pid N``, later ``exit N``
-(negative: killed by that signal) or ``error text``. Signals go through here because only the parent of a process can be
-sure that a process id still means that process.
+Standard input: one line of JSON (see :func:`main`), then lines ``signal N``. Standard output: ``pid N``, later ``exit
+N`` (negative: killed by that signal) or ``error text``. Signals go through here because only the parent of a process
+can be sure that a process id still means that process.
 """
 
 from __future__ import annotations
@@ -20,9 +21,18 @@ import shutil
 import signal
 import subprocess
 import sys
+from typing import TypedDict
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _ORPHAN_CHECK_SECONDS = 1.0  # end of file arrives at once; this catches a copy of the pipe leaked into a forked child
+
+
+class _Description(TypedDict):
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str | None
+    log: str
+    remove: list[str]
 
 
 def main() -> int:
@@ -41,12 +51,12 @@ def main() -> int:
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     pending = b""
     while b"\n" not in pending:
-        chunk = os.read(0, 65536)
-        if not chunk:
+        received = os.read(0, 65536)
+        if not received:
             return 0
-        pending += chunk
+        pending += received
     line, _, pending = pending.partition(b"\n")
-    description = json.loads(line)
+    description: _Description = json.loads(line)
     try:
         child = _start(description)
     except OSError as error:
@@ -71,7 +81,7 @@ def main() -> int:
     return 0
 
 
-def _start(description: dict[str, object]) -> subprocess.Popen[bytes]:
+def _start(description: _Description) -> subprocess.Popen[bytes]:
     library = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
     guard = os.getpid()
 
@@ -83,9 +93,9 @@ def _start(description: dict[str, object]) -> subprocess.Popen[bytes]:
             if os.getppid() != guard:  # it died between fork and prctl
                 os._exit(1)
 
-    with open(str(description["log"]), "ab") as log:  # noqa: PTH123 - pathlib is a slow import for a process this small
+    with open(description["log"], "ab") as log:  # noqa: PTH123 - pathlib is a slow import for a process this small
         return subprocess.Popen(
-            description["argv"],  # type: ignore[call-overload, no-any-return]
+            description["argv"],
             env=description["env"],
             cwd=description["cwd"],
             stdin=subprocess.DEVNULL,
@@ -96,11 +106,11 @@ def _start(description: dict[str, object]) -> subprocess.Popen[bytes]:
         )
 
 
-def _end(child: subprocess.Popen[bytes], directories: object) -> None:
+def _end(child: subprocess.Popen[bytes], directories: list[str]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)  # works on a stopped process too
     child.wait()
-    for directory in directories if isinstance(directories, list) else []:
+    for directory in directories:
         shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -1,8 +1,8 @@
 """The HiveMQ process: a JVM inside this Python through JPype. Run as a script: ``_hivemq.py DESCRIPTION.json``.
 
 Its own ``main`` class refuses every client unless an extension decides about them; embedded, it takes an extension
-written here. The description: ``jvm_library``, ``classpath``, ``heap_mib``, ``configuration``, ``data``, ``max_inflight``
-and ``users`` (name → password, or null for anonymous access).
+written here. The description: ``jvm_library``, ``classpath``, ``heap_mib``, ``configuration``, ``data``,
+``max_inflight`` and ``users`` (name → password, or null for anonymous access).
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jpype
+
+_F = TypeVar("_F")
 
 _OPEN = (
     "java.base/java.nio",
@@ -57,7 +59,14 @@ def main(description: dict[str, Any]) -> None:
     broker.start().join()
     print("ready", flush=True)  # noqa: T201 - what the parent waits for
     stop.wait()
-    broker.stop().join()
+    # Its own stop would close the clients' connections without a DISCONNECT, as the end of this process does, and then
+    # wait 4 s for files that a broker in memory does not have.
+
+
+def _override(function: _F) -> _F:
+    """JPype's mark, with the type it lacks."""
+    marked: _F = jpype.JOverride(function)
+    return marked
 
 
 def _extension(users: dict[str, str]) -> Any:
@@ -66,7 +75,7 @@ def _extension(users: dict[str, str]) -> Any:
 
     @jpype.JImplements("com.hivemq.extension.sdk.api.services.auth.provider.AuthenticatorProvider")
     class Provider:
-        @jpype.JOverride
+        @_override
         def getAuthenticator(self, _input: Any) -> Any:  # noqa: N802 - the interface's name
             return authenticator
 
@@ -74,13 +83,13 @@ def _extension(users: dict[str, str]) -> Any:
 
     @jpype.JImplements("com.hivemq.extension.sdk.api.ExtensionMain")
     class Main:
-        @jpype.JOverride
+        @_override
         def extensionStart(self, _input: Any, _output: Any) -> None:  # noqa: N802 - the interface's name
             jpype.JClass("com.hivemq.extension.sdk.api.services.Services").securityRegistry().setAuthenticatorProvider(
                 provider
             )
 
-        @jpype.JOverride
+        @_override
         def extensionStop(self, _input: Any, _output: Any) -> None:  # noqa: N802 - the interface's name
             pass
 
@@ -100,7 +109,7 @@ def _authenticator(users: dict[str, str]) -> Any:
 
     @jpype.JImplements("com.hivemq.extension.sdk.api.auth.SimpleAuthenticator")
     class Authenticator:
-        @jpype.JOverride
+        @_override
         def onConnect(self, request: Any, response: Any) -> None:  # noqa: N802 - the interface's name
             packet = request.getConnectPacket()
             name, password = packet.getUserName(), packet.getPassword()

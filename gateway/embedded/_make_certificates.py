@@ -1,4 +1,7 @@
-"""Makes the files of ``certificates.py`` inside a JVM. Run as a script: ``_make_certificates.py JVM_LIBRARY DIRECTORY PASSWORD``."""
+"""Makes the files of ``certificates.py`` inside a JVM.
+
+Run as a script: ``_make_certificates.py JVM_LIBRARY DIRECTORY PASSWORD``.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _DAYS = "3650"
 
 
 def main(jvm_library: str, directory: Path, password: str) -> None:
-    """Write CA, server and client certificate; see :class:`gateway.embedded.certificates.Certificates` for the files."""
+    """Write CA, server and client certificate; ``certificates.Certificates`` says which files."""
     jpype.startJVM(
         "-Xmx64m",
         "-XX:+UseSerialGC",

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def cache_directory() -> Path:
-    """The cache's absolute path, created: ``$GATEWAY_CACHE``, else ``mqtt-kafka-gateway`` under ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    """The cache's absolute path, created.
+
+    ``$GATEWAY_CACHE``, else ``mqtt-kafka-gateway`` under ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    """
     if own := os.environ.get("GATEWAY_CACHE"):
         path = Path(own).expanduser()
     else:
@@ -30,7 +33,8 @@ def cache_directory() -> Path:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise EmbeddedError(
-            f"The cache directory {path} cannot be created ({error.strerror}). Set GATEWAY_CACHE to a directory you may write."
+            f"The cache directory {path} cannot be created ({error.strerror}). "
+            "Set GATEWAY_CACHE to a directory you may write."
         ) from error
     return path
 
@@ -39,8 +43,9 @@ def cache_directory() -> Path:
 def locked(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
     """Hold an exclusive lock on ``path`` (created); blocks while another process or thread has it.
 
-    ``on_wait`` is called once before blocking. The kernel frees the lock when its holder dies, so a crash leaves nothing
-    to clean up. The file itself stays: removing it would let two processes lock two different files of one name.
+    ``on_wait`` is called once before blocking. The kernel frees the lock when its holder dies, so a crash leaves
+    nothing to clean up. The file itself stays: removing it would let two processes lock two different files of one
+    name.
     """
     with path.open("ab") as file:
         try:

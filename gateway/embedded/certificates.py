@@ -1,7 +1,7 @@
 """A certificate authority of our own for the embedded brokers' TLS listeners.
 
-Made by keytool's code inside a JVM that JPype starts: a runtime may come without the ``keytool`` command, keytool cannot
-write a private key as PEM, and a Java is here anyway, so neither openssl nor another dependency is needed.
+Made by keytool's code inside a JVM that JPype starts: a runtime may come without the ``keytool`` command, keytool
+cannot write a private key as PEM, and a Java is here anyway, so neither openssl nor another dependency is needed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Certificates:
 
 
 def make_certificates(directory: Path) -> Certificates:
-    """The certificates in ``directory``, made there unless they are; takes a second, blocks. Raises StartError or JavaError."""
+    """The certificates in ``directory``, made on first use (1 s, blocking). Raises StartError or JavaError."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     password_file = directory / "password"
     with locked(directory / "lock"):

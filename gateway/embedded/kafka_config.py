@@ -5,11 +5,11 @@ from __future__ import annotations
 __all__ = ["SASL_MECHANISMS", "Listeners", "node_properties", "properties_text"]
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from gateway.embedded.certificates import Certificates
 
@@ -18,7 +18,10 @@ SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """One node's ports on 127.0.0.1, by listener name (``PLAINTEXT``, ``SASL_PLAINTEXT``, ``SSL``, ``SASL_SSL``, ``CONTROLLER``)."""
+    """One node's ports on 127.0.0.1, by listener name.
+
+    The names: ``PLAINTEXT``, ``SASL_PLAINTEXT``, ``SSL``, ``SASL_SSL`` and ``CONTROLLER``.
+    """
 
     ports: Mapping[str, int]
 
@@ -34,9 +37,10 @@ def node_properties(
     node: int,
     nodes: Sequence[Listeners],
     data: Path,
-    users: Mapping[str, str],
-    certificates: Certificates | None,
-    settings: Mapping[str, str],
+    *,
+    users: Mapping[str, str] | None = None,
+    certificates: Certificates | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The properties of node ``node`` (from 1) of a cluster whose every node is broker and controller.
 
@@ -81,19 +85,20 @@ def node_properties(
         properties |= {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
     for listener in own.ports:
         if listener.startswith("SASL"):
-            properties |= _sasl(listener, users)
+            properties |= _sasl(listener, users or {})
     if certificates is not None:
         properties |= _tls(certificates)
-    return properties | dict(settings)
+    return properties | dict(settings or {})
 
 
 def _sasl(listener: str, users: Mapping[str, str]) -> dict[str, str]:
     prefix = f"listener.name.{listener.lower()}"
     names = " ".join(f"user_{name}={_jaas_quoted(password)}" for name, password in users.items())
-    scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    modules = "org.apache.kafka.common.security"
+    scram = f"{modules}.scram.ScramLoginModule required;"
     return {
         "sasl.enabled.mechanisms": ",".join(SASL_MECHANISMS),
-        f"{prefix}.plain.sasl.jaas.config": f"org.apache.kafka.common.security.plain.PlainLoginModule required {names};",
+        f"{prefix}.plain.sasl.jaas.config": f"{modules}.plain.PlainLoginModule required {names};",
         f"{prefix}.scram-sha-256.sasl.jaas.config": scram,
         f"{prefix}.scram-sha-512.sasl.jaas.config": scram,
     }

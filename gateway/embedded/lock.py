@@ -1,4 +1,4 @@
-"""Rewrites ``jars.lock``: ``python -m gateway.embedded.lock``. For whoever raises a version below; nothing else calls it."""
+"""Rewrites ``jars.lock``: ``python -m gateway.embedded.lock``. For whoever raises a version below."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gateway.embedded.ivy import ARTIFACT_PATTERN, find_ivy, java_options, settings_xml
 from gateway.embedded.jars import BUNDLES, LOCK_FILE, Bundle
-from gateway.embedded.java import ensure_java
+from gateway.embedded.java import argument_file_line, ensure_java, jvm_environment
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,18 @@ def _resolve(bundle: Bundle, scratch: Path) -> list[str]:
     cache = scratch / "cache"
     (scratch / "settings.xml").write_text(settings_xml(cache, poms=True))
     (scratch / "ivy.xml").write_text(_module_xml(_ROOTS[bundle]))
-    options = java_options(java, scratch)
-    files = ["-settings", scratch / "settings.xml", "-ivy", scratch / "ivy.xml", "-cachepath", scratch / "paths"]
-    environment = {name: value for name, value in os.environ.items() if name != "CLASSPATH"}
-    subprocess.run([java.executable, *options, "-jar", find_ivy(), *files], check=True, env=environment)
+    (scratch / "options").write_text("\n".join(argument_file_line(option) for option in java_options(java, scratch)))
+    files: list[str | Path] = [
+        "-settings",
+        scratch / "settings.xml",
+        "-ivy",
+        scratch / "ivy.xml",
+        "-cachepath",
+        scratch / "paths",
+    ]
+    subprocess.run(
+        [java.executable, f"@{scratch / 'options'}", "-jar", find_ivy(), *files], check=True, env=jvm_environment()
+    )
     carried = {path.name for path in find_ivy().parent.glob("*.jar")} if bundle == "spark" else set()
     lines = []
     for path in sorted(Path(text) for text in (scratch / "paths").read_text().strip().split(os.pathsep)):

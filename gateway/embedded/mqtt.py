@@ -5,7 +5,6 @@ from __future__ import annotations
 __all__ = ["MqttBroker"]
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -19,7 +18,7 @@ from xml.sax.saxutils import escape
 from gateway.embedded.certificates import Certificates, make_certificates
 from gateway.embedded.errors import EmbeddedError, PortTakenError, StartError
 from gateway.embedded.jars import resolve
-from gateway.embedded.java import ensure_java
+from gateway.embedded.java import ensure_java, jvm_environment
 from gateway.embedded.ports import PortReservation, reserve_ports
 from gateway.embedded.process import GuardedProcess, wait_for_line
 from gateway.embedded.progress import ProgressCallback, print_progress
@@ -41,9 +40,10 @@ ClientCertificates = Literal["NONE", "OPTIONAL", "REQUIRED"]
 class MqttBroker:
     """HiveMQ CE, in memory, bound to 127.0.0.1, MQTT 3.1.1 and 5 on the same ports; not started yet.
 
-    ``users`` (name → password) are the only ones let in; None lets everybody in. ``tls`` adds a TLS and a secure WebSocket
-    listener with a certificate from a CA made here. ``max_inflight`` is the most unacknowledged messages it sends a client
-    (it would send 50 at most), ``queue`` the messages kept for an absent one. ``port`` fixes the plain port.
+    ``users`` (name → password) are the only ones let in; None lets everybody in. ``tls`` adds a TLS and a secure
+    WebSocket listener with a certificate from a CA made here. ``max_inflight`` is the most unacknowledged messages it
+    sends a client (it would send 50 at most), ``queue`` the messages kept for an absent one. ``port`` fixes the plain
+    port.
 
     A process of its own, which dies with this one; stopping or killing it loses sessions and messages. The ports stay
     the same when it is started again. The methods block; any one thread at a time may call them.
@@ -211,7 +211,7 @@ class MqttBroker:
         path.write_text(json.dumps(description))
         log = self._directory / "mqtt.log"
         argv = [sys.executable, str(_SCRIPT), str(path)]
-        self._process = GuardedProcess(argv, log=log, env=_environment(), remove=[self._directory])
+        self._process = GuardedProcess(argv, log=log, env=jvm_environment(), remove=[self._directory])
         wait_for_line(self._process, _READY, time.monotonic() + _START_SECONDS, "The MQTT broker")
 
     def _reserve(self) -> None:
@@ -219,7 +219,7 @@ class MqttBroker:
         self._reservation = PortReservation()
         if self._port is not None and not self._reservation.take(self._port):
             raise PortTakenError(
-                f"Port {self._port} on 127.0.0.1 is in use, so the MQTT broker cannot listen there. Choose another port."
+                f"Port {self._port} on 127.0.0.1 is in use: the MQTT broker cannot listen there. Choose another."
             )
         self._reservation.absorb(reserve_ports(len(names) - len(self._reservation.ports)))
         self._ports = dict(zip(names, self._reservation.ports, strict=True))
@@ -274,9 +274,3 @@ def _tls(certificates: Certificates, mode: ClientCertificates) -> str:
         f"<tls><keystore>{key}<private-key-password>{password}</private-key-password></keystore>"
         f"<truststore>{trust}</truststore><client-authentication-mode>{mode}</client-authentication-mode></tls>"
     )
-
-
-def _environment() -> dict[str, str]:
-    """Ours without what would change the JVM or the broker behind our back."""
-    dropped = ("HIVEMQ_", "CLASSPATH", "JDK_JAVA_OPTIONS", "PYTHONPATH")
-    return {name: value for name, value in os.environ.items() if not name.startswith(dropped)}

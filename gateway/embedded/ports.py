@@ -3,7 +3,8 @@
 Binding port 0, closing it and handing the number on is a race twice over: another process may be given the same number,
 and, since such numbers come from the kernel's range for outgoing connections, a client that keeps reconnecting to a
 broker that is down can be given the broker's own port as its source and connect to itself; the broker then cannot
-return. So ports are taken from below that range, and each is marked by a locked file that other users of this module see.
+return. So ports are taken from below that range, and each is marked by a locked file that other users of this module
+see.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ENOUGH = 2_000  # a range with fewer ports than this is not worth confining our
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a server could bind ``port`` now. SO_REUSEADDR as servers set it: connections in TIME_WAIT do not count."""
+    """Whether a server could bind ``port`` now; connections in TIME_WAIT do not count, as they do not for servers."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -89,7 +90,7 @@ def reserve_ports(count: int) -> PortReservation:
 
 
 def _candidates() -> range:
-    """The ports to choose from: below the kernel's range for outgoing connections, else above it, else any high port."""
+    """What to choose from: below the kernel's range for outgoing connections, else above it, else any high port."""
     first, last = 49_152, 65_535  # what IANA and macOS say
     with contextlib.suppress(OSError, ValueError):
         first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())

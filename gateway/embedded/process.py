@@ -7,6 +7,7 @@ __all__ = ["GuardedProcess", "last_lines", "wait_for_line"]
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
+from gateway.embedded.cache import cache_directory
 from gateway.embedded.errors import StartError
 
 if TYPE_CHECKING:
@@ -133,8 +135,8 @@ class GuardedProcess:
 def wait_for_line(process: GuardedProcess, pattern: re.Pattern[bytes], deadline: float, what: str) -> re.Match[bytes]:
     """Block until ``pattern`` matches in what ``process`` has logged since it started.
 
-    ``deadline`` is absolute, on ``time.monotonic()``. Raises StartError, with the log's last lines, when the process ends
-    or the deadline passes first.
+    ``deadline`` is absolute, on ``time.monotonic()``. Raises StartError, with the log's last lines, when the process
+    ends or the deadline passes first.
     """
     while True:
         returncode = process.returncode  # read before the log: a process that logs and ends is not missed
@@ -144,12 +146,21 @@ def wait_for_line(process: GuardedProcess, pattern: re.Pattern[bytes], deadline:
         if match := pattern.search(text):
             return match
         if returncode is not None:
-            raise StartError(
-                f"{what} ended while starting ({_describe(returncode)}).{_guess(text)}\n{last_lines(text)}\n(log: {process.log})"
-            )
+            raise StartError(f"{what} ended while starting ({_describe(returncode)}).{_findings(process.log, text)}")
         if time.monotonic() >= deadline:
-            raise StartError(f"{what} did not come up in time.{_guess(text)}\n{last_lines(text)}\n(log: {process.log})")
+            raise StartError(f"{what} did not come up in time.{_findings(process.log, text)}")
         time.sleep(_POLL_SECONDS)
+
+
+def _findings(log: Path, text: bytes) -> str:
+    """The likely cause, the log's last lines, and a copy of the log that outlives a temporary directory."""
+    cause = next((f" {sentence}." for needle, sentence in _CAUSES if needle in text), "")
+    kept = log
+    with contextlib.suppress(OSError):
+        directory = cache_directory() / "logs"
+        directory.mkdir(exist_ok=True)
+        kept = Path(shutil.copyfile(log, directory / log.name))
+    return f"{cause}\n{last_lines(text)}\n(log: {kept})"
 
 
 def last_lines(text: bytes, count: int = 15) -> str:
@@ -177,10 +188,3 @@ _CAUSES = (
     (b"NoClassDefFoundError", "Jars are missing: delete the cache directory's 'jars' and start again"),
     (b"Permission denied", "It may not read or write one of its files"),
 )
-
-
-def _guess(text: bytes) -> str:
-    for needle, sentence in _CAUSES:
-        if needle in text:
-            return f" {sentence}."
-    return ""

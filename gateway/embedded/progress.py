@@ -13,7 +13,7 @@ from gateway.embedded.cache import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """One download at one moment. The first event of a download has ``done_bytes`` 0: the size is said before anything moves.
+    """One download at one moment. The first event has ``done_bytes`` 0: the size is said before anything moves.
 
     ``finished`` is true on the last event of a download that succeeded; one that failed just ends.
     """
@@ -33,17 +33,20 @@ def quiet(_event: Download) -> None:
 
 
 def print_progress(event: Download) -> None:
-    """Draw on stderr: the size first, then, on a terminal, one line that is redrawn; elsewhere only the first and last line."""
+    """Draw on stderr: the size first; then, on a terminal, one line that is redrawn, elsewhere only the last."""
     size = format_bytes(event.total_bytes)
     terminal = sys.stderr.isatty()
     if event.finished:
-        print(
-            f"{chr(13) if terminal else ''}{event.label}: {size} fetched{' ' * 30 if terminal else ''}", file=sys.stderr
-        )  # noqa: T201 - this is the drawing
+        text = f"{event.label}: {size} fetched\n"
+        if terminal:
+            text = f"\r\x1b[K{text}"  # to the line's start, and clear it
     elif event.done_bytes == 0:
         files = f"{event.files} files, " if event.files > 1 else ""
-        print(f"{event.label}: fetching {files}{size}, once", file=sys.stderr, flush=True)  # noqa: T201 - this is the drawing
+        text = f"{event.label}: fetching {files}{size}, once\n"
     elif terminal:
         share = min(1.0, event.done_bytes / max(1, event.total_bytes))
-        bar = "█" * round(share * 24)
-        print(f"\r{event.label}: {bar:░<24} {share:4.0%} of {size} ", end="", file=sys.stderr, flush=True)  # noqa: T201 - this is the drawing
+        text = f"\r\x1b[K{event.label}: {'█' * round(share * 24):░<24} {share:4.0%} of {size}"
+    else:
+        return
+    sys.stderr.write(text)
+    sys.stderr.flush()

@@ -1,7 +1,7 @@
 """A trust store for Java from this machine's PEM certificates.
 
-Java does not read the PEM bundle other programs use. A JKS file is simple enough to write here, and needs neither keytool
-(a run per certificate, 140 of them) nor another dependency. It holds public certificates only.
+Java does not read the PEM bundle other programs use. A JKS file is simple enough to write here, and needs neither
+keytool (a run per certificate, 140 of them) nor another dependency. It holds public certificates only.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.
 def trust_store_options(java: Java, directory: Path) -> list[str]:
     """JVM flags that make ``java`` trust what this machine trusts; empty where its own store already does.
 
-    A bundle named by SSL_CERT_FILE or REQUESTS_CA_BUNDLE is used with any Java. Without one, an installed Java is left to
-    its administrator, and the wheel, which brings a store that nobody here has added to, gets the system's bundle.
+    A bundle named by SSL_CERT_FILE or REQUESTS_CA_BUNDLE is used with any Java. Without one, an installed Java is
+    left to its administrator, and the wheel, which brings a store that nobody here has added to, gets the system's
+    bundle.
     """
     bundle = _named_bundle() or (_system_bundle() if java.source == "wheel" else None)
     if bundle is None:
