@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["REFUSED", "WARNED"]
 
-from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -202,23 +201,28 @@ def _qos0(view: View) -> Iterator[str]:
             )
 
 
-def _without_effect(view: View) -> Iterator[str]:
-    mqtt = view.settings.mqtt
-    if not any(parse_mqtt_address(text).websocket for text in mqtt.addresses):
-        for name in ("websocket_path", "websocket_headers"):
-            if view.given("mqtt", name):
-                yield (
-                    f"{view.say('mqtt', name)} has no effect, since {view.say('mqtt', 'addresses')} has no ws:// or "
-                    "wss:// address."
-                )
-    if view.given("mqtt", "session_expiry") and mqtt.session_expiry > timedelta(0):
-        if not mqtt.persistent:
-            yield f"{view.say('mqtt', 'session_expiry')} has no effect, since {view.say('mqtt', 'persistent')}."
-        elif mqtt.protocol == "3.1.1":
+def _websocket_unused(view: View) -> Iterator[str]:
+    if any(parse_mqtt_address(text).websocket for text in view.settings.mqtt.addresses):
+        return
+    for name in ("websocket_path", "websocket_headers"):
+        if view.given("mqtt", name):
             yield (
-                f"{view.say('mqtt', 'session_expiry')} has no effect, since {view.say('mqtt', 'protocol')}: there the "
-                "broker alone decides how long a session lives."
+                f"{view.say('mqtt', name)} has no effect, since {view.say('mqtt', 'addresses')} has no ws:// or wss:// "
+                "address."
             )
+
+
+def _expiry_unused(view: View) -> Iterator[str]:
+    mqtt = view.settings.mqtt
+    if not view.given("mqtt", "session_expiry") or not mqtt.session_expiry:
+        return
+    if not mqtt.persistent:
+        yield f"{view.say('mqtt', 'session_expiry')} has no effect, since {view.say('mqtt', 'persistent')}."
+    elif mqtt.protocol == "3.1.1":
+        yield (
+            f"{view.say('mqtt', 'session_expiry')} has no effect, since {view.say('mqtt', 'protocol')}: there the "
+            "broker alone decides how long a session lives."
+        )
 
 
 def _own_status(view: View) -> Iterator[str]:
@@ -240,13 +244,12 @@ def _own_status(view: View) -> Iterator[str]:
 def _properties(view: View) -> Iterator[str]:
     if view.settings.mqtt.protocol != "3.1.1":
         return
-    for route in view.settings.routes:
+    for number, route in enumerate(view.settings.routes):
         templates = (route.topic, route.key, route.device or "", route.message_id or "", *route.headers.values())
         if any("${property." in text for text in templates):
             yield (
-                f'Route "{route.name}" uses ${{property.…}}, but {view.say("mqtt", "protocol")}: messages then carry '
-                "no user "
-                "properties, so the value is always missing; use protocol 5."
+                f"{view.say('routes', number, 'name')} uses ${{property.…}}, but {view.say('mqtt', 'protocol')}: "
+                "messages then carry no user properties, so the value is always missing; use protocol 5."
             )
 
 
@@ -255,7 +258,8 @@ WARNED = (
     Rule(("mqtt.tls",), _unverified),
     Rule(("mqtt.keepalive", "kafka.request_timeout"), _keepalive),
     Rule(("routes", "mqtt.persistent"), _qos0),
-    Rule(("mqtt.addresses", "mqtt.session_expiry", "mqtt.persistent", "mqtt.protocol"), _without_effect),
+    Rule(("mqtt.addresses", "mqtt.websocket_path", "mqtt.websocket_headers"), _websocket_unused),
+    Rule(("mqtt.session_expiry", "mqtt.persistent", "mqtt.protocol"), _expiry_unused),
     Rule(("mqtt.status", "routes", "instance"), _own_status),
     Rule(("mqtt.protocol", "routes"), _properties),
 )

@@ -51,7 +51,9 @@ _SERVICE_LINK = re.compile(
 )
 _LINK_VALUE = re.compile(r"(?:tcp|udp|sctp)://.*|[\d.]+|[0-9a-fA-F:]+|tcp|udp|sctp")
 _NEAR = 0.6  # difflib's own measure of a likely misspelling
-_SECRETS_NEAR = 0.8  # a secrets directory may hold other people's files: only a near miss is ours
+_VERY_NEAR = (
+    0.8  # where there is a better guess, or a secrets directory may hold other people's files: only a near miss is ours
+)
 
 
 @dataclass(slots=True)
@@ -134,17 +136,22 @@ class LayerSource(PydanticBaseSettingsSource):
                     self.layer.origins[below] = origin
                 items.append(self._table(item, of.table, below) if isinstance(item, Mapping) else item)
             return items
+        if of.kind == "map" and isinstance(value, Mapping):
+            for key in value:
+                if (origin := self.origin((*path, key))) is not None:
+                    self.layer.origins[(*path, key)] = origin
         return value
 
 
 def _unknown(key: str, at: Path, known: Mapping[str, str]) -> tuple[str, Path]:
     """What to say about an unknown key, and which setting was probably meant. ``known``: each key there with its
     setting."""
-    if near := get_close_matches(key, known, 1, _NEAR):
+    elsewhere = [path for path, of in walk(Settings) if path[-1] == key and of.kind != "table"]
+    elsewhere.sort(key=lambda path: path[: len(at)] != at)  # those below this table first
+    if near := get_close_matches(key, known, 1, _NEAR if not elsewhere else _VERY_NEAR):
         return f'is no setting; did you mean "{dotted((*at, near[0]))}"?', (*at, known[near[0]])
-    for path, of in walk(Settings):
-        if path[-1] == key and of.kind != "table":
-            return f'is no setting; did you mean "{dotted(path)}"?', path
+    if elsewhere:
+        return f'is no setting; did you mean "{dotted(elsewhere[0])}"?', elsewhere[0]
     where = f"[{dotted(at)}]" if at else "the top level"
     return f"is no setting; {where} knows {', '.join(known)}", (*at, key)
 
@@ -271,7 +278,7 @@ class SecretsDirectorySource(_TextSource):
                     found.append((path, of, read_secret(file), origin))
                 except ValueError as error:
                     self.refuse(path, str(error), origin)
-            elif not name.startswith(".") and (near := get_close_matches(name, known, 1, _SECRETS_NEAR)):
+            elif not name.startswith(".") and (near := get_close_matches(name, known, 1, _VERY_NEAR)):
                 self.refuse((), f'is no setting; did you mean "{near[0]}"?', origin, known[near[0]][0])
         self.take(found)
 

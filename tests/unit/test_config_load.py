@@ -1,0 +1,513 @@
+"""Loading: which source wins, where each value came from, and every mistake told at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from config.errors import ConfigError, ExitStatus
+from config.grammar import BYTES_GRAMMAR, DURATION_GRAMMAR
+from config.load import Loaded, load, require_runnable
+from config.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROUTE = '[[routes]]\nname = "all"\nfilters = ["devices/#"]\ntopic = "telemetry"\n'
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No gateway.toml of the place where the tests were started."""
+    monkeypatch.chdir(tmp_path)
+
+
+def written(text: str, name: str = "gateway.toml") -> Path:
+    path = Path(name)
+    path.write_text(dedent(text))
+    return path
+
+
+def problems(
+    text: str | None = None, *, environ: Mapping[str, str] | None = None, overrides: Mapping[str, Any] | None = None
+) -> list[str]:
+    """What a load of these sources complains of."""
+    with pytest.raises(ConfigError) as caught:
+        load(written(text) if text is not None else None, environ=environ or {}, overrides=overrides)
+    assert caught.value.exit_status is ExitStatus.CONFIG
+    return list(caught.value.problems)
+
+
+def test_without_any_source_there_are_the_defaults() -> None:
+    loaded = load(environ={})
+    assert loaded.settings == Settings()
+    assert loaded.warnings == ()
+    assert loaded.file is None
+    assert str(loaded.origin("mqtt.sessions")) == "default"
+
+
+def test_settings_made_directly_read_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_INSTANCE", "surprise")
+    assert Settings().instance == "gateway"
+    assert load().settings.instance == "surprise"
+
+
+# --- precedence ---
+
+
+def test_each_source_wins_over_the_weaker_ones(tmp_path: Path) -> None:
+    """Every source sets its own setting and all stronger ones', so each value shows who won."""
+    names = ["session_expiry", "keepalive", "connect_timeout", "stable_after", "reconnect_max"]
+    written("[mqtt]\n" + "\n".join(f"{name} = 101" for name in names[1:]))
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    for name in names[2:]:
+        (secrets / f"mqtt__{name}").write_text("102\n")
+    environ = {f"GATEWAY_MQTT__{name.upper()}": "103" for name in names[3:]} | {"GATEWAY_SECRETS_DIR": str(secrets)}
+    loaded = load(environ=environ, overrides={"mqtt.reconnect_max": 104})
+    mqtt = loaded.settings.mqtt
+    assert [getattr(mqtt, name).total_seconds() for name in names] == [3600, 101, 102, 103, 104]
+    assert [str(loaded.origin(f"mqtt.{name}")) for name in names] == [
+        "default",
+        "gateway.toml:2",
+        str(secrets / "mqtt__connect_timeout"),
+        "GATEWAY_MQTT__STABLE_AFTER",
+        "command line",
+    ]
+    assert [loaded.origin(f"mqtt.{name}").source for name in names] == [
+        "default",
+        "file",
+        "secrets directory",
+        "environment",
+        "override",
+    ]
+
+
+def test_the_file_is_the_one_given_then_the_one_in_the_environment_then_the_one_that_is_there() -> None:
+    here, named, given = (written(f'instance = "{name}"', f"{name}.toml") for name in ("gateway", "named", "given"))
+    environ = {"GATEWAY_CONFIG": str(named)}
+    assert load(given, environ=environ).settings.instance == "given"
+    assert load(environ=environ).settings.instance == "named"
+    assert load(environ={}).settings.instance == "gateway"
+    here.unlink()
+    assert load(environ={}).file is None
+
+
+@pytest.mark.parametrize("how", ["argument", "environment"])
+def test_a_file_that_was_named_must_be_there(how: str) -> None:
+    with pytest.raises(ConfigError, match=r"^absent\.toml: cannot be read: No such file"):
+        load(Path("absent.toml") if how == "argument" else None, environ={"GATEWAY_CONFIG": "absent.toml"})
+
+
+def test_tables_merge_key_by_key_while_lists_and_maps_are_replaced() -> None:
+    written(
+        """
+        [mqtt]
+        addresses = ["mqtt://a", "mqtt://b"]
+        sessions = 2
+        websocket_headers = { One = "1" }
+        [kafka.topics]
+        partitions = 3
+        """
+    )
+    loaded = load(
+        environ={
+            "GATEWAY_MQTT__ADDRESSES": "ws://c",
+            "GATEWAY_MQTT__WEBSOCKET_HEADERS": '{"Two": "2"}',
+            "GATEWAY_KAFKA__TOPICS": '{"create": true}',
+        }
+    )
+    assert loaded.settings.mqtt.addresses == ("ws://c",)
+    assert loaded.settings.mqtt.websocket_headers == {"Two": "2"}
+    assert loaded.settings.mqtt.sessions == 2
+    assert (loaded.settings.kafka.topics.partitions, loaded.settings.kafka.topics.create) == (3, True)
+
+
+def test_routes_of_the_environment_replace_those_of_the_file_and_their_origins() -> None:
+    written(ROUTE)
+    route = {"name": "other", "filters": ["a/#"], "topic": "t"}
+    loaded = load(environ={"GATEWAY_ROUTES": json.dumps([route])})
+    assert [one.name for one in loaded.settings.routes] == ["other"]
+    assert str(loaded.origin(("routes", 0, "name"))) == "GATEWAY_ROUTES"
+    assert str(loaded.origin(("routes", 0, "key"))) == "default"
+    assert not [origin for origin in loaded.provenance.values() if origin.source == "file"]
+
+
+def test_a_stronger_source_may_take_a_table_away() -> None:
+    written('[mqtt.proxy]\nhost = "proxy"\nport = 3128\n')
+    loaded = load(environ={"GATEWAY_MQTT__PROXY": "null"})
+    assert loaded.settings.mqtt.proxy is None
+    assert str(loaded.origin("mqtt.proxy")) == "GATEWAY_MQTT__PROXY"
+
+
+# --- the environment ---
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "path", "value"),
+    [
+        ("GATEWAY_INSTANCE", "plant-1", "instance", "plant-1"),
+        ("GATEWAY_MQTT__PERSISTENT", "false", "mqtt.persistent", False),
+        ("GATEWAY_MQTT__RECONNECT_JITTER", "0.5", "mqtt.reconnect_jitter", 0.5),
+        ("GATEWAY_MQTT__KEEPALIVE", "1m30s", "mqtt.keepalive", timedelta(seconds=90)),
+        ("GATEWAY_FLOW__MEMORY_BYTES", "64MiB", "flow.memory_bytes", 64 << 20),
+        ("GATEWAY_MQTT__TLS__MINIMUM_VERSION", "1.2", "mqtt.tls.minimum_version", "1.2"),
+        ("GATEWAY_STREAM__TOPICS", "a, b,", "stream.topics", ("a", "b")),
+        ("GATEWAY_STREAM__TOPICS", '["a","b"]', "stream.topics", ("a", "b")),
+        ("GATEWAY_STREAM__MAX_OFFSETS_PER_TRIGGER", "7", "stream.max_offsets_per_trigger", 7),
+        ("GATEWAY_STREAM__OUTPUT", "/x", "stream.output", Path("/x")),
+    ],
+)
+def test_a_variable_gives_any_kind_of_value(name: str, text: str, path: str, value: object) -> None:
+    mqtts = {"GATEWAY_MQTT__ADDRESSES": "mqtts://localhost"} if "TLS" in name else {}
+    loaded = load(environ={name: text, **mqtts})
+    found: Any = loaded.settings
+    for step in path.split("."):
+        found = getattr(found, step)
+    assert found == value
+    assert str(loaded.origin(path)) == name
+
+
+def test_a_single_name_wins_over_its_table_given_as_json() -> None:
+    environ = {"GATEWAY_HTTP__PORT": "1", "GATEWAY_HTTP": '{"port": 2, "host": "::1"}'}
+    http = load(environ=environ).settings.http
+    assert (http.host, http.port) == ("::1", 1)
+
+
+def test_a_variable_set_to_nothing_counts_as_not_set() -> None:
+    assert (
+        load(environ={"GATEWAY_INSTANCE": "", "GATEWAY_CONFIG": "", "GATEWAY_SECRETS_DIR": ""}).settings == Settings()
+    )
+
+
+def test_what_kubernetes_makes_of_a_service_named_gateway_is_left_alone() -> None:
+    links = {
+        "GATEWAY_SERVICE_HOST": "10.0.0.1",
+        "GATEWAY_SERVICE_PORT": "9464",
+        "GATEWAY_SERVICE_PORT_METRICS": "9464",
+        "GATEWAY_PORT": "tcp://10.0.0.1:9464",
+        "GATEWAY_PORT_9464_TCP": "tcp://10.0.0.1:9464",
+        "GATEWAY_PORT_9464_TCP_PROTO": "tcp",
+        "GATEWAY_PORT_9464_TCP_PORT": "9464",
+        "GATEWAY_PORT_9464_TCP_ADDR": "10.0.0.1",
+        "GATEWAY_METRICS_PORT": "tcp://10.0.0.1:9464",
+    }
+    assert load(environ=links).settings == Settings()
+    assert problems(environ={"GATEWAY_HTTP_PORT": "http"}) == [
+        "GATEWAY_HTTP_PORT: is no setting; did you mean GATEWAY_HTTP__PORT?"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("GATEWAY_MQTT__SESIONS", "did you mean GATEWAY_MQTT__SESSIONS?"),
+        ("GATEWAY_MQTT_SESSIONS", "did you mean GATEWAY_MQTT__SESSIONS?"),
+        ("gateway_mqtt__sessions", "did you mean GATEWAY_MQTT__SESSIONS?"),
+        ("GATEWAY_MQTT__PASWORD_FILE", "did you mean GATEWAY_MQTT__PASSWORD_FILE?"),
+        ("GATEWAY_CONFG", "did you mean GATEWAY_CONFIG?"),
+        ("GATEWAY_ROUTES__0__TOPIC", "give all of routes at once, as JSON in GATEWAY_ROUTES"),
+        ("GATEWAY_MQTT__ADDRESSES__0", "give all of mqtt.addresses at once, as JSON in GATEWAY_MQTT__ADDRESSES"),
+        ("GATEWAY_XYZZY_PLUGH_QUUX", "`gateway config reference` lists all names"),
+    ],
+)
+def test_a_misspelt_variable_is_refused_with_the_nearest_name(name: str, hint: str) -> None:
+    assert problems(environ={name: "hunter2"}) == [f"{name}: is no setting; {hint}"]
+
+
+def test_variables_of_others_are_none_of_our_business() -> None:
+    assert load(environ={"PATH": "/bin", "GATEWAYS": "3", "API_GATEWAY_MQTT": "x"}).settings == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "must be JSON, an array: Expecting property name enclosed in double quotes at line 1, column 2"),
+        ("[{]", "must be JSON, an array: Expecting property name enclosed in double quotes at line 1, column 3"),
+        ('{"name": "a"}', "must be a list, in brackets"),
+        ('"x"', "must be a list, in brackets"),
+    ],
+)
+def test_broken_json_is_told_by_its_place(text: str, sentence: str) -> None:
+    assert problems(environ={"GATEWAY_ROUTES": text}) == [f"routes (GATEWAY_ROUTES): {sentence}"]
+
+
+# --- secrets ---
+
+
+@pytest.mark.parametrize("source", ["toml", "environment", "json"])
+def test_a_secret_may_come_from_a_file(source: str, tmp_path: Path) -> None:
+    secret = tmp_path / "pw"
+    secret.write_text(" pass word \r\n")
+    environ = {}
+    if source == "toml":
+        written(f'[mqtt]\npassword_file = "{secret}"')
+    elif source == "environment":
+        environ = {"GATEWAY_MQTT__PASSWORD_FILE": str(secret)}
+    else:
+        environ = {"GATEWAY_MQTT": json.dumps({"password_file": str(secret)})}
+    loaded = load(environ=environ)
+    assert loaded.settings.mqtt.password is not None
+    assert loaded.settings.mqtt.password.get_secret_value() == " pass word "  # the line end alone is the editor's
+    place = {"toml": "gateway.toml:2", "environment": "GATEWAY_MQTT__PASSWORD_FILE", "json": "GATEWAY_MQTT"}[source]
+    assert str(loaded.origin("mqtt.password")) == f"secret file {secret}, named by {place}"
+
+
+def test_a_secrets_directory_holds_a_file_for_each(tmp_path: Path) -> None:
+    (tmp_path / "..data").mkdir()
+    (tmp_path / "mqtt__password").write_text("one")
+    (tmp_path / "KAFKA__SASL__PASSWORD").write_text("two\n")
+    (tmp_path / "kafka__sasl__username").write_text("gateway\n")
+    (tmp_path / "database_url").write_text("somebody else's")
+    environ = {"GATEWAY_SECRETS_DIR": str(tmp_path), "GATEWAY_KAFKA__SECURITY": "SASL_SSL"}
+    settings = load(environ=environ).settings
+    assert settings.mqtt.password is not None
+    assert settings.mqtt.password.get_secret_value() == "one"
+    assert settings.kafka.sasl is not None
+    assert settings.kafka.sasl.password.get_secret_value() == "two"
+    assert settings.kafka.sasl.username == "gateway"
+
+
+def test_a_near_miss_in_the_secrets_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mqtt_password").write_text("hunter2")
+    assert problems(environ={"GATEWAY_SECRETS_DIR": str(tmp_path)}) == [
+        f'{tmp_path / "mqtt_password"}: is no setting; did you mean "mqtt__password"?'
+    ]
+
+
+def test_a_secrets_directory_that_was_named_must_be_there() -> None:
+    (problem,) = problems(environ={"GATEWAY_SECRETS_DIR": "/no/such/folder"})
+    assert problem == "GATEWAY_SECRETS_DIR: the folder /no/such/folder cannot be read: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "No such file or directory"),
+        (b"", "is empty"),
+        (b"\n", "is empty"),
+        (b"\xff\xfe", "is not UTF-8 text"),
+        (b"x" * 65_537, "larger than 64 KiB"),
+    ],
+)
+def test_an_unusable_secret_file_is_told_without_its_name(content: bytes | None, reason: str, tmp_path: Path) -> None:
+    """The name may be the password itself, written to the wrong setting."""
+    secret = tmp_path / "hunter2"
+    if content is not None:
+        secret.write_bytes(content)
+    (problem,) = problems(f'[mqtt]\npassword_file = "{secret}"')
+    assert problem.startswith("mqtt.password_file (gateway.toml:2): the secret's file ")
+    assert reason in problem
+    assert "hunter2" not in problem
+
+
+def test_a_secret_is_not_given_twice_by_one_source(tmp_path: Path) -> None:
+    assert problems('[mqtt]\npassword = "hunter2"\npassword_file = "/x"') == [
+        "mqtt.password_file (gateway.toml:3): stands beside mqtt.password; give one of the two"
+    ]
+    Path("gateway.toml").unlink()
+    both = {"GATEWAY_MQTT__PASSWORD": "hunter2", "GATEWAY_MQTT__PASSWORD_FILE": "/x"}
+    assert problems(environ=both) == [
+        "mqtt.password_file (GATEWAY_MQTT__PASSWORD_FILE): stands beside mqtt.password; give one of the two"
+    ]
+
+
+def test_a_secret_file_that_a_stronger_source_makes_moot_is_not_read() -> None:
+    written('[mqtt]\npassword_file = "/no/such/file"')
+    password = load(environ={"GATEWAY_MQTT__PASSWORD": "right"}).settings.mqtt.password
+    assert password is not None
+    assert password.get_secret_value() == "right"
+
+
+# --- mistakes ---
+
+
+def test_all_mistakes_are_told_at_once_each_with_its_place() -> None:
+    text = """\
+        instance = "plant 1"
+        [mqtt]
+        addresses = ["mqtt://a", "gopher://b"]
+        sesions = 8
+        sessions = 0
+        keepalive = "30x"
+        persistent = "maybe"
+        proxy = { host = "x", port = 99999 }
+        reconnect_jitter = nan
+        [flow]
+        memory_bytes = "1KB"
+        [kafka]
+        compression = "brotli"
+        request_timeout = 0.01
+        delivery_timeout = "1s"
+        retry_backoff = "2s"
+        [[routes]]
+        name = "t"
+        filters = ["a/#", "b/#/c"]
+        qos = 3
+        [routes.headers]
+        one = 1
+        """
+    assert problems(text, environ={"GATEWAY_HTTP__PORT": "http", "GATEWAY_LOG__LEVEL": "loud"}) == [
+        'mqtt.sesions (gateway.toml:4): is no setting; did you mean "mqtt.sessions"?',
+        'instance = "plant 1" (gateway.toml:1): must match ^[A-Za-z0-9._-]{1,64}$',
+        'mqtt.addresses[1] = "gopher://b" (gateway.toml:3): the scheme is one of mqtt, mqtts, ws and wss',
+        'mqtt.persistent = "maybe" (gateway.toml:7): must be true or false',
+        f'mqtt.keepalive = "30x" (gateway.toml:6): {DURATION_GRAMMAR}',
+        "mqtt.sessions = 0 (gateway.toml:5): must be at least 1",
+        "mqtt.reconnect_jitter = nan (gateway.toml:9): must be a finite number",
+        "mqtt.proxy.port = 99999 (gateway.toml:8): must be at most 65535",
+        "kafka.compression = \"brotli\" (gateway.toml:13): must be one of 'none', 'gzip', 'snappy', 'lz4', 'zstd'",
+        "kafka.request_timeout = 0.01 (gateway.toml:14): must be at least 100ms",
+        f'flow.memory_bytes = "1KB" (gateway.toml:11): {BYTES_GRAMMAR}',
+        'routes[0].filters[1] = "b/#/c" (gateway.toml:19): "#" stands alone in the last level, as in "devices/#"',
+        "routes[0].topic (gateway.toml:17): is required here and not given",
+        "routes[0].qos = 3 (gateway.toml:20): must be one of 0, 1, 2",
+        "routes[0].headers.one (gateway.toml:22): must be a text in quotes",
+        'http.port = "http" (GATEWAY_HTTP__PORT): must be a whole number',
+        "log.level = \"loud\" (GATEWAY_LOG__LEVEL): must be one of 'debug', 'info', 'warning', 'error'",
+    ]
+
+
+def test_relations_of_sound_settings_are_checked_beside_unsound_ones() -> None:
+    text = """\
+        [mqtt]
+        sessions = 0
+        reconnect_initial = "1m"
+        [kafka]
+        request_timeout = "soon"
+        delivery_timeout = "1s"
+        """
+    first, second, third = problems(text)
+    assert first.startswith("mqtt.sessions = 0")
+    assert second.startswith("kafka.request_timeout")
+    assert third.startswith(
+        "mqtt.reconnect_initial = 1m (gateway.toml:3) is longer than mqtt.reconnect_max = 30s (default)"
+    )
+
+
+def test_one_misspelling_is_told_once_and_not_by_its_consequences() -> None:
+    """kafka.security wants kafka.sasl, but that is what the author wrote, nearly."""
+    (problem,) = problems('[kafka]\nsecurity = "SASL_SSL"\n[kafka.sassl]\nusername = "u"\npassword = "p"')
+    assert problem == 'kafka.sassl (gateway.toml:3): is no setting; did you mean "kafka.sasl"?'
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("sessions = 4", 'did you mean "mqtt.sessions"?'),
+        ("[mqtt]\ncompression = 1", 'did you mean "kafka.compression"?'),
+        ("[http]\nxyzzy = 1", "[http] knows host, port, overdue_after"),
+        ("[mqt]", 'did you mean "mqtt"?'),
+        ("[mqtt]\npasswordfile = 1", 'did you mean "mqtt.password_file"?'),
+        (ROUTE + "filter = 1", 'did you mean "routes[0].filters"?'),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_one(text: str, hint: str) -> None:
+    (problem,) = problems(text)
+    assert problem.endswith(f"is no setting; {hint}")
+    assert "(gateway.toml:" in problem
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"a = \n", "is not valid TOML: Invalid value (at line 1, column 5)"),
+        (b"a = 1\na = 2\n", "is not valid TOML: Cannot overwrite a value (at line 2, column 6)"),
+        (b"\xff", "is not UTF-8 text at byte 0; TOML files are"),
+    ],
+)
+def test_a_file_that_is_no_toml_is_told_once(content: bytes, sentence: str) -> None:
+    Path("gateway.toml").write_bytes(content)
+    assert problems() == [f"gateway.toml: {sentence}"]
+
+
+def test_a_byte_order_mark_is_no_mistake() -> None:
+    Path("gateway.toml").write_bytes(b'\xef\xbb\xbfinstance = "a"')
+    assert load(environ={}).settings.instance == "a"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("mqtt = 1", "mqtt (gateway.toml:1): must be a table of settings"),
+        ('[mqtt]\ntls = "x"', "mqtt.tls (gateway.toml:2): must be a table of settings"),
+        ("[routes]\nname = 1", "routes (gateway.toml:1): must be a list, in brackets"),
+        ("routes = [1]", "routes[0] (gateway.toml:1): must be a table of settings"),
+        ('[mqtt]\naddresses = "mqtt://a"', 'mqtt.addresses = "mqtt://a" (gateway.toml:2): must be a list'),
+        ("[mqtt]\naddresses = []", "mqtt.addresses (gateway.toml:2): must not be empty"),
+        (
+            "[mqtt]\nsessions = true",
+            "mqtt.sessions = true (gateway.toml:2): a whole number is wanted, not true or false",
+        ),
+        ("[mqtt]\nsessions = 1.5", "mqtt.sessions = 1.5 (gateway.toml:2): must be a whole number"),
+        ("[mqtt]\nkeepalive = 1.5", "mqtt.keepalive = 1.5 (gateway.toml:2): MQTT carries this in whole seconds"),
+        ("[mqtt]\npassword = 5", "mqtt.password (gateway.toml:2): must be a text in quotes"),
+        ("[mqtt]\npassword_file = 5", "mqtt.password_file (gateway.toml:2): must be the path of a file"),
+        ("[mqtt.proxy]", "mqtt.proxy.host (gateway.toml:1): is required here and not given"),
+        (
+            "[kafka.topics]\nreplication = 0",
+            "kafka.topics.replication = 0 (gateway.toml:2): replication is -1 (the broker's",
+        ),
+        (
+            ROUTE + 'allowed_topics = "("',
+            'routes[0].allowed_topics = "(" (gateway.toml:5): no regular expression: missing )',
+        ),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_told_in_our_words(text: str, sentence: str) -> None:
+    assert problems(text)[0].startswith(sentence)
+
+
+def test_overrides_may_be_nested_or_dotted_and_are_checked_alike() -> None:
+    loaded = load(environ={}, overrides={"mqtt": {"sessions": 2}, "kafka.topics.create": True})
+    assert (loaded.settings.mqtt.sessions, loaded.settings.kafka.topics.create) == (2, True)
+    assert problems(overrides={"mqtt.sesions": 2}) == [
+        'mqtt.sesions (command line): is no setting; did you mean "mqtt.sessions"?'
+    ]
+
+
+# --- what a start needs beyond this ---
+
+
+def loaded_from(text: str) -> Loaded:
+    return load(written(text), environ={})
+
+
+def test_a_gateway_needs_a_route_but_a_look_at_its_settings_does_not() -> None:
+    loaded = loaded_from("")
+    with pytest.raises(ConfigError, match=r"routes: none is given"):
+        require_runnable(loaded)
+    require_runnable(loaded_from(ROUTE))
+
+
+def test_a_gateway_needs_the_files_that_tls_reads() -> None:
+    written("a certificate", "there.pem")
+    tls = '[mqtt.tls]\nca_file = "there.pem"\ncertificate_file = "-----BEGIN hunter2"\n'
+    text = '[mqtt]\naddresses = ["mqtts://a"]\n' + tls + ROUTE
+    with pytest.raises(ConfigError) as caught:
+        require_runnable(loaded_from(text))
+    assert caught.value.problems == (
+        "mqtt.tls.certificate_file (gateway.toml:5): the file cannot be read: No such file or directory",
+    )
+
+
+def test_loading_is_quick_in_a_fresh_process() -> None:
+    """CPU time of import and load, so that a busy machine does not fail it: some 0.2 s with compiled modules."""
+    code = "import time; from config.load import load; load(environ={}); print(time.process_time())"
+    environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path("cache").absolute())}
+    root = Path(__file__).parents[2]
+    runs = []
+    for _ in range(3):  # the first one compiles
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=root, env=environ, capture_output=True, text=True, check=True
+        )
+        runs.append(float(done.stdout))
+    assert min(runs) < 0.45, f"CPU seconds of import and load: {runs}"

@@ -1,0 +1,160 @@
+"""Filters, topic names, placeholders and addresses are judged by the protocols' rules."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge import filters as bridge_filters
+from config.addresses import is_loopback, parse_kafka_address, parse_mqtt_address
+from config.names import (
+    check_kafka_topic,
+    check_mqtt_filter,
+    disjoint_groups,
+    filter_covers,
+    filters_overlap,
+    placeholders,
+)
+
+
+@pytest.mark.parametrize("text", ["#", "+", "a", "/", "a/#", "+/+/b", "a//b", "$SYS/#", "ä/+", "/#"])
+def test_a_valid_filter_passes(text: str) -> None:
+    assert check_mqtt_filter(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("", "empty"),
+        ("a/#/b", "last level"),
+        ("a#", "last level"),
+        ("#/", "last level"),
+        ("a/b+", "stands alone"),
+        ("a/+b/c", "stands alone"),
+        ("a\x00b", "NUL"),
+        ("a" * 65_536, "65,535"),
+        ("$share/group/a", "mqtt.share_group"),
+        ("$queue/a", "mqtt.share_group"),
+        ("$exclusive/a", "exclusive"),
+    ],
+)
+def test_an_invalid_filter_is_refused_with_the_rule(text: str, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        check_mqtt_filter(text)
+
+
+_LEVELS = st.lists(st.sampled_from(["a", "b", "$x", "+", ""]), min_size=1, max_size=4)
+_FILTERS = st.builds(
+    lambda levels, rest: "/".join([*levels, "#"]) if rest else "/".join(levels), _LEVELS, st.booleans()
+).filter(bool) | st.just("#")
+
+
+@given(_FILTERS, _FILTERS)
+def test_covering_and_overlap_are_judged_as_the_router_judges_them(one: str, other: str) -> None:
+    """Config stands below the bridge and cannot ask it; this keeps the two from parting."""
+    assert filter_covers(one, other) == bridge_filters.covers(one, other), (one, other)
+    assert filters_overlap(one, other) == (bridge_filters.intersection(one, other) is not None), (one, other)
+
+
+@given(st.lists(_FILTERS, max_size=6), st.sampled_from([1, 3, 8]))
+def test_disjoint_groups_are_those_that_the_sessions_get(texts: list[str], sessions: int) -> None:
+    cover = bridge_filters.minimal_cover((text, 1) for text in texts)
+    shares = [share for share in bridge_filters.split_disjoint(cover, sessions) if share]
+    assert min(len(disjoint_groups(texts)), sessions) == len(shares), (texts, cover)
+
+
+@pytest.mark.parametrize("name", ["a", "devices.telemetry", "A-1_b", "x" * 249, "_one", "..."])
+def test_a_valid_topic_name_passes(name: str) -> None:
+    assert check_kafka_topic(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a/b", "a b", "ä", "a\n", "${topic}"])
+def test_an_invalid_topic_name_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="1 to 249"):
+        check_kafka_topic(name)
+
+
+def test_kafkas_own_topics_are_refused() -> None:
+    with pytest.raises(ValueError, match="Kafka's own"):
+        check_kafka_topic("__consumer_offsets")
+
+
+def test_placeholders_are_listed_in_order() -> None:
+    assert placeholders("${a}-x-${b[1]}$") == ["a", "b[1]"]
+
+
+@pytest.mark.parametrize("text", ["${a", "x${", "${a}${b", "${}"])
+def test_a_broken_placeholder_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="placeholder"):
+        placeholders(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("mqtt://broker", ("mqtt", "broker", 1883)),
+        ("MQTTS://broker.example.:8884/", ("mqtts", "broker.example.", 8884)),
+        ("ws://10.0.0.1", ("ws", "10.0.0.1", 8083)),
+        ("wss://[::1]", ("wss", "::1", 8084)),
+        ("mqtt://[fe80::1]:1", ("mqtt", "fe80::1", 1)),
+        ("mqtt://under_score:65535", ("mqtt", "under_score", 65535)),
+    ],
+)
+def test_an_mqtt_address_has_its_parts(text: str, parts: tuple[str, str, int]) -> None:
+    address = parse_mqtt_address(text)
+    assert (address.scheme, address.host, address.port) == parts
+    assert parse_mqtt_address(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("broker:1883", "starts with its scheme"),
+        ("mqqt://broker", 'did you mean "mqtt://"'),
+        ("ssl://broker", 'did you mean "mqtts://"'),
+        ("gopher://broker", "one of mqtt, mqtts, ws and wss$"),
+        ("mqtt://", "host is missing"),
+        ("mqtt://:1883", "host is missing"),
+        ("mqtt://a:0", "1 to 65535"),
+        ("mqtt://a:65536", "1 to 65535"),
+        ("mqtt://a:", "1 to 65535"),
+        ("mqtt://a:x", "1 to 65535"),
+        ("mqtt://::1", "brackets"),
+        ("mqtt://[::1", "brackets"),
+        ("mqtt://[abc]", "no IPv6"),
+        ("mqtt://a b", "neither a host name"),
+        ("mqtt://-a", "neither a host name"),
+        ("ws://a/mqtt", "websocket_path"),
+        ("mqtt://user:secret@a", "mqtt.password"),
+    ],
+)
+def test_a_wrong_mqtt_address_is_refused_without_being_repeated(text: str, word: str) -> None:
+    with pytest.raises(ValueError, match=word) as caught:
+        parse_mqtt_address(text)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_kafka_address_has_host_and_port() -> None:
+    assert parse_kafka_address("broker:9092") == ("broker", 9092)
+    assert parse_kafka_address("[::1]:9092") == ("::1", 9092)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("kafka://a:9092", "no scheme"),
+        ("a", "names its port"),
+        ("a:", "1 to 65535"),
+        ("u:p@a:1", "kafka.sasl"),
+        (":9", "missing"),
+    ],
+)
+def test_a_wrong_kafka_address_is_refused(text: str, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        parse_kafka_address(text)
+
+
+def test_loopback_is_known_without_asking_a_name_server() -> None:
+    assert all(map(is_loopback, ["localhost", "LOCALHOST", "broker.localhost", "127.0.0.1", "127.9.9.9", "::1"]))
+    assert not any(map(is_loopback, ["broker", "10.0.0.1", "::2", "localhost.example"]))

@@ -1,0 +1,389 @@
+"""Settings that contradict each other are refused, doubtful ones told: both names and values, the consequence."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+import pytest
+
+from config import relations_flow, relations_kafka, relations_mqtt
+from config.errors import ConfigError
+from config.load import Loaded, load
+from config.relations import View, check
+from config.schema import dotted, walk
+from config.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REFUSED = relations_mqtt.REFUSED + relations_kafka.REFUSED + relations_flow.REFUSED
+WARNED = relations_mqtt.WARNED + relations_kafka.WARNED + relations_flow.WARNED
+
+
+def route(*lines: str, name: str = "r", filters: str = '["a/#"]', topic: str = "t") -> str:
+    return "\n".join(["[[routes]]", f'name = "{name}"', f"filters = {filters}", f'topic = "{topic}"', *lines, ""])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file, and what the one sentence about it must hold, in order."""
+
+    text: str
+    says: tuple[str, ...]
+
+    def check(self, sentences: tuple[str, ...]) -> None:
+        assert len(sentences) == 1, sentences
+        at = 0
+        for part in self.says:
+            found = sentences[0].find(part, at)
+            assert found >= 0, f"{part!r} is missing, or out of order, in: {sentences[0]}"
+            at = found + len(part)
+        assert sentences[0].endswith(".")
+
+
+SASL = '[kafka.sasl]\nusername = "u"\npassword = "hunter2"\n'
+REMOTE = '[mqtt]\naddresses = ["mqtt://10.0.0.1"]\n'
+
+CONTRADICTIONS = {
+    "client id without session": Case(
+        '[mqtt]\nclient_id = "gw"',
+        ('mqtt.client_id = "gw" (gateway.toml:2)', "mqtt.sessions = 4 (default)", "ends the older", "add ${session}"),
+    ),
+    "client id without worker": Case(
+        'worker = 1\n[mqtt]\nclient_id = "${instance}-${session}"',
+        ("mqtt.client_id", "worker = 1 (gateway.toml:1)", "each other's sessions", "add ${worker}"),
+    ),
+    "client id with unknown placeholder": Case(
+        '[mqtt]\nclient_id = "${instanz}-${session}"',
+        ("mqtt.client_id", "${instanz} is unknown here; did you mean ${instance}?", "known are ${instance}, ${worker}"),
+    ),
+    "client id with open placeholder": Case('[mqtt]\nclient_id = "a${session"', ("mqtt.client_id", "closing brace")),
+    "session expires at once": Case(
+        "[mqtt]\nsession_expiry = 0",
+        ("mqtt.session_expiry = 0s (gateway.toml:2)", "mqtt.persistent = true (default)", "would be lost"),
+    ),
+    "session expires while waiting": Case(
+        '[mqtt]\nsession_expiry = "20s"',
+        ("mqtt.session_expiry = 20s", "shorter than mqtt.reconnect_max = 30s (default)", "is lost"),
+    ),
+    "reconnect starts above its ceiling": Case(
+        '[mqtt]\nreconnect_initial = "1m"',
+        ("mqtt.reconnect_initial = 1m", "longer than mqtt.reconnect_max = 30s (default)", "ceiling"),
+    ),
+    "mqtt tls without tls address": Case(
+        "[mqtt.tls]\nverify = true",
+        (
+            "mqtt.tls (gateway.toml:1)",
+            'mqtt.addresses = ["mqtt://127.0.0.1:1883"] (default)',
+            "nothing would be encrypted",
+        ),
+    ),
+    "mqtt key without certificate": Case(
+        '[mqtt]\naddresses = ["wss://a"]\n[mqtt.tls]\nkey_file = "k"',
+        ('mqtt.tls.key_file = "k" (gateway.toml:4)', "mqtt.tls.certificate_file", "identifies nobody"),
+    ),
+    "mqtt key password without certificate": Case(
+        '[mqtt]\naddresses = ["wss://a"]\n[mqtt.tls]\nkey_password = "hunter2"',
+        ("mqtt.tls.key_password (gateway.toml:4)", "mqtt.tls.certificate_file", "identifies nobody"),
+    ),
+    "password without user in 3.1.1": Case(
+        '[mqtt]\nprotocol = "3.1.1"\npassword = "hunter2"',
+        ("mqtt.password (gateway.toml:3)", "mqtt.username", 'mqtt.protocol = "3.1.1" (gateway.toml:2)', "user name"),
+    ),
+    "proxy password without user": Case(
+        '[mqtt.proxy]\nhost = "p"\nport = 1\npassword = "hunter2"',
+        ("mqtt.proxy.password (gateway.toml:4)", "mqtt.proxy.username", "whose"),
+    ),
+    "status topic with wildcard": Case(
+        '[mqtt.status]\ntopic = "gateways/+/status"', ('mqtt.status.topic = "gateways/+/status"', "without wildcards")
+    ),
+    "status topic of the broker": Case('[mqtt.status]\ntopic = "$SYS/x"', ("mqtt.status.topic", "broker's own")),
+    "status topic with session": Case(
+        '[mqtt.status]\ntopic = "gateways/${session}"',
+        ("mqtt.status.topic", "${session} is unknown here", "${instance}"),
+    ),
+    "partitioned with too few filters": Case(
+        '[mqtt]\ndistribution = "partitioned"\n' + route(filters='["a/#", "a/b", "+/c", "d"]'),
+        (
+            'mqtt.distribution = "partitioned" (gateway.toml:2)',
+            "only 2",
+            "mqtt.sessions = 4 (default)",
+            "split the filters",
+        ),
+    ),
+    "partitioned with workers": Case(
+        'worker = 1\n[mqtt]\nsessions = 1\ndistribution = "partitioned"\n' + route(),
+        ('mqtt.distribution = "partitioned"', "worker = 1", "every message"),
+    ),
+    "security wants a user": Case(
+        '[kafka]\nsecurity = "SASL_SSL"', ('kafka.security = "SASL_SSL" (gateway.toml:2)', "kafka.sasl", "refuse")
+    ),
+    "user without security": Case(
+        SASL,
+        (
+            "kafka.sasl (gateway.toml:1)",
+            'kafka.security = "PLAINTEXT" (default)',
+            "anonymous",
+            "SASL_PLAINTEXT or SASL_SSL",
+        ),
+    ),
+    "user with tls alone": Case('[kafka]\nsecurity = "SSL"\n' + SASL, ("kafka.sasl", "anonymous", "to SASL_SSL, or")),
+    "kafka tls without ssl": Case(
+        '[kafka.tls]\nca_file = "x"', ("kafka.tls (gateway.toml:1)", "kafka.security", "nothing would be encrypted")
+    ),
+    "kafka key without certificate": Case(
+        '[kafka]\nsecurity = "SSL"\n[kafka.tls]\nkey_file = "k"', ("kafka.tls.key_file", "kafka.tls.certificate_file")
+    ),
+    "kafka client id with session": Case(
+        '[kafka]\nclient_id = "${session}"', ("kafka.client_id", "${session} is unknown here", "${worker}")
+    ),
+    "delivery before request": Case(
+        '[kafka]\ndelivery_timeout = "4s"',
+        ("kafka.delivery_timeout = 4s", "kafka.request_timeout = 5s (default)", "written twice"),
+    ),
+    "backoff beyond delivery": Case(
+        '[kafka]\nrequest_timeout = "1s"\ndelivery_timeout = "10s"\nretry_backoff = "10s"',
+        ("kafka.retry_backoff = 10s", "kafka.delivery_timeout = 10s", "first retry"),
+    ),
+    "metadata beyond delivery": Case(
+        '[kafka]\nmetadata_max_age = "2m"',
+        ("kafka.metadata_max_age = 2m", "kafka.delivery_timeout = 2m (default)", "moved leader"),
+    ),
+    "batch beyond the broker": Case(
+        '[kafka]\nbatch_bytes = "2MiB"',
+        ("kafka.batch_bytes = 2MiB", "kafka.max_message_bytes = 1048588 (default)", "refuse full batches"),
+    ),
+    "record beyond the broker": Case(
+        '[kafka]\nmax_record_bytes = "1MiB"',
+        ("kafka.max_record_bytes = 1MiB", "kafka.max_message_bytes = 1048588 (default)", "refuse records"),
+    ),
+    "partitions beyond a request": Case(
+        '[kafka]\nmax_request_bytes = "6291455B"\n' + route(),
+        (
+            "kafka.batch_bytes = 256KiB",
+            "24 partitions",
+            "flow.memory_bytes = 32MiB",
+            "6MiB",
+            "6291455",
+            "close the connection",
+        ),
+    ),
+    "declared partitions beyond a request": Case(
+        '[kafka]\nmax_request_bytes = "16MiB"\n[[kafka.topics.declare]]\nname = "t"\npartitions = 60\n' + route(),
+        ("72 partitions", "18MiB", "kafka.max_request_bytes = 16MiB"),
+    ),
+    "memory beyond a request": Case(
+        '[kafka]\nmax_request_bytes = "16MiB"\n' + route(topic="${topic[1]}"),
+        ("1212 partitions", "flow.memory_bytes = 32MiB", "requests of 32MiB", "kafka.max_request_bytes = 16MiB"),
+    ),
+    "a topic declared twice": Case(
+        2 * '[[kafka.topics.declare]]\nname = "t"\n', ("kafka.topics.declare", 'topic "t" 2 times', "not clear")
+    ),
+    "two routes with one name": Case(
+        route(filters='["a"]') + route(filters='["b"]'),
+        ('routes[1].name = "r" (gateway.toml:6)', "routes[0] (gateway.toml:1)", "tell them apart"),
+    ),
+    "topic that Kafka refuses": Case(route(topic="a/b"), ('routes[0].topic = "a/b" (gateway.toml:4)', "1 to 249")),
+    "topic of Kafka's own": Case(route(topic="__x"), ('routes[0].topic = "__x"', "Kafka's own")),
+    "route to the dead letters": Case(
+        route(topic="gateway-dead-letters"),
+        ("routes[0].topic", 'dead_letter.topic = "gateway-dead-letters" (default)', "told apart"),
+    ),
+    "tombstone without key": Case(
+        route('key = ""', 'empty_payload = "tombstone"'),
+        (
+            'routes[0].key = "" (gateway.toml:5)',
+            'routes[0].empty_payload = "tombstone" (gateway.toml:6)',
+            "there is none",
+        ),
+    ),
+    "compaction without key": Case(
+        '[[kafka.topics.declare]]\nname = "t"\ncleanup_policy = "compact,delete"\n' + route('key = ""'),
+        ('routes[0].key = ""', 'routes[0].topic = "t"', "compaction"),
+    ),
+    "windows beyond memory": Case(
+        "[mqtt]\nsessions = 32\n[flow]\nexpected_packet_bytes = 1049",
+        (
+            "mqtt.sessions = 32 (gateway.toml:2) times mqtt.receive_maximum = 1000 (default) times",
+            "flow.expected_packet_bytes = 1049 (gateway.toml:4) make 33568000, more than",
+            "flow.memory_bytes = 32MiB (default)",
+            "before the windows are full",
+        ),
+    ),
+    "packets beyond memory": Case(
+        '[mqtt]\nmax_packet_bytes = "16MiB"',
+        (
+            "mqtt.sessions = 4 (default)",
+            "mqtt.max_packet_bytes = 16MiB",
+            "flow.memory_bytes = 32MiB",
+            "nothing could go on",
+        ),
+    ),
+    "expected beyond the largest packet": Case(
+        '[mqtt]\nmax_packet_bytes = "1KiB"\n[flow]\nexpected_packet_bytes = 1025',
+        ("flow.expected_packet_bytes = 1025", "mqtt.max_packet_bytes = 1KiB", "refused"),
+    ),
+    "batch beyond memory": Case(
+        '[mqtt]\nsessions = 1\n[flow]\nmemory_bytes = "1MiB"\n[kafka]\nbatch_bytes = 1048577',
+        ("kafka.batch_bytes = 1048577", "flow.memory_bytes = 1MiB", "ever be full"),
+    ),
+    "pacing beyond linger": Case(
+        '[flow]\nread_pacing_max = "30ms"',
+        ("flow.read_pacing_max = 30ms", "flow.linger_max = 20ms (default)", "overdue"),
+    ),
+    "linger beyond request": Case(
+        '[flow]\nlinger_max = "5s"', ("flow.linger_max = 5s", "kafka.request_timeout = 5s (default)", "for company")
+    ),
+    "one folder for two": Case(
+        '[stream]\nquarantine = "data/telemetry"',
+        ("stream.output", 'stream.quarantine = "data/telemetry"', "folder of its own"),
+    ),
+    "a folder in another": Case(
+        '[stream]\ncheckpoint = "data/telemetry/checkpoints"',
+        ('stream.checkpoint = "data/telemetry/checkpoints"', 'stream.output = "data/telemetry" (default)', "as data"),
+    ),
+}
+
+DOUBTS = {
+    "password on an open link": Case(
+        REMOTE + 'username = "u"\npassword = "hunter2"',
+        (
+            "mqtt.password (gateway.toml:4)",
+            "readable",
+            "mqtt://10.0.0.1:1883",
+            "mqtt.addresses (gateway.toml:2)",
+            "mqtts://",
+        ),
+    ),
+    "unverified mqtt": Case(
+        '[mqtt]\naddresses = ["mqtts://a"]\n[mqtt.tls]\nverify = false',
+        ("mqtt.tls.verify = false", "pretend", "mqtt.tls.ca_file"),
+    ),
+    "short keepalive": Case(
+        "[mqtt]\nkeepalive = 4", ("mqtt.keepalive = 4s", "kafka.request_timeout = 5s (default)", "after 6s", "again")
+    ),
+    "qos 0 in a persistent session": Case(
+        route("qos = 0"),
+        ("routes[0].qos = 0 (gateway.toml:5)", "mqtt.persistent = true (default)", 'route "r"', "lost"),
+    ),
+    "websocket path without websocket": Case(
+        '[mqtt]\nwebsocket_path = "/x"', ('mqtt.websocket_path = "/x"', "no effect", "mqtt.addresses")
+    ),
+    "websocket headers without websocket": Case(
+        '[mqtt.websocket_headers]\nAuthorization = "hunter2"', ("mqtt.websocket_headers (gateway.toml:1)", "no effect")
+    ),
+    "expiry of a session that is not kept": Case(
+        '[mqtt]\npersistent = false\nsession_expiry = "2h"',
+        ("mqtt.session_expiry = 2h", "no effect", "mqtt.persistent = false"),
+    ),
+    "expiry in 3.1.1": Case(
+        '[mqtt]\nprotocol = "3.1.1"\nsession_expiry = "2h"', ("mqtt.session_expiry = 2h", "no effect", "mqtt.protocol")
+    ),
+    "own status is routed": Case(
+        '[mqtt.status]\ntopic = "fleet/${instance}"\n' + route(filters='["x", "fleet/+"]'),
+        ("mqtt.status.topic", "routes[0].filters", "own birth and death", "below gateways/"),
+    ),
+    "properties in 3.1.1": Case(
+        '[mqtt]\nprotocol = "3.1.1"\n' + route('device = "${property.id}"'),
+        ("routes[0].name", "mqtt.protocol", "always missing"),
+    ),
+    "readable sasl password": Case(
+        '[kafka]\nsecurity = "SASL_PLAINTEXT"\nbootstrap_servers = ["k:1"]\n' + SASL + 'mechanism = "PLAIN"',
+        ('kafka.sasl.mechanism = "PLAIN"', 'kafka.security = "SASL_PLAINTEXT"', "readable", "k:1", "SCRAM"),
+    ),
+    "unverified kafka": Case(
+        '[kafka]\nsecurity = "SSL"\n[kafka.tls]\nverify = false',
+        ("kafka.tls.verify = false", "pretend", "kafka.tls.ca_file"),
+    ),
+    "short stop": Case("shutdown_timeout = 4", ("shutdown_timeout = 4s", "kafka.request_timeout = 5s", "again")),
+    "short readiness": Case(
+        "[http]\noverdue_after = 4", ("http.overdue_after = 4s", "kafka.request_timeout = 5s", "/readyz turns red")
+    ),
+}
+
+SOUND = {
+    "one session needs no ${session}": '[mqtt]\nsessions = 1\nclient_id = "gw"',
+    "a session that is not kept may end at once": "[mqtt]\npersistent = false\nsession_expiry = 0",
+    "as many disjoint filters as sessions": '[mqtt]\ndistribution = "partitioned"\n'
+    + route(filters='["a", "b", "c", "d"]'),
+    "password to this machine": '[mqtt]\naddresses = ["mqtt://localhost", "ws://[::1]"]\npassword = "x"',
+    "password over tls": '[mqtt]\naddresses = ["mqtts://broker", "wss://broker"]\npassword = "x"',
+    "scram in the open": '[kafka]\nsecurity = "SASL_PLAINTEXT"\nbootstrap_servers = ["k:1"]\n' + SASL,
+    "websocket settings with a websocket": '[mqtt]\naddresses = ["mqtt://a", "ws://a"]\nwebsocket_path = "/x"',
+    "many templated topics": route(topic="${topic[1]}"),
+    "qos 0 without a session": "[mqtt]\npersistent = false\n" + route("qos = 0"),
+    "folders side by side": '[stream]\noutput = "a"\nquarantine = "ab"\ncheckpoint = "b"',
+    "the route to # does not take gateways/": route(filters='["#"]'),
+    "windows that just fit": '[mqtt]\nsessions = 32\nreceive_maximum = 1024\n[flow]\nmemory_bytes = "32MiB"',
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "gateway.toml"
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_a_contradiction_is_refused_with_both_settings_and_the_consequence(name: str, file: Path) -> None:
+    case = CONTRADICTIONS[name]
+    file.write_text(case.text)
+    with pytest.raises(ConfigError) as caught:
+        load(environ={})
+    case.check(caught.value.problems)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", DOUBTS)
+def test_what_is_doubtful_is_told_but_not_refused(name: str, file: Path) -> None:
+    case = DOUBTS[name]
+    file.write_text(case.text)
+    loaded = load(environ={})
+    case.check(loaded.warnings)
+    assert "hunter2" not in str(loaded.warnings)
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_is_sound_passes_in_silence(name: str, file: Path) -> None:
+    file.write_text(SOUND[name])
+    assert load(environ={}).warnings == ()
+
+
+def view_of(text: str, file: Path) -> View:
+    """The view that a load of ``text`` checks, found by loading it with the rules turned off."""
+    file.write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("config.load.check", lambda *_: [])
+        loaded: Loaded = load(environ={})
+    return View(loaded.settings, loaded.provenance)
+
+
+def test_each_rule_has_a_case_and_names_all_settings_that_it_looks_at(file: Path) -> None:
+    """Without the name in its rule a mistake in that setting would be told twice, once by its consequence."""
+    names = [dotted(path) for path, field in walk(Settings) if field.kind != "table"]
+    fired: set[int] = set()
+    for case in (*CONTRADICTIONS.values(), *DOUBTS.values()):
+        view = view_of(case.text, file)
+        for number, rule in enumerate(REFUSED + WARNED):
+            sentences = check([rule], view, ())
+            if not sentences:
+                continue
+            fired.add(number)
+            for sentence, name in product(sentences, names):
+                told = re.search(rf"(?<![\w.]){name}(?:\[\d+\])?(?:\.\w+)? (?:= \S.* )?\(", sentence)
+                known = any(name == path or name.startswith(f"{path}.") for path in rule.paths)
+                assert known or not told, f"{name} is told but not in the paths {rule.paths}: {sentence}"
+    silent = [rule.paths for number, rule in enumerate(REFUSED + WARNED) if number not in fired]
+    assert not silent
+
+
+def test_a_rule_is_skipped_while_one_of_its_settings_is_in_doubt(file: Path) -> None:
+    view = view_of('[mqtt]\nreconnect_initial = "1m"', file)
+    assert len(check(REFUSED, view, ())) == 1
+    assert len(check(REFUSED, view, [("mqtt", "sessions")])) == 1
+    assert check(REFUSED, view, [("mqtt", "reconnect_max")]) == []
+    assert check(REFUSED, view, [("mqtt",)]) == []
+    assert check(REFUSED, view, [()]) == []
