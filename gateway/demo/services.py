@@ -8,6 +8,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ _READY_S = 60.0
 _GATEWAY_STOP_S = 40.0  # its own shutdown_timeout is 25 s
 _SPARK_STOP_S = 60.0
 _POLL_S = 0.1
+_GUARD_S = 10.0
 _TABLE_QUERY = "ingest"
 _OURSELVES = [sys.executable, "-m", "gateway.cli.main"]
 _KEPT = ("GATEWAY_CACHE", "GATEWAY_MAVEN_MIRROR")  # where jars come from and are kept; no settings
@@ -73,6 +75,8 @@ class Services:
         self._spark_jars: asyncio.Task[None] | None = None
         self._http: aiohttp.ClientSession | None = None
         self._http_port = 0
+        self._abandonable: list[Callable[[], bool]] = []
+        """Says of each broker whether its guard would clean up after it now."""
         self._reserved = reserve_ports(1)
         self.spark_events = SparkEvents(_TABLE_QUERY, TOPIC)
         for key, label in (("kafka", "Kafka"), ("mqtt", "MQTT broker"), ("gateway", "gateway"), ("devices", "devices")):
@@ -122,15 +126,28 @@ class Services:
     async def _start_kafka(self) -> None:
         begun_s = self._working("kafka", "a real broker is starting")
         directory = self.root / "kafka" if self._keep else None
-        self._kafka = KafkaCluster(directory=directory, progress=self._progress("kafka"))
-        await in_thread(self._kafka.start)
+        self._kafka = cluster = KafkaCluster(directory=directory, progress=self._progress("kafka"))
+        await self._start_broker("kafka", self._kafka.start, lambda: cluster.alive(1))
         self._ready("kafka", f"{self._kafka.bootstrap}", begun_s)
 
     async def _start_mqtt(self) -> None:
         begun_s = self._working("mqtt", "a real broker is starting")
-        self._mqtt = MqttBroker(progress=self._progress("mqtt"))
-        await in_thread(self._mqtt.start)
+        self._mqtt = broker = MqttBroker(progress=self._progress("mqtt"))
+        await self._start_broker("mqtt", self._mqtt.start, lambda: broker.alive)
         self._ready("mqtt", f"127.0.0.1:{self._mqtt.port}", begun_s)
+
+    async def _start_broker(self, key: str, start: Callable[[], None], alive: Callable[[], bool]) -> None:
+        over = threading.Event()
+        step = self._state.steps[key]
+        self._abandonable.append(lambda: over.is_set() or alive() or step.share is not None)
+
+        def work() -> None:
+            try:
+                start()
+            finally:
+                over.set()
+
+        await in_thread(work)
 
     async def _fetch_spark_jars(self) -> None:
         await in_thread(lambda: resolve("spark", self._progress("spark")))
@@ -235,7 +252,15 @@ class Services:
             self._stopped("kafka", "")
 
     async def abandon(self) -> None:
-        """Ends at once what still runs. The brokers' own guards end them with this process."""
+        """Ends at once what still runs. The brokers' own guards end them with this process, and remove their files.
+
+        A broker that is just starting has its guard a moment after its files, so we stay for that moment.
+        """
+        patience_s = time.monotonic() + _GUARD_S
+        while not all(may_leave() for may_leave in self._abandonable):  # noqa: ASYNC110 - brokers have no event for it
+            if time.monotonic() > patience_s:
+                break
+            await asyncio.sleep(0.02)
         if self._spark_jars is not None:
             self._spark_jars.cancel()
             await asyncio.gather(self._spark_jars, return_exceptions=True)

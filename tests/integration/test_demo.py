@@ -1,0 +1,220 @@
+"""The demo as people run it: real brokers, the account on standard output, and nothing left running at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DEADLINE_S = 240.0  # for a whole run on a machine that is busy with other tests
+INTEGERS = ("published", "acknowledged", "received", "kafka", "duplicates", "missing")
+FLOWING = "messages flow (Ctrl-C ends)"
+
+pytestmark = pytest.mark.slow
+
+
+class RunningDemo:
+    """A ``gateway demo`` process, with its temporary files in a folder of its own."""
+
+    def __init__(self, temporary: Path, *options: str) -> None:
+        self.temporary = temporary
+        temporary.mkdir(exist_ok=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gateway.cli.main", "demo", "--json", *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": str(temporary), "GATEWAY_INSTANCE": "not-for-the-demo"},
+            start_new_session=True,
+        )
+        self.told: list[str] = []
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self._seen: dict[int, psutil.Process] = {}
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    def wait_for(self, text: str) -> None:
+        """Until standard error says ``text``; notes which processes there are by then."""
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.1, deadline - time.monotonic()))
+            except queue.Empty:
+                pytest.fail(f"the demo did not say {text!r} in time. It said:\n" + "\n".join(self.told))
+            if line is None:
+                pytest.fail(f"the demo ended without saying {text!r}. It said:\n" + "\n".join(self.told))
+            self.told.append(line)
+            if text in line:
+                self.note_processes()
+                return
+
+    def note_processes(self) -> None:
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            self._seen[process.pid] = process
+
+    def finish(self) -> tuple[int, str]:
+        """The exit status and what was on standard output."""
+        assert self.process.stdout is not None
+        status = self.process.wait(DEADLINE_S)
+        out = self.process.stdout.read()  # a line: it fits the pipe
+        self._reader.join(10)
+        while not self._lines.empty():
+            self.told.append(self._lines.get() or "")
+        return status, out
+
+    def find(self, words: str) -> psutil.Process:
+        """The one process of this demo whose command line has ``words``."""
+        self.note_processes()
+        found = [p for p in self._seen.values() if p.is_running() and words in " ".join(p.cmdline())]
+        assert len(found) == 1, found
+        return found[0]
+
+    def assert_nothing_left(self) -> None:
+        """No process of this demo runs and no file of it lies about; after a kill its guards may take a moment."""
+        deadline = time.monotonic() + 30.0
+        while time.monotonic() < deadline:
+            running = [p for p in self._seen.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+            files = [path.name for path in self.temporary.iterdir() if not path.name.startswith("gateway-ports-")]
+            if not running and not files:
+                return
+            time.sleep(0.1)
+        pytest.fail(f"left running: {running}; left behind: {files}")
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(30)
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                self._reader.join(10)
+                stream.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    running: list[RunningDemo] = []
+
+    def starter(*options: str) -> RunningDemo:
+        running.append(RunningDemo(tmp_path / "temporary", *options))
+        return running[-1]
+
+    yield starter
+    for demo in running:
+        demo.end()
+
+
+def check_account(out: str, *stages: str) -> dict[str, Any]:
+    account: dict[str, Any] = json.loads(out)
+    assert out.count("\n") == 1, "exactly one JSON object on one line"
+    integers = (*INTEGERS, *stages)
+    assert set(account) == {*integers, "seconds", "latency_p50_ms", "latency_p99_ms"}
+    for key in integers:
+        assert type(account[key]) is int, key
+    assert account["missing"] == 0
+    assert account["published"] == account["acknowledged"] > 0
+    for stage in ("received", "kafka", *stages):
+        assert account[stage] >= account["acknowledged"], stage
+    assert 0 <= account["latency_p50_ms"] <= account["latency_p99_ms"]
+    return account
+
+
+def test_a_short_run_accounts_for_every_message(start: Any) -> None:
+    demo = start("--no-spark", "--duration", "5", "--devices", "50", "--rate", "4")
+    demo.wait_for(FLOWING)
+    status, out = demo.finish()
+    assert status == 0, "\n".join(demo.told)
+    account = check_account(out)
+    assert account["published"] > 50
+    assert 5.0 <= account["seconds"] < 60.0
+    assert any("Missing: 0." in line for line in demo.told)
+    demo.assert_nothing_left()
+
+
+def test_with_spark_what_is_kept_can_be_counted_again(start: Any, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    dataset = pytest.importorskip("pyarrow.dataset")
+    kept = tmp_path / "kept"
+    demo = start("--duration", "20", "--keep", str(kept))
+    demo.wait_for(FLOWING)
+    demo.wait_for("Spark: running")
+    status, out = demo.finish()
+    assert status == 0, "\n".join(demo.told)
+    account = check_account(out, "parquet")
+    demo.assert_nothing_left()
+    rows = dataset.dataset(kept / "telemetry", format="parquet", partitioning="hive").to_table(
+        columns=["device", "seq"]
+    )
+    assert rows.num_rows == account["parquet"]
+    counted = Counter(zip(rows["device"].to_pylist(), rows["seq"].to_pylist(), strict=True))
+    assert len(counted) + account["duplicates"] == account["parquet"]
+    assert len(counted) == account["published"]
+    assert {path.name for path in kept.iterdir()} >= {"gateway.toml", "gateway.log", "spark.log", "kafka"}
+
+
+def test_one_ctrl_c_ends_in_order_with_the_account(start: Any) -> None:
+    demo = start("--no-spark", "--duration", "600")
+    demo.wait_for(FLOWING)
+    demo.process.send_signal(signal.SIGINT)
+    status, out = demo.finish()
+    assert status == 0, "\n".join(demo.told)
+    assert check_account(out)["seconds"] < 300.0
+    demo.assert_nothing_left()
+
+
+def test_two_ctrl_c_end_at_once(start: Any) -> None:
+    demo = start("--no-spark", "--duration", "600")
+    demo.wait_for(FLOWING)
+    demo.process.send_signal(signal.SIGINT)
+    demo.wait_for("Ending in order")
+    demo.process.send_signal(signal.SIGINT)
+    status, out = demo.finish()
+    assert (status, out) == (130, ""), "\n".join(demo.told)
+    assert any("Ended at once" in line for line in demo.told)
+    demo.assert_nothing_left()
+
+
+def test_ctrl_c_while_it_starts_ends_at_once(start: Any) -> None:
+    demo = start("--no-spark")
+    demo.wait_for("a real broker is starting")
+    demo.process.send_signal(signal.SIGINT)
+    status, out = demo.finish()
+    assert (status, out) == (130, ""), "\n".join(demo.told)
+    demo.assert_nothing_left()
+
+
+def test_kill_9_leaves_nothing_running(start: Any) -> None:
+    demo = start("--no-spark", "--duration", "600")
+    demo.wait_for(FLOWING)
+    assert len(psutil.Process(demo.process.pid).children(recursive=True)) >= 5
+    demo.process.kill()
+    demo.assert_nothing_left()
+
+
+def test_a_gateway_that_dies_is_told_with_the_end_of_its_log(start: Any) -> None:
+    demo = start("--no-spark", "--duration", "600")
+    demo.wait_for(FLOWING)
+    demo.find("gateway.cli.main run --config").kill()
+    status, out = demo.finish()
+    assert (status, out) == (69, ""), "\n".join(demo.told)
+    assert any("The gateway ended with status -9" in line for line in demo.told)
+    demo.assert_nothing_left()
