@@ -1,9 +1,14 @@
 """The root of the error tree, and the exit statuses it maps to.
 
     GatewayError
-    ├── ConfigError            bad settings; the process ends with status 78
-    ├── bridge.errors          the data path: what may be retried, what may not, what poisons a batch
-    └── …                      each package adds one branch, drawn in its own module
+    ├── ConfigError              bad settings; the process ends with status 78
+    ├── bridge.errors            the data path: what may be retried, what may not, what poisons a batch
+    ├── gateway.mqtt.errors      the MQTT connection
+    ├── gateway.embedded.errors  the brokers of laptop and tests
+    ├── streaming.errors         the Spark jobs
+    └── …                        an error that only one module raises stands in that module
+
+Each of these modules draws its own branch, and a test compares the drawings with the classes.
 
 The first question about a failure is "may I try again?", so that is a class (``bridge.errors.RetriableError``).
 """

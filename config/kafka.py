@@ -19,7 +19,8 @@ class SaslSettings(Table):
     """How the password is proved. SCRAM-SHA-512 never sends it; PLAIN does, and belongs on `SASL_SSL` alone."""
 
     username: Annotated[str, Field(min_length=1)]
-    """The Kafka user. Required when the table is there."""
+    """The Kafka user. Required when the table is there; it needs the right to write to the routes' topics and to the
+    dead-letter topic, and to create them where `kafka.topics.create` is on."""
 
     password: SecretStr
     """Its password. Required when the table is there; best given as `password_file` or in the secrets directory."""

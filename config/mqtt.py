@@ -52,7 +52,7 @@ class ProxySettings(Table):
     """Port of the proxy. Required: proxies have no common default."""
 
     username: str | None = None
-    """User name for the proxy (Basic). Unset: no authentication."""
+    """User name for the proxy (Basic). Unset: no authentication, which a proxy inside a closed network may allow."""
 
     password: SecretStr | None = None
     """Password for the proxy. Basic authentication is not encrypted between the gateway and the proxy."""

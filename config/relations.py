@@ -12,13 +12,13 @@ __all__ = ["Rule", "View", "check"]
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from config.origins import DEFAULT, Origin
 from config.schema import Path, dotted, find
 from config.wording import origin_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from config.origins import Origin
     from config.settings import Settings
 
 
@@ -48,9 +48,12 @@ class View:
             value = value[step] if isinstance(step, int) else getattr(value, step)
         return value
 
-    def given(self, *path: str) -> bool:
-        """Whether somebody wrote the value, or something in the table: it is no default."""
-        return any(at[: len(path)] == path and origin is not DEFAULT for at, origin in self.origins.items())
+    def changed(self, *path: str) -> bool:
+        """Whether the value, or something in the table, is not the default: somebody wanted it so."""
+        default: Any = type(self.settings).model_fields[path[0]].default
+        for step in path[1:]:
+            default = getattr(default, step)
+        return bool(self.value(*path) != default)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def _sasl(view: View) -> Iterator[str]:
 
 
 def _tls(view: View) -> Iterator[str]:
-    if view.given("kafka", "tls") and not view.settings.kafka.security.endswith("SSL"):
+    if view.changed("kafka", "tls") and not view.settings.kafka.security.endswith("SSL"):
         yield (
             f"{view.say('kafka', 'tls')} is given, but {view.say('kafka', 'security')}: nothing would be encrypted; "
             "set kafka.security to SSL or SASL_SSL, or remove the table."

@@ -77,7 +77,7 @@ def _reconnect(view: View) -> Iterator[str]:
 
 
 def _tls_is_used(view: View) -> Iterator[str]:
-    if view.given("mqtt", "tls") and not any(
+    if view.changed("mqtt", "tls") and not any(
         parse_mqtt_address(text).encrypted for text in view.settings.mqtt.addresses
     ):
         yield (
@@ -205,7 +205,7 @@ def _websocket_unused(view: View) -> Iterator[str]:
     if any(parse_mqtt_address(text).websocket for text in view.settings.mqtt.addresses):
         return
     for name in ("websocket_path", "websocket_headers"):
-        if view.given("mqtt", name):
+        if view.changed("mqtt", name):
             yield (
                 f"{view.say('mqtt', name)} has no effect, since {view.say('mqtt', 'addresses')} has no ws:// or wss:// "
                 "address."
@@ -214,7 +214,7 @@ def _websocket_unused(view: View) -> Iterator[str]:
 
 def _expiry_unused(view: View) -> Iterator[str]:
     mqtt = view.settings.mqtt
-    if not view.given("mqtt", "session_expiry") or not mqtt.session_expiry:
+    if not view.changed("mqtt", "session_expiry") or not mqtt.session_expiry:
         return
     if not mqtt.persistent:
         yield f"{view.say('mqtt', 'session_expiry')} has no effect, since {view.say('mqtt', 'persistent')}."

@@ -32,7 +32,8 @@ class RouteSettings(Table):
     tried in their order and the first that matches wins. No `$share/…`: `mqtt.distribution` decides that. Required."""
 
     topic: Annotated[Template, Field(min_length=1)]
-    """Kafka topic to write to, or a template of it. Required."""
+    """Kafka topic to write to, or a template that makes it from the message, such as `plant-${topic[1]}`. Required. A
+    template is held to `allowed_topics` and `max_topics`."""
 
     key: Template = "${topic}"
     """Template of the record's key, which chooses the partition as the Java client does. The default, the MQTT topic,

@@ -74,7 +74,7 @@ CONTRADICTIONS = {
         ("mqtt.reconnect_initial = 1m", "longer than mqtt.reconnect_max = 30s (default)", "ceiling"),
     ),
     "mqtt tls without tls address": Case(
-        "[mqtt.tls]\nverify = true",
+        '[mqtt.tls]\nca_file = "x"',
         (
             "mqtt.tls (gateway.toml:1)",
             'mqtt.addresses = ["mqtt://127.0.0.1:1883"] (default)',
@@ -310,6 +310,7 @@ SOUND = {
     "as many disjoint filters as sessions": '[mqtt]\ndistribution = "partitioned"\n'
     + route(filters='["a", "b", "c", "d"]'),
     "password to this machine": '[mqtt]\naddresses = ["mqtt://localhost", "ws://[::1]"]\npassword = "x"',
+    "a tls table of defaults says nothing": '[mqtt.tls]\nverify = true\n[kafka.tls]\nminimum_version = "1.2"',
     "password over tls": '[mqtt]\naddresses = ["mqtts://broker", "wss://broker"]\npassword = "x"',
     "scram in the open": '[kafka]\nsecurity = "SASL_PLAINTEXT"\nbootstrap_servers = ["k:1"]\n' + SASL,
     "websocket settings with a websocket": '[mqtt]\naddresses = ["mqtt://a", "ws://a"]\nwebsocket_path = "/x"',

@@ -1,0 +1,103 @@
+"""The reference page is current and complete: no setting without a text, a default or a bound."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bridge import wire
+from config.errors import ExitStatus
+from config.reference import reference
+from config.schema import Field, environment_names, fields_of, texts_of
+from config.settings import RouteSettings, Settings
+from config.sources import RESERVED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydantic import BaseModel
+
+ROOT = Path(__file__).parents[2]
+
+
+def every_field(table: type[BaseModel] = Settings, at: str = "") -> Iterator[tuple[str, type[BaseModel], Field]]:
+    """Those in lists of tables too."""
+    for field in fields_of(table).values():
+        yield f"{at}{field.name}", table, field
+        if field.table is not None:
+            yield from every_field(field.table, f"{at}{field.name}.")
+
+
+FIELDS = list(every_field())
+
+
+def test_the_page_in_docs_is_current() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert page == reference(), "run: gateway config reference > docs/configuration.md"
+
+
+def test_the_page_names_every_setting_variable_and_status() -> None:
+    page = reference()
+    missing = [name for name, _, field in FIELDS if field.table is None and f"### `{name}`" not in page]
+    missing += [
+        name
+        for name, (_, field) in environment_names(Settings).items()
+        if field.table is None and f"`{name}`" not in page
+    ]
+    missing += [name for name in RESERVED if f"`{name}`" not in page]
+    missing += [one.meaning for one in ExitStatus if f"| {int(one)} | {one.meaning} |" not in page]
+    assert not missing
+
+
+@pytest.mark.parametrize(("name", "table", "field"), FIELDS, ids=[name for name, *_ in FIELDS])
+def test_every_setting_says_what_it_does(name: str, table: type[BaseModel], field: Field) -> None:
+    text = texts_of(table).get(field.name, "")
+    assert text.endswith("."), f"{name} has no text under it, or one that is no sentence"
+    if field.table is None:
+        assert len(text) >= 60, f"{name}: say what it does, why this default, and what the extremes do: {text}"
+
+
+@pytest.mark.parametrize(("name", "table", "field"), FIELDS, ids=[name for name, *_ in FIELDS])
+def test_every_number_has_bounds(name: str, table: type[BaseModel], field: Field) -> None:
+    default = field.info.default
+    if "Literal" in str(field.info.annotation):
+        return
+    numeric = field.unit is not None or (isinstance(default, int | float | timedelta) and not isinstance(default, bool))
+    numeric |= re.search(r"\b(int|float)\b", str(field.info.annotation)) is not None
+    if numeric:
+        assert {"ge", "gt"} & set(field.bounds), f"{name} has no lower bound"
+        if name not in {"stream.max_offsets_per_trigger", "kafka.topics.declare.retention"}:  # as much as there is
+            assert {"le", "lt"} & set(field.bounds), f"{name} has no upper bound"
+
+
+def test_defaults_keep_their_own_bounds() -> None:
+    """pydantic does not check defaults."""
+    given = Settings().model_dump()
+    given["mqtt"] = {key: value for key, value in given["mqtt"].items() if value is not None}
+    assert Settings(**given) == Settings()
+
+
+def test_no_secrets_file_name_is_also_a_setting() -> None:
+    for _, table, field in FIELDS:
+        if field.kind == "secret":
+            assert f"{field.name}_file" not in fields_of(table)
+
+
+def test_the_default_headers_are_those_that_the_wire_names() -> None:
+    assert RouteSettings.model_fields["metadata_headers"].default == wire.DEFAULT_METADATA_HEADERS
+
+
+def test_every_variable_that_the_code_reads_is_known() -> None:
+    """A variable that some room reads and the loader does not know would be refused as a misspelling."""
+    known = {*environment_names(Settings), *RESERVED}
+    unknown = []
+    for package in ("config", "bridge", "auth", "streaming", "gateway"):
+        for path in (ROOT / package).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            read = re.findall(r"""(?:environ(?:\.get)?|getenv)\s*[\[(]\s*["'](GATEWAY_\w+)""", text)
+            unknown += [f"{name} in {path.relative_to(ROOT)}" for name in read if name not in known]
+    assert not unknown, "add them to config.sources.RESERVED"

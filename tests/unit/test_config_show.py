@@ -1,0 +1,199 @@
+"""What `gateway config` prints, and what it ends with."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from config.errors import ExitStatus
+from config.load import load
+from config.reference import reference
+from config.show import as_data, as_text
+from gateway.cli.config import add_parser
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RICH = """
+instance = "plant-1"
+[mqtt]
+addresses = ["mqtts://a", "mqtts://b:1"]
+password_file = "pw"
+keepalive = "1m30s"
+[mqtt.tls]
+ca_file = "ca \\"x\\".pem"
+[mqtt.websocket_headers]
+"X-Odd \\u00e9" = "token"
+[kafka.topics]
+create = true
+[[kafka.topics.declare]]
+name = "t"
+retention = "7d"
+[[kafka.topics.declare]]
+name = "u"
+[[routes]]
+name = "one"
+filters = ["a/+/b", "c/#"]
+topic = "t"
+headers = { "my key" = "${topic[1]}", other = "x\\ty" }
+[[routes]]
+name = "two"
+filters = ["d"]
+topic = "u"
+metadata_headers = []
+"""
+ROUTE = '[[routes]]\nname = "all"\nfilters = ["devices/#"]\ntopic = "telemetry"\n'
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("GATEWAY_CONFIG", "GATEWAY_SECRETS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def write(text: str, tmp_path: Path, name: str = "gateway.toml") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def gateway(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    chosen = parser.parse_args(["config", *arguments])
+    return int(chosen.run(chosen))
+
+
+def test_what_is_shown_loads_to_the_same_settings_but_for_secrets(tmp_path: Path) -> None:
+    write("hunter2", tmp_path, "pw")
+    write(RICH, tmp_path)
+    loaded = load(environ={})
+    again = load(write(as_text(loaded), tmp_path, "shown.toml"), environ={})
+    mqtt = loaded.settings.mqtt.model_copy(update={"password": None, "websocket_headers": {}})
+    assert again.settings == loaded.settings.model_copy(update={"mqtt": mqtt})
+
+
+def test_defaults_are_shown_as_a_whole_document() -> None:
+    text = as_text(load(environ={}))
+    assert tomllib.loads(text)["flow"]["memory_bytes"] == "32MiB"
+    assert all("# default" in line for line in text.split("\n") if line and not line.startswith("["))
+
+
+def test_each_value_is_shown_with_where_it_came_from(tmp_path: Path) -> None:
+    write("hunter2", tmp_path, "pw")
+    write(RICH, tmp_path)
+    lines = as_text(load(environ={"GATEWAY_MQTT__SESSIONS": "2"}, overrides={"log.level": "debug"})).split("\n")
+    facts = {line.split("  #")[0].strip(): line.rsplit("  # ", 1)[1] for line in lines if "  # " in line}
+    assert facts['instance = "plant-1"'] == "gateway.toml:2"
+    assert facts["sessions = 2"] == "GATEWAY_MQTT__SESSIONS"
+    assert facts['level = "debug"'] == "command line"
+    assert facts["# password = ********"] == "secret file pw, named by gateway.toml:5"
+    assert facts['# websocket_headers = {"X-Odd é" = ********}'] == "gateway.toml:9"
+    assert facts['name = "two"'] == "gateway.toml:24"
+    assert facts["metadata_headers = []"] == "gateway.toml:27"
+    assert facts['retention = "7d"'] == "gateway.toml:15"
+    assert facts["qos = 1"] == "default"
+
+
+def test_the_same_for_programs(tmp_path: Path) -> None:
+    write("hunter2", tmp_path, "pw")
+    write(RICH, tmp_path)
+    loaded = load(environ={})
+    data = json.loads(json.dumps(as_data(loaded)))
+    by_path = {one["path"]: one for one in data["settings"]}
+    assert data["file"] == "gateway.toml"
+    assert by_path["mqtt.keepalive"] == {
+        "path": "mqtt.keepalive",
+        "value": "1m30s",
+        "source": "file",
+        "place": "gateway.toml:6",
+    }
+    assert by_path["mqtt.password"]["value"] is None
+    assert (by_path["mqtt.password"]["secret"], by_path["mqtt.password"]["given"]) == (True, True)
+    assert by_path["mqtt.tls.key_password"]["given"] is False
+    assert by_path["routes[1].name"]["value"] == "two"
+    assert by_path["flow.memory_bytes"]["value"] == 32 << 20
+    assert by_path["mqtt.proxy"]["value"] is None
+    assert by_path["routes[0].headers"]["value"] == {"my key": "${topic[1]}", "other": "x\ty"}
+
+
+def test_check_says_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(ROUTE, tmp_path)
+    assert gateway("check") == ExitStatus.OK
+    assert capsys.readouterr().out == "OK: settings from gateway.toml can be used\n"
+
+
+def test_check_tells_warnings_and_still_says_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    overlapping = ROUTE + '[[routes]]\nname = "more"\nfilters = ["+/x"]\ntopic = "t"\n'
+    write("shutdown_timeout = 1\n" + overlapping, tmp_path)
+    assert gateway("check") == ExitStatus.OK
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("warning: shutdown_timeout = 1s (gateway.toml:1)")
+    assert "'devices/#' and '+/x' overlap" in second
+    assert last == "OK: settings from gateway.toml can be used, 2 warnings"
+
+
+def test_check_tells_all_problems_and_ends_with_the_status_for_bad_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("shutdown_timeout = 0\nsesions = 1\n", tmp_path)
+    assert gateway("check") == ExitStatus.CONFIG == 78
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("2 settings cannot be used:\n  - ")
+
+
+def test_check_refuses_what_a_start_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Templates are judged by the bridge, which compiles them at start; TLS files must be there."""
+    bad = ROUTE.replace("all", "bad") + 'key = "${client_id}"\n'
+    write('[kafka]\nsecurity = "SSL"\n[kafka.tls]\nca_file = "absent"\n' + ROUTE + bad, tmp_path)
+    assert gateway("check") == ExitStatus.CONFIG
+    printed = capsys.readouterr().err
+    assert "kafka.tls.ca_file (gateway.toml:4): the file cannot be read" in printed
+    assert "routes[1] (gateway.toml:9): route 'bad', key:" in printed
+    assert "MQTT does not tell" in printed
+
+
+def test_check_wants_a_route_for_a_gateway_and_topics_for_the_stream(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write('[stream]\ntopics = ["t"]', tmp_path)
+    assert gateway("check") == ExitStatus.CONFIG
+    assert "routes: none is given" in capsys.readouterr().err
+    assert gateway("check", "--for", "stream") == ExitStatus.OK
+    write("", tmp_path)
+    assert gateway("check", "--for", "stream") == ExitStatus.CONFIG
+    assert "stream.topics is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_the_file_may_be_named(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write('instance = "elsewhere"\n' + ROUTE, tmp_path, "other.toml")
+    assert gateway(command, "--config", str(path)) == ExitStatus.OK
+    assert "other.toml" in capsys.readouterr().out
+
+
+def test_show_prints_toml_or_json_and_warnings_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write("shutdown_timeout = 1\n", tmp_path)
+    assert gateway("show") == ExitStatus.OK
+    printed = capsys.readouterr()
+    assert tomllib.loads(printed.out)["shutdown_timeout"] == "1s"
+    assert printed.err.startswith("warning: shutdown_timeout")
+    assert gateway("show", "--json") == ExitStatus.OK
+    assert len(json.loads(capsys.readouterr().out)["warnings"]) == 1
+
+
+def test_show_refuses_bad_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write("shutdown_timeout = 0\n", tmp_path)
+    assert gateway("show") == ExitStatus.CONFIG
+    assert "shutdown_timeout" in capsys.readouterr().err
+
+
+def test_reference_prints_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gateway("reference") == ExitStatus.OK
+    assert capsys.readouterr().out == reference()
