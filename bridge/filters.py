@@ -1,9 +1,9 @@
-"""MQTT topic filters as sets of topics: validation, matching, covering, a minimal set of subscriptions, and a trie
-that finds the first match.
+"""MQTT topic filters as sets of topics: validation, matching, covering, and a minimal set of subscriptions.
 
 A filter is its text; its levels are the parts between slashes, and empty levels count (``/a`` has two). The rules are
 those of MQTT 5.0 section 4.7: ``+`` stands for one level, ``#`` for the rest including none (``a/#`` matches ``a``),
-and a wildcard on the first level does not match topics that begin with ``$`` [MQTT-4.7.2-1].
+and a wildcard on the first level does not match topics that begin with ``$`` [MQTT-4.7.2-1]. The empty topic, to which
+nobody can publish, counts as a topic here: it is what ``+`` and ``/#`` have in common.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 __all__ = [
     "Cover",
     "FilterError",
-    "FilterTrie",
     "Overlap",
     "Subscription",
     "covers",
@@ -25,18 +24,15 @@ __all__ = [
     "validate_topic",
 ]
 
-import sys
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bridge.filter_trie import FilterTrie, split_filter
 from config.errors import ConfigError
-from config.names import filter_covers as covers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MAX_BYTES: Final = 65_535  # a topic travels behind a two-byte length
-_NEVER: Final = sys.maxsize
-T = TypeVar("T")
 
 
 class FilterError(ConfigError):
@@ -77,7 +73,7 @@ class Cover(NamedTuple):
 
 
 def validate_filter(text: str) -> None:
-    """Raise FilterError, with place and rule, unless ``text`` is a topic filter; ``$share/GROUP/`` in front is allowed."""
+    """Raise FilterError, with place and rule, unless ``text`` is a topic filter, perhaps behind ``$share/GROUP/``."""
     group, rest = split_share(text)
     position = len(text) - len(rest)
     if group is not None and not rest:
@@ -175,20 +171,21 @@ def matches(filter_: str, topic: str) -> bool:
     return len(wanted) == len(levels) and all(want in ("+", level) for want, level in zip(wanted, levels, strict=True))
 
 
-def _levels(filter_: str) -> tuple[list[str], bool]:
-    """The levels before a trailing '#', and whether there is one. A lone '#' is '+/#': a topic has at least one
-    level."""
-    levels = filter_.split("/")
-    if levels[-1] != "#":
-        return levels, False
-    levels.pop()
-    return levels or ["+"], True
+def covers(wide: str, narrow: str) -> bool:
+    """Whether ``wide`` matches every topic that ``narrow`` matches. Exact: no filter lists all names of a level."""
+    ours, open_ended = split_filter(wide)
+    theirs, their_open_ended = split_filter(narrow)
+    if len(theirs) < len(ours) or ((their_open_ended or len(theirs) > len(ours)) and not open_ended):
+        return False
+    if ours[0] == "+" and theirs[0].startswith("$"):
+        return False
+    return all(our in ("+", their) for our, their in zip(ours, theirs, strict=False))
 
 
 def intersection(first: str, second: str) -> str | None:
     """The filter of exactly the topics that both match, or None when they share none."""
-    ours, open_ended = _levels(first)
-    theirs, their_open_ended = _levels(second)
+    ours, open_ended = split_filter(first)
+    theirs, their_open_ended = split_filter(second)
     if (len(ours) < len(theirs) and not open_ended) or (len(theirs) < len(ours) and not their_open_ended):
         return None
     if (ours[0] == "+" and theirs[0].startswith("$")) or (theirs[0] == "+" and ours[0].startswith("$")):
@@ -204,10 +201,9 @@ def intersection(first: str, second: str) -> str | None:
 
 
 def superset(first: str, second: str) -> str | None:
-    """The narrowest filter that covers both, or None when only ``$``-topics of different first levels could be
-    meant."""
-    ours, open_ended = _levels(first)
-    theirs, their_open_ended = _levels(second)
+    """The narrowest filter that covers both, or None: no filter matches ``$``-topics of different first levels."""
+    ours, open_ended = split_filter(first)
+    theirs, their_open_ended = split_filter(second)
     if ours[0] != theirs[0] and (ours[0].startswith("$") or theirs[0].startswith("$")):
         return None
     levels = [our if our == their else "+" for our, their in zip(ours, theirs, strict=False)]
@@ -247,19 +243,23 @@ def minimal_cover(filters: Iterable[tuple[str, int]]) -> Cover:
                 kept[text] = max(qos, kept[text])
                 break
     subscriptions = tuple(Subscription(text, qos) for text, qos in kept.items())
-    return Cover(subscriptions, tuple(_overlaps([text for text in kept if "+" in text or "#" in text])))
+    return Cover(subscriptions, tuple(_overlaps(list(kept))))
 
 
 def _overlaps(filters: list[str]) -> Iterable[Overlap]:
-    """Pairs that share topics, of filters that do not cover each other (one without a wildcard shares none, or it
-    would be covered)."""
+    """Pairs of filters that share topics, none of which covers another. In the order given."""
+    trie: FilterTrie[int] = FilterTrie()
+    for number, text in enumerate(filters):
+        trie.add(text, number)
     for number, first in enumerate(filters):
-        for second in filters[number + 1 :]:
-            both = intersection(first, second)
+        if "+" not in first and "#" not in first:
+            continue  # it would be covered by whatever it shares its one topic with
+        for other in trie.meeting(first):
+            both = intersection(first, filters[other]) if other > number else None
             if both is not None:
-                instead = superset(first, second)
+                instead = superset(first, filters[other])
                 assert instead is not None  # only filters without a common topic have none
-                yield Overlap(first, second, both, instead)
+                yield Overlap(first, filters[other], both, instead)
 
 
 def split_disjoint(cover: Cover, sessions: int) -> tuple[tuple[Subscription, ...], ...]:
@@ -286,101 +286,3 @@ def split_disjoint(cover: Cover, sessions: int) -> tuple[tuple[Subscription, ...
     for number, group in enumerate(groups.values()):
         dealt[number % sessions] += group
     return tuple(tuple(share) for share in dealt)
-
-
-class _Node:
-    """One level. Ranks are positions in the order of adding; ``lowest`` is the best rank at or below this node."""
-
-    __slots__ = ("children", "lowest", "plus", "rank", "rest")
-
-    def __init__(self) -> None:
-        self.children: dict[str, _Node] = {}
-        self.plus: _Node | None = None
-        self.rank = _NEVER  # of a filter that ends here
-        self.rest = _NEVER  # of a filter that goes on with '#'
-        self.lowest = _NEVER
-
-
-class FilterTrie(Generic[T]):
-    """Finds the first added filter that matches a topic. The work is bounded by the filters, however long or deep the
-    topic is."""
-
-    def __init__(self) -> None:
-        self._root = _Node()
-        self._values: list[T] = []
-        self._depth = 1
-
-    def add(self, filter_: str, value: T) -> None:
-        """Add a valid filter (without ``$share/``) behind those already there."""
-        rank = len(self._values)
-        self._values.append(value)
-        levels = filter_.split("/")
-        self._depth = max(self._depth, len(levels))
-        node = self._root
-        node.lowest = min(node.lowest, rank)
-        for level in levels:
-            if level == "#":
-                node.rest = min(node.rest, rank)
-                return
-            if level == "+":
-                node.plus = node.plus or _Node()
-                node = node.plus
-            else:
-                node = node.children.setdefault(level, _Node())
-            node.lowest = min(node.lowest, rank)
-        node.rank = min(node.rank, rank)
-
-    def first(self, topic: str) -> T | None:
-        """The value of the first added filter that matches, or None. Called once per distinct topic: about a
-        microsecond."""
-        levels = topic.split("/", self._depth)  # what lies deeper than the deepest filter makes no difference
-        root = self._root
-        best = _NEVER
-        nodes: list[_Node] = []
-        child = root.children.get(levels[0])
-        if child is not None:
-            nodes.append(child)
-        if not topic.startswith("$"):
-            best = root.rest
-            if root.plus is not None:
-                nodes.append(root.plus)
-        for level in levels[1:]:
-            after: list[_Node] = []
-            for node in nodes:
-                if node.rest < best:  # noqa: PLR1730 - a call to min() here is a quarter of the function's time
-                    best = node.rest
-                child = node.children.get(level)
-                if child is not None and child.lowest < best:
-                    after.append(child)
-                child = node.plus
-                if child is not None and child.lowest < best:
-                    after.append(child)
-            nodes = after
-            if not nodes:
-                break
-        for node in nodes:
-            if node.rest < best:  # noqa: PLR1730
-                best = node.rest
-            if node.rank < best:  # noqa: PLR1730
-                best = node.rank
-        return None if best == _NEVER else self._values[best]
-
-    def covering(self, filter_: str) -> list[T]:
-        """The values of all filters that cover ``filter_`` (itself included when it was added), in the order of
-        adding."""
-        levels, open_ended = _levels(filter_)
-        special = levels[0].startswith("$")
-        found = [] if special else [self._root.rest]
-        nodes = [self._root]
-        for number, level in enumerate(levels):
-            after: list[_Node] = []
-            for node in nodes:
-                if level != "+" and level in node.children:
-                    after.append(node.children[level])
-                if node.plus is not None and not (special and number == 0):
-                    after.append(node.plus)
-            nodes = after
-            found += [node.rest for node in nodes]
-        if not open_ended:
-            found += [node.rank for node in nodes]
-        return [self._values[rank] for rank in sorted(found) if rank != _NEVER]

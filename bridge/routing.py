@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from bridge import wire
-from bridge.filters import Cover, FilterTrie, Subscription, covers, minimal_cover, split_disjoint
+from bridge.filter_trie import FilterTrie
+from bridge.filters import Cover, Subscription, covers, minimal_cover, split_disjoint
 from bridge.headers import flag_headers, message_id_headers, property_headers
 from bridge.message import MessageView
 from bridge.template import MissingValue, Template
@@ -123,9 +124,7 @@ class Route:
         self._topics = TopicRule(settings, reserved_topics)
         constant = self._topic.constant
         self.kafka_topic = None if constant is None else self._topics.check_static(constant.decode())
-        # Not given and given as empty differ: the first means the default set, the second none.
-        given = "metadata_headers" in settings.model_fields_set
-        self.metadata_headers = frozenset(settings.metadata_headers if given else wire.DEFAULT_METADATA_HEADERS)
+        self.metadata_headers = frozenset(settings.metadata_headers)
         self._sort_headers(settings.headers)
 
     def _template(self, text: str, setting: str) -> Template:
@@ -364,9 +363,7 @@ def _reachable(routes: Sequence[Route], reserved_filters: Sequence[str]) -> tupl
     warnings = []
     for route in routes:
         if route.name in names:
-            raise ConfigError(
-                f"two routes are named {route.name!r}; metrics and dead letters tell them apart by name"
-            )
+            raise ConfigError(f"two routes are named {route.name!r}; metrics and dead letters tell them apart by name")
         names.add(route.name)
         taken = []
         for text in route.filters:
@@ -377,7 +374,7 @@ def _reachable(routes: Sequence[Route], reserved_filters: Sequence[str]) -> tupl
                 taken.append(f"{text!r} behind {wider[0]!r} ({wider[1]})")
         if len(taken) == len(route.filters):
             raise ConfigError(
-                f"route {route.name!r} can never match, because all it asks for is taken before it: {', '.join(taken)}; "
+                f"route {route.name!r} can never match, as all it asks for is taken before it: {', '.join(taken)}; "
                 "the first route that matches wins: put the narrower one first"
             )
         if taken:
@@ -392,4 +389,5 @@ def _overlap_warnings(cover: Cover) -> list[str]:
         f"so Kafka gets such messages twice; one filter {instead!r} in place of both avoids it, "
         "but also fetches topics that neither matches"
         for one, other, both, instead in cover.overlaps
+        if both  # '+' and '/#' have only the empty topic in common, to which nobody can publish
     ]

@@ -112,6 +112,12 @@ def test_overlapping_filters_are_told_with_what_arrives_twice() -> None:
     assert [word in router.warnings[0] for word in ("'a/+/c'", "'a/b/+'", "'a/b/c'", "'a/+/+'", "twice")] == [True] * 5
 
 
+def test_filters_that_share_only_the_empty_topic_are_no_overlap_to_tell() -> None:
+    router = Router([settings_of(filters=["/#", "+"])], instance="gw")
+    assert router.warnings == ()
+    assert len(router.cover.subscriptions) == 2
+
+
 def test_no_routes_and_two_of_one_name_are_refused() -> None:
     with pytest.raises(ConfigError, match="no routes"):
         Router([], instance="gw")

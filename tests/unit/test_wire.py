@@ -40,6 +40,7 @@ def test_every_selectable_header_has_its_word_in_the_settings() -> None:
     field = RouteSettings.model_fields["metadata_headers"]
     assert words == set(re.findall(r"'(\w+)'", str(field.annotation)))
     assert set(wire.DEFAULT_METADATA_HEADERS) <= words
+    assert field.default == wire.DEFAULT_METADATA_HEADERS
 
 
 @settings(deadline=None)
