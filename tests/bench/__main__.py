@@ -73,8 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         bootstrap = arguments.kafka
         if bootstrap is None:
             bootstrap = stack.enter_context(KafkaCluster(directory=directory / "kafka", heap_mib=_HEAP_MIB)).bootstrap
-        site = Site(Kafka(bootstrap), directory, quick=arguments.quick)
-        site.kafka.warm_up()
+        kafka = Kafka(bootstrap)
+        kafka.warm_up()
+        site = stack.enter_context(Site(kafka, directory, quick=arguments.quick))
         results = run_rows(_chosen(arguments.only), site, 1 if arguments.quick else arguments.runs)
     if arguments.only is None or _MEMORY_ROW in arguments.only:
         results.append(memory_row(results, RSS_LIMIT_MIB))
@@ -95,4 +96,7 @@ def _show(results: list[Result], found: machine.Machine, file: Path | None) -> N
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted; everything that was started has been ended")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["BenchError", "Helper", "free_port", "spawn", "stop", "wait_until"]
 
+import contextlib
 import ctypes
 import multiprocessing
 import signal
@@ -43,7 +44,8 @@ def _run(pipe: Connection, function: Callable[..., None], arguments: tuple[objec
     except EOFError:
         return  # the harness closed the pipe: it wants no more
     except Exception as error:  # noqa: BLE001  (whatever it was, the harness reports it as the row's failure)
-        pipe.send(BenchError(f"{function.__module__.rpartition('.')[2]}: {error or type(error).__name__}"))
+        with contextlib.suppress(OSError):  # the harness may be gone
+            pipe.send(BenchError(f"{function.__module__.rpartition('.')[2]}: {error or type(error).__name__}"))
 
 
 class Helper:

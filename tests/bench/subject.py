@@ -34,6 +34,7 @@ class Place:
     mqtt_port: int
     kafka: str
     topic: str
+    dead_letters: str
     directory: Path
 
 
@@ -185,6 +186,7 @@ class Gateway:
             "data_dir": str(place.directory / "data"),
             "mqtt": {"addresses": [f"mqtt://127.0.0.1:{place.mqtt_port}"], **self.mqtt},
             "kafka": {"bootstrap_servers": [place.kafka], **self.kafka},
+            "dead_letter": {"topic": place.dead_letters},
             "http": {"port": http_port},
             "routes": [{"name": "telemetry", "filters": ["devices/#"], "topic": place.topic, **self.route}],
         }

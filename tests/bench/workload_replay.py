@@ -41,7 +41,7 @@ def replayed(site: Site, launcher: Launcher, plan: replay.ReplayPlan) -> Measure
             rss_mib = subject.peak_rss_mib()
             check_ledger(subject, plan.messages)
             subject.stop()
-        account = site.check_records(topic, plan.count, plan.cycles)
+        account = site.check_records(topic, plan.count, plan.cycles, in_order=plan.sessions == 1)
         details = {
             "window": float(subscribed.window),
             "acks_out_of_order": float(outcome.out_of_order),
