@@ -151,9 +151,9 @@ class MqttSettings(Table):
     """Longest wait between attempts. 30 s keeps the gap after a long outage small; the broker queues only so much
     meanwhile."""
 
-    reconnect_jitter: Annotated[float, Field(ge=0, le=1)] = 0.2
-    """Share by which each wait varies at random, up and down. 0.2 keeps many gateways from returning at the same
-    instant; 0 lets them, 1 may also wait not at all."""
+    reconnect_jitter: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    """Share by which each wait varies at random, up and down, within `reconnect_max`. 0.2 keeps many gateways from
+    returning at the same instant; 0 lets them; near 1 some waits nearly vanish."""
 
     stable_after: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(hours=24))] = timedelta(minutes=1)
     """How long a connection must hold before the next break starts from `reconnect_initial` again. A minute, so that
@@ -163,7 +163,7 @@ class MqttSettings(Table):
     """TLS to the broker; used with `mqtts://` and `wss://` addresses alone."""
 
     proxy: ProxySettings | None = None
-    """HTTP proxy on the way to the broker. Unset: a direct connection; `http_proxy` of the environment is not read."""
+    """HTTP proxy on the way to the broker. Unset: a direct connection."""
 
     websocket_path: Annotated[str, Field(pattern=r"^/[!-~]*$", max_length=1024)] = "/mqtt"
     """Path of the WebSocket endpoint, with `ws://` and `wss://`. `/mqtt` is what EMQX, mosquitto and HiveMQ serve."""

@@ -100,10 +100,10 @@ def tls_files(view: View, side: str) -> Iterator[str]:
 
 def _credentials(view: View) -> Iterator[str]:
     mqtt = view.settings.mqtt
-    if mqtt.protocol == "3.1.1" and mqtt.password is not None and mqtt.username is None:
+    if mqtt.password is not None and mqtt.username is None:
         yield (
-            f"{view.say('mqtt', 'password')} is given without mqtt.username, but {view.say('mqtt', 'protocol')}: MQTT "
-            "3.1.1 carries a password only beside a user name; give one, or use protocol 5."
+            f"{view.say('mqtt', 'password')} is given without mqtt.username: a password is sent beside a user name "
+            "only, so the broker would see an anonymous client; give the user name too."
         )
     if mqtt.proxy is not None and mqtt.proxy.password is not None and mqtt.proxy.username is None:
         yield (
@@ -147,7 +147,7 @@ REFUSED = (
     Rule(("mqtt.session_expiry", "mqtt.persistent", "mqtt.protocol", "mqtt.reconnect_max"), _session_expiry),
     Rule(("mqtt.reconnect_initial", "mqtt.reconnect_max"), _reconnect),
     Rule(("mqtt.tls", "mqtt.addresses"), _tls_is_used),
-    Rule(("mqtt.protocol", "mqtt.username", "mqtt.password", "mqtt.proxy"), _credentials),
+    Rule(("mqtt.username", "mqtt.password", "mqtt.proxy"), _credentials),
     Rule(("mqtt.status.topic",), _status_topic),
     Rule(("mqtt.distribution", "mqtt.sessions", "routes", "worker"), _partitioned),
 )

@@ -20,7 +20,8 @@ class FlowSettings(Table):
 
     read_pacing_max: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(seconds=1))] = timedelta(milliseconds=5)
     """Longest pause between two reads of a socket under load. Brokers write packet by packet; waiting 5 ms turns many
-    wake-ups into one and halves the cost. 0 reads at every wake-up; it never exceeds `linger_max`."""
+    wake-ups into one and halves the cost. Small values, 0 among them, wake up for every few messages; large ones add
+    latency, and may not exceed `linger_max`."""
 
     memory_bytes: Annotated[ByteCount, Field(ge=1 << 20, le=1 << 40)] = 32 * 1024 * 1024
     """Bytes of messages that a worker holds at most; beyond it reading pauses until Kafka takes some. 32 MiB is a

@@ -106,9 +106,10 @@ class LayerSource(PydanticBaseSettingsSource):
             if key in secret_files and key not in fields:
                 name = secret_files[key]
                 if name in raw:
-                    self.refuse(path, f"stands beside {dotted((*at, name))}; give one of the two")
+                    sentence = f"stands beside {dotted((*at, name))}; give one of the two"
+                    self.refuse(path, sentence, meant=(*at, name))
                 elif not isinstance(value, str | FilePath) or not str(value):
-                    self.refuse(path, "must be the path of a file")
+                    self.refuse(path, "must be the path of a file", meant=(*at, name))
                 else:
                     self._keep(values, name, SecretFile(str(value)), (*at, name), self.origin(path))
             elif key not in fields:

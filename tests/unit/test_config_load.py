@@ -247,13 +247,13 @@ def test_broken_json_is_told_by_its_place(text: str, sentence: str) -> None:
 def test_a_secret_may_come_from_a_file(source: str, tmp_path: Path) -> None:
     secret = tmp_path / "pw"
     secret.write_text(" pass word \r\n")
-    environ = {}
+    environ = {"GATEWAY_MQTT__USERNAME": "u"}
     if source == "toml":
         written(f'[mqtt]\npassword_file = "{secret}"')
     elif source == "environment":
-        environ = {"GATEWAY_MQTT__PASSWORD_FILE": str(secret)}
+        environ |= {"GATEWAY_MQTT__PASSWORD_FILE": str(secret)}
     else:
-        environ = {"GATEWAY_MQTT": json.dumps({"password_file": str(secret)})}
+        environ |= {"GATEWAY_MQTT": json.dumps({"password_file": str(secret)})}
     loaded = load(environ=environ)
     assert loaded.settings.mqtt.password is not None
     assert loaded.settings.mqtt.password.get_secret_value() == " pass word "  # the line end alone is the editor's
@@ -263,6 +263,7 @@ def test_a_secret_may_come_from_a_file(source: str, tmp_path: Path) -> None:
 
 def test_a_secrets_directory_holds_a_file_for_each(tmp_path: Path) -> None:
     (tmp_path / "..data").mkdir()
+    (tmp_path / "mqtt__username").write_text("u")
     (tmp_path / "mqtt__password").write_text("one")
     (tmp_path / "KAFKA__SASL__PASSWORD").write_text("two\n")
     (tmp_path / "kafka__sasl__username").write_text("gateway\n")
@@ -321,7 +322,7 @@ def test_a_secret_is_not_given_twice_by_one_source(tmp_path: Path) -> None:
 
 
 def test_a_secret_file_that_a_stronger_source_makes_moot_is_not_read() -> None:
-    written('[mqtt]\npassword_file = "/no/such/file"')
+    written('[mqtt]\nusername = "u"\npassword_file = "/no/such/file"')
     password = load(environ={"GATEWAY_MQTT__PASSWORD": "right"}).settings.mqtt.password
     assert password is not None
     assert password.get_secret_value() == "right"

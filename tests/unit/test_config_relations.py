@@ -89,9 +89,8 @@ CONTRADICTIONS = {
         '[mqtt]\naddresses = ["wss://a"]\n[mqtt.tls]\nkey_password = "hunter2"',
         ("mqtt.tls.key_password (gateway.toml:4)", "mqtt.tls.certificate_file", "identifies nobody"),
     ),
-    "password without user in 3.1.1": Case(
-        '[mqtt]\nprotocol = "3.1.1"\npassword = "hunter2"',
-        ("mqtt.password (gateway.toml:3)", "mqtt.username", 'mqtt.protocol = "3.1.1" (gateway.toml:2)', "user name"),
+    "password without user": Case(
+        '[mqtt]\npassword = "hunter2"', ("mqtt.password (gateway.toml:2)", "mqtt.username", "anonymous client")
     ),
     "proxy password without user": Case(
         '[mqtt.proxy]\nhost = "p"\nport = 1\npassword = "hunter2"',
@@ -309,9 +308,11 @@ SOUND = {
     "a session that is not kept may end at once": "[mqtt]\npersistent = false\nsession_expiry = 0",
     "as many disjoint filters as sessions": '[mqtt]\ndistribution = "partitioned"\n'
     + route(filters='["a", "b", "c", "d"]'),
-    "password to this machine": '[mqtt]\naddresses = ["mqtt://localhost", "ws://[::1]"]\npassword = "x"',
+    "password to this machine": (
+        '[mqtt]\naddresses = ["mqtt://localhost", "ws://[::1]"]\nusername = "u"\npassword = "x"'
+    ),
     "a tls table of defaults says nothing": '[mqtt.tls]\nverify = true\n[kafka.tls]\nminimum_version = "1.2"',
-    "password over tls": '[mqtt]\naddresses = ["mqtts://broker", "wss://broker"]\npassword = "x"',
+    "password over tls": ('[mqtt]\naddresses = ["mqtts://broker", "wss://broker"]\nusername = "u"\npassword = "x"'),
     "scram in the open": '[kafka]\nsecurity = "SASL_PLAINTEXT"\nbootstrap_servers = ["k:1"]\n' + SASL,
     "websocket settings with a websocket": '[mqtt]\naddresses = ["mqtt://a", "ws://a"]\nwebsocket_path = "/x"',
     "many templated topics": route(topic="${topic[1]}"),

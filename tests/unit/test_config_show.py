@@ -23,6 +23,7 @@ instance = "plant-1"
 [mqtt]
 addresses = ["mqtts://a", "mqtts://b:1"]
 password_file = "pw"
+username = "u"
 keepalive = "1m30s"
 [mqtt.tls]
 ca_file = "ca \\"x\\".pem"
@@ -93,10 +94,10 @@ def test_each_value_is_shown_with_where_it_came_from(tmp_path: Path) -> None:
     assert facts["sessions = 2"] == "GATEWAY_MQTT__SESSIONS"
     assert facts['level = "debug"'] == "command line"
     assert facts["# password = ********"] == "secret file pw, named by gateway.toml:5"
-    assert facts['# websocket_headers = {"X-Odd é" = ********}'] == "gateway.toml:9"
-    assert facts['name = "two"'] == "gateway.toml:24"
-    assert facts["metadata_headers = []"] == "gateway.toml:27"
-    assert facts['retention = "7d"'] == "gateway.toml:15"
+    assert facts['# websocket_headers = {"X-Odd é" = ********}'] == "gateway.toml:10"
+    assert facts['name = "two"'] == "gateway.toml:25"
+    assert facts["metadata_headers = []"] == "gateway.toml:28"
+    assert facts['retention = "7d"'] == "gateway.toml:16"
     assert facts["qos = 1"] == "default"
 
 
@@ -111,7 +112,7 @@ def test_the_same_for_programs(tmp_path: Path) -> None:
         "path": "mqtt.keepalive",
         "value": "1m30s",
         "source": "file",
-        "place": "gateway.toml:6",
+        "place": "gateway.toml:7",
     }
     assert by_path["mqtt.password"]["value"] is None
     assert (by_path["mqtt.password"]["secret"], by_path["mqtt.password"]["given"]) == (True, True)
