@@ -1,5 +1,4 @@
-"""Settings from one TOML file, ``GATEWAY_*`` variables and secret files: merged, checked as a whole, each with its
-origin.
+"""Settings from one TOML file, ``GATEWAY_*`` variables and secret files: merged, checked, each with its origin.
 
 Weakest first: defaults, the TOML file, the secrets directory, the environment, a command's own options. Tables merge
 key by key; lists and free maps (headers) replace each other whole. pydantic-settings would merge as well, but forgets
@@ -111,8 +110,7 @@ def _merge_tables(
 
 
 def _read_secret_files(merged: Layer, values: Any, at: SettingPath) -> None:
-    """Put the secrets themselves in the place of the files that hold them. A file that a stronger source makes moot
-    is not read."""
+    """Put the secrets in the place of the files that hold them. What a stronger source makes moot is not read."""
     for key, value in list(values.items() if isinstance(values, dict) else enumerate(values)):
         path = (*at, key)
         if isinstance(value, SecretFile):
@@ -129,8 +127,7 @@ def _read_secret_files(merged: Layer, values: Any, at: SettingPath) -> None:
 
 
 def _validate(merged: Layer) -> Settings:
-    """The settings, as far as they are valid: what is not is noted, and left at its default so that the rest can be
-    checked."""
+    """The settings as far as they are valid; the rest is noted and left at its default, so that relations show."""
     values = merged.values
     noted: set[SettingPath] = set()
     while True:
@@ -147,8 +144,7 @@ def _validate(merged: Layer) -> Settings:
 
 
 def _drop(values: dict[str, Any], path: SettingPath, *, missing: bool) -> SettingPath:
-    """Remove what is wrong, or the table in which something is missing; a list goes whole. Returns the path of what
-    went."""
+    """Remove what is wrong, or the table in which something is missing; a list goes whole. Returns what went."""
     gone: list[str] = []
     for step in path[:-1] if missing else path:
         if isinstance(step, int):
@@ -186,8 +182,7 @@ def require_runnable(loaded: Loaded) -> None:
 
 
 def _unreadable(file: Path) -> str:
-    """Why ``file`` cannot be read, or nothing. Its name is not repeated: somebody may have written the key itself
-    there."""
+    """Why ``file`` cannot be read, or nothing. Not its name: somebody may have written the key itself there."""
     try:
         with file.open("rb"):
             return ""

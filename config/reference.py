@@ -50,9 +50,9 @@ table add up, and the single name wins. A variable that is set to nothing counts
 
 **Secrets.** Where a secret may stand, its name with `_file` may stand instead, with the path of a file that holds
 it: `password_file = "/run/secrets/mqtt"` or `GATEWAY_MQTT__PASSWORD_FILE`. In a secrets directory the file
-`mqtt__password` holds `mqtt.password`; any other single value may lie there too. One line end at the end of such a
-file is cut off. Relative paths start at the working directory. Secrets are shown nowhere: not in messages, not in
-logs, not by `gateway config show`.
+`mqtt__password` holds `mqtt.password`; any other single value of a table may lie there too. One line end at the end
+of such a file is cut off. Relative paths start at the working directory. Secrets are shown nowhere: not in
+messages, not in logs, not by `gateway config show`.
 
 **Mistakes.** An unknown key in the file and an unknown `GATEWAY_` variable are refused, with the nearest known
 name; so are settings that contradict each other. All of it is told at once, each with file and line or variable.

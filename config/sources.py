@@ -51,26 +51,21 @@ _SERVICE_LINK = re.compile(
 )
 _LINK_VALUE = re.compile(r"(?:tcp|udp|sctp)://.*|[\d.]+|[0-9a-fA-F:]+|tcp|udp|sctp")
 _NEAR = 0.6  # difflib's own measure of a likely misspelling
-_VERY_NEAR = (
-    0.8  # where there is a better guess, or a secrets directory may hold other people's files: only a near miss is ours
-)
+_VERY_NEAR = 0.8  # where there is a better guess, or where other people's files may lie too
 
 
 @dataclass(slots=True)
 class Layer:
-    """What one source says."""
+    """What one source says. ``doubtful`` are the settings that a problem leaves unknown: nothing follows from them."""
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[Path, Origin] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    doubtful: set[Path] = field(
-        default_factory=set
-    )  # what a problem leaves unknown: nothing is to be concluded from it
+    doubtful: set[Path] = field(default_factory=set)
 
 
 class LayerSource(PydanticBaseSettingsSource):
-    """A settings source that remembers where each value was written. Calling it gives plain values, as
-    pydantic-settings asks."""
+    """A settings source that remembers where each value was written. Called, it gives the values alone."""
 
     def __init__(self) -> None:
         super().__init__(Settings)
@@ -145,8 +140,7 @@ class LayerSource(PydanticBaseSettingsSource):
 
 
 def _unknown(key: str, at: Path, known: Mapping[str, str]) -> tuple[str, Path]:
-    """What to say about an unknown key, and which setting was probably meant. ``known``: each key there with its
-    setting."""
+    """What to say about an unknown key, and which setting was meant. ``known``: each key there with its setting."""
     elsewhere = [path for path, of in walk(Settings) if path[-1] == key and of.kind != "table"]
     elsewhere.sort(key=lambda path: path[: len(at)] != at)  # those below this table first
     if near := get_close_matches(key, known, 1, _NEAR if not elsewhere else _VERY_NEAR):
@@ -171,7 +165,7 @@ class FileSource(LayerSource):
             self._fail(f"cannot be read: {error.strerror or error}; is the path right, and may this user read it?")
         except UnicodeDecodeError as error:
             self._fail(f"is not UTF-8 text at byte {error.start}; TOML files are")
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # beside TOMLDecodeError: numbers too long, nesting too deep
             self._fail(f"is not valid TOML: {error}")
         else:
             self._lines = line_numbers(text)
@@ -217,8 +211,7 @@ class _TextSource(LayerSource):
 
 
 class EnvironmentSource(_TextSource):
-    """``GATEWAY_*`` variables. One that is set to nothing counts as not set, since compose files cannot leave one
-    out."""
+    """``GATEWAY_*`` variables. One set to nothing counts as not set, since compose files cannot leave one out."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         super().__init__()
@@ -255,25 +248,29 @@ def _unknown_name(name: str) -> tuple[str, Path]:
 class SecretsDirectorySource(_TextSource):
     """A folder with one file for each value, as containers mount secrets: ``mqtt__password`` holds ``mqtt.password``.
 
-    Files that belong to others are left alone, but a name that nearly is one of ours is refused.
+    Files that belong to others are left alone, but a name that nearly is one of ours is refused. Settings of the top
+    level are not read: a file called ``worker`` may be anybody's.
     """
 
     def __init__(self, folder: FilePath) -> None:
         super().__init__()
-        known = {"__".join(map(str, path)): (path, of) for path, of in walk(Settings) if of.kind in {"secret", "value"}}
+        known = {
+            "__".join(map(str, path)): (path, of)
+            for path, of in walk(Settings)
+            if of.kind in {"secret", "value"} and len(path) > 1
+        }
         found = []
         try:
             files = sorted(folder.iterdir())
         except OSError as error:
             reason = error.strerror or str(error)
-            self.refuse(
-                (), f"the folder {folder} cannot be read: {reason}", Origin("environment", "GATEWAY_SECRETS_DIR")
-            )
+            named = Origin("environment", "GATEWAY_SECRETS_DIR")
+            self.refuse((), f"the folder {folder} cannot be read: {reason}", named)
             files = []
         for file in files:
             name = file.name.lower()
             origin = Origin("secrets directory", str(file))
-            if name in known and file.is_file():
+            if name in known:
                 path, of = known[name]
                 try:
                     found.append((path, of, read_secret(file), origin))
@@ -300,10 +297,10 @@ class OverrideSource(LayerSource):
 
 
 def read_secret(file: FilePath) -> str:
-    """The text of a secret's file without the line end that editors add. Raises ValueError with a sentence that does
-    not name it.
+    """The text of a secret's file without the line end that editors add. Raises ValueError with a sentence.
 
-    The path itself may be the secret, in a ``…_file`` setting that somebody took for the password's own.
+    The sentence does not name the file: in a ``…_file`` setting that somebody took for the password's own, its path is
+    the secret.
     """
     try:
         data = file.read_bytes()
@@ -323,8 +320,7 @@ def read_secret(file: FilePath) -> str:
 
 
 def _decode(text: str, of: Field, *, secret_file: bool) -> Any:
-    """A text as TOML would have given it: JSON for tables and maps, JSON or commas for lists. ValueError says what is
-    wrong."""
+    """A text as TOML would have given it: JSON for tables and maps, JSON or commas for lists. Raises ValueError."""
     if secret_file or of.kind in {"value", "secret"}:
         return text
     if of.kind == "list" and not text.lstrip().startswith("["):
@@ -334,6 +330,8 @@ def _decode(text: str, of: Field, *, secret_file: bool) -> Any:
     except json.JSONDecodeError as error:
         wanted = "an array" if of.kind in {"list", "tables"} else "an object"
         raise ValueError(f"must be JSON, {wanted}: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except RecursionError:
+        raise ValueError("must be JSON, nested less deeply") from None
 
 
 def _put(raw: dict[str, Any], path: Path, value: Any) -> None:
