@@ -1,0 +1,354 @@
+"""The image, built for real and without a network, and the gateway in it bridging messages between real brokers.
+
+There is no container engine where the tests run, so: a Debian made on the spot stands in for the base image, buildah
+builds the Dockerfile on it from a folder of wheels, and the result is run as compose would run it, by what an engine
+uses underneath: a mount namespace with a read-only root, a user without rights, the image's environment and command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+import paho.mqtt.client as mqtt
+import pytest
+
+from gateway.embedded.kafka import KafkaCluster
+from gateway.embedded.mqtt import MqttBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTEXT = ["Dockerfile", ".dockerignore", "requirements", "deploy", "pyproject.toml", "README.md", "LICENSE"]
+PACKAGES = ["config", "bridge", "auth", "streaming", "gateway"]
+NEEDED = {"buildah": "buildah", "debootstrap": "debootstrap", "unshare": "util-linux", "setpriv": "util-linux"}
+MESSAGES = 500
+DEVICES = 20
+
+pytestmark = pytest.mark.slow
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> str:
+    ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, f"{' '.join(map(str, command))}:\n{ran.stdout[-4000:]}\n{ran.stderr[-4000:]}"
+    return ran.stdout
+
+
+def leave_out(reason: str) -> None:
+    """In CI what is missing is a failure: there the script has to install it."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def debian() -> tuple[str, str]:
+    """This Debian's release name and the mirror its own package tool uses."""
+    release = Path("/etc/os-release")
+    values = dict(line.split("=", 1) for line in release.read_text().splitlines() if "=" in line)
+    if values.get("ID") != "debian":
+        leave_out("the image test needs Debian, to make a small one of")
+    name = values["VERSION_CODENAME"]
+    asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", f"Codename: {name}"]
+    found = run(*asked).split()
+    if not found:
+        leave_out("apt knows no package source of this Debian; run apt-get update")
+    return name, found[0]
+
+
+@pytest.fixture(scope="module")
+def work() -> Iterator[Path]:
+    """A folder for gigabytes, gone at the end whatever happens."""
+    missing = sorted({package for command, package in NEEDED.items() if shutil.which(command) is None})
+    if missing:
+        leave_out(f"the image test needs {', '.join(missing)} (Debian: apt-get install {' '.join(missing)})")
+    if os.geteuid() != 0:
+        leave_out("the image test needs root: it makes a Debian and changes into it")
+    folder = Path(tempfile.mkdtemp(prefix="gateway-image-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+class Buildah:
+    """buildah with storage of its own, so that nothing is left on the machine and nothing of it is used."""
+
+    def __init__(self, work: Path) -> None:
+        self.options = ["--root", str(work / "storage"), "--runroot", str(work / "run"), "--storage-driver", "vfs"]
+
+    def __call__(self, *arguments: str | Path, offline: bool = False) -> str:
+        prefix = ["unshare", "--net"] if offline else []
+        return run(*prefix, "buildah", *self.options, *arguments).strip()
+
+
+@pytest.fixture(scope="module")
+def buildah(work: Path) -> Buildah:
+    return Buildah(work)
+
+
+@dataclass(frozen=True)
+class Base:
+    image: str
+    python: str  # its version, as 3.11
+
+
+@pytest.fixture(scope="module")
+def base(work: Path, buildah: Buildah) -> Base:
+    """A Debian with Python as a base image: what ``python:slim`` is, made from packages."""
+    name, mirror = debian()
+    tree = work / "debian"
+    # In a mount namespace of its own: whatever it mounts while unpacking is gone with it.
+    make = ["debootstrap", "--variant=minbase", "--include=python3,python3-venv", name, tree, mirror]
+    run("unshare", "--mount", *make)
+    python = (tree / "usr/bin/python3").readlink().name.removeprefix("python")
+    container = buildah("from", "scratch")
+    buildah("add", "--quiet", container, tree, "/")
+    buildah("commit", "--quiet", "--rm", container, "localhost/base")
+    shutil.rmtree(tree)
+    return Base("localhost/base", python)
+
+
+@pytest.fixture(scope="module")
+def image(work: Path, base: Base, buildah: Buildah) -> str:
+    """The gateway's image, from the checkout's own Dockerfile, with no network to fall back on."""
+    context = work / "context"
+    context.mkdir()
+    for name in [*CONTEXT, *PACKAGES]:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, context / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, context / name)
+    download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
+    download += ["--only-binary", ":all:", "--python-version", base.python, "--implementation", "cp"]
+    for platform in ("manylinux_2_28", "manylinux_2_17", "manylinux2014"):
+        download += ["--platform", f"{platform}_{os.uname().machine}"]
+    for lock in ("build.txt", "core.txt"):
+        download += ["--requirement", str(context / "requirements" / lock)]
+    run(*download, "--dest", context / "deploy" / "wheelhouse")
+    arguments = ["--build-arg", f"BASE={base.image}", "--build-arg", "PIP_NO_INDEX=1"]
+    options = ["--isolation", "chroot", "--format", "docker", "--pull-never", "--target", "gateway"]
+    buildah("build", *options, *arguments, "--tag", "localhost/gateway", str(context), offline=True)
+    shutil.rmtree(context)
+    return "localhost/gateway"
+
+
+@pytest.fixture(scope="module")
+def container(image: str, buildah: Buildah) -> str:
+    return buildah("from", "--pull-never", image)
+
+
+@pytest.fixture(scope="module")
+def tree(container: str, buildah: Buildah) -> Path:
+    """The image's files."""
+    return Path(buildah("mount", container))
+
+
+@pytest.fixture(scope="module")
+def configuration(image: str, buildah: Buildah) -> dict[str, Any]:
+    """What the image says about how to run it."""
+    inspected = json.loads(buildah("inspect", "--type", "image", image))
+    config: dict[str, Any] = inspected["Docker"]["config"]
+    return config
+
+
+def test_the_image_runs_as_a_user_without_rights(tree: Path, configuration: dict[str, Any]) -> None:
+    assert configuration["User"] == "10001:10001"
+    [entry] = [line for line in (tree / "etc/passwd").read_text().splitlines() if line.startswith("gateway:")]
+    assert entry.endswith(":/var/lib/gateway:/usr/sbin/nologin")
+    volume = (tree / "var/lib/gateway").stat()
+    assert (volume.st_uid, volume.st_gid, volume.st_mode & 0o777) == (10001, 10001, 0o750)
+    owned = [path for path in (tree / "opt/gateway").rglob("*") if path.lstat().st_uid == 10001]
+    assert not owned, f"the gateway could change its own code: {owned[:3]}"
+
+
+def test_the_image_says_how_to_run_it(configuration: dict[str, Any]) -> None:
+    assert configuration["Entrypoint"] == ["gateway"]
+    assert configuration["Cmd"] == ["run"]
+    assert configuration["StopSignal"] == "SIGTERM"
+    assert configuration["Healthcheck"]["Test"][0] == "CMD"
+    assert list(configuration["Volumes"]) == ["/var/lib/gateway"]
+
+
+def test_the_image_carries_the_gateway_and_nothing_to_build_with(tree: Path) -> None:
+    size = sum(path.lstat().st_size for path in (tree / "opt/gateway").rglob("*") if not path.is_symlink())
+    assert size <= 50_000_000, f"{size / 1e6:.1f} MB"
+    packages = next((tree / "opt/gateway/lib").glob("python*/site-packages"))
+    assert (packages / "gateway").is_dir()
+    heavy = {"pip", "setuptools", "hatchling", "pyspark", "jpype", "rich"} & {path.name for path in packages.iterdir()}
+    assert not heavy
+    assert not (tree / "opt/build").exists()
+    assert not (tree / "build").exists()
+
+
+def test_the_command_answers(container: str, buildah: Buildah, configuration: dict[str, Any]) -> None:
+    told = buildah("run", "--isolation", "chroot", container, "--", *configuration["Entrypoint"], "--version")
+    assert told.startswith("gateway ")
+
+
+# Runs the rest of its arguments in the tree, as compose runs the service: nothing writable but /tmp and the volume, the
+# settings mounted, no capability. Everything is mounted in a namespace of its own and ends with the process.
+AS_COMPOSE_RUNS_IT = r"""
+set -eu
+tree=$1 data=$2 settings=$3
+shift 3
+mkdir -p "$tree/etc/gateway"
+touch "$tree/etc/gateway/gateway.toml"
+mount --bind "$tree" "$tree"
+mount --bind "$settings" "$tree/etc/gateway/gateway.toml"
+mount --bind "$data" "$tree/var/lib/gateway"
+mount -t proc proc "$tree/proc"
+mount --rbind /dev "$tree/dev"
+mount -t tmpfs -o size=16m,mode=1777 tmpfs "$tree/tmp"
+mount -o remount,bind,ro "$tree"
+exec chroot "$tree" /usr/bin/setpriv --reuid=10001 --regid=10001 --clear-groups --no-new-privs \
+    --bounding-set=-all --inh-caps=-all "$@"
+"""
+
+
+@dataclass
+class Service:
+    """The gateway of the image, running."""
+
+    process: subprocess.Popen[bytes]
+    tree: Path
+    log: Path
+    environment: list[str]
+    health: list[str]
+
+    def said(self) -> str:
+        return self.log.read_text()[-6000:]
+
+    def inside(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command beside the gateway, in its file system and as its user."""
+        enter = ["nsenter", "--target", str(self.process.pid), "--mount", "--root", "--wd"]
+        enter += ["setpriv", "--reuid=10001", "--regid=10001", "--clear-groups", "env", "-i", *self.environment]
+        return subprocess.run([*enter, *command], capture_output=True, text=True, check=False)
+
+    def wait_until(self, what: str, condition: Callable[[], bool], seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, f"the gateway ended with {self.process.returncode}:\n{self.said()}"
+            assert time.monotonic() < deadline, f"not {what} within {seconds} s:\n{self.said()}"
+            time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[tuple[KafkaCluster, MqttBroker]]:
+    with KafkaCluster() as kafka, MqttBroker() as broker:
+        yield kafka, broker
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def service(
+    tree: Path,
+    configuration: dict[str, Any],
+    brokers: tuple[KafkaCluster, MqttBroker],
+    tmp_path: Path,
+) -> Iterator[Service]:
+    """The gateway with the settings that compose mounts; only addresses differ, and the copies one broker can keep."""
+    kafka, broker = brokers
+    data = tmp_path / "data"
+    data.mkdir()
+    os.chown(data, 10001, 10001)
+    variables = {
+        **dict(text.split("=", 1) for text in configuration["Env"]),
+        "GATEWAY_MQTT__ADDRESSES": json.dumps([f"mqtt://127.0.0.1:{broker.port}"]),
+        "GATEWAY_KAFKA__BOOTSTRAP_SERVERS": json.dumps(kafka.bootstrap.split(",")),
+        "GATEWAY_KAFKA__TOPICS__REPLICATION": "1",
+        "GATEWAY_KAFKA__TOPICS__DECLARE": "[]",
+        "GATEWAY_HTTP__HOST": "127.0.0.1",
+        "GATEWAY_HTTP__PORT": str(free_port()),
+    }
+    environment = [f"{name}={value}" for name, value in variables.items()]
+    log = tmp_path / "gateway.log"
+    command = [*configuration["Entrypoint"], *configuration["Cmd"]]
+    start = ["unshare", "--mount", "sh", "-c", AS_COMPOSE_RUNS_IT, "sh", tree, data, ROOT / "deploy" / "gateway.toml"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*start, "env", "-i", f"--chdir={configuration['WorkingDir']}", *environment, *command],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+        )
+    yield Service(process, tree, log, environment, configuration["Healthcheck"]["Test"][1:])
+    process.kill()
+    process.wait()
+
+
+def publish(port: int) -> dict[str, int]:
+    """Publishes telemetry as devices do, QoS 1, and returns once every message is acknowledged: messages by device."""
+    client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, "image-test", protocol=mqtt.MQTTv5)
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    sent: dict[str, int] = {}
+    pending = []
+    for number in range(MESSAGES):
+        device = f"device-{number % DEVICES}"
+        sequence = sent.get(device, 0)
+        payload = json.dumps({"device": device, "type": "probe", "seq": sequence, "ts": 0})
+        pending.append(client.publish(f"devices/{device}/telemetry", payload, qos=1))
+        sent[device] = sequence + 1
+    for message in pending:
+        message.wait_for_publish(timeout=30)
+        assert message.is_published(), "the MQTT broker acknowledged nothing for 30 s"
+    client.disconnect()
+    client.loop_stop()
+    return sent
+
+
+def consume(bootstrap: str, wanted: int) -> list[confluent_kafka.Message]:
+    """The records of the telemetry topic, read by a client that is not the gateway's."""
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "image-test", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe(["devices.telemetry"])
+    records: list[confluent_kafka.Message] = []
+    deadline = time.monotonic() + 60
+    while len(records) < wanted and time.monotonic() < deadline:
+        records += [record for record in consumer.consume(wanted, timeout=1.0) if record.error() is None]
+    consumer.close()
+    return records
+
+
+def test_the_gateway_in_the_image_bridges_messages(service: Service, brokers: tuple[KafkaCluster, MqttBroker]) -> None:
+    kafka, broker = brokers
+    ready = [*service.health[:-1], "/readyz"]
+    service.wait_until("ready", lambda: service.inside(*ready).returncode == 0)
+    alive = service.inside(*service.health)
+    assert alive.returncode == 0, alive.stdout
+
+    sent = publish(broker.port)
+    got: dict[str, list[int]] = {}
+    for record in consume(kafka.bootstrap, MESSAGES):
+        key, value = record.key(), record.value()
+        assert key is not None
+        assert value is not None
+        body = json.loads(value)
+        assert key.decode() == body["device"]
+        got.setdefault(body["device"], []).append(body["seq"])
+    missing = {device: count for device, count in sent.items() if set(got.get(device, [])) != set(range(count))}
+    assert not missing, f"not in Kafka: {missing}\n{service.said()}"
+
+    written = service.inside("touch", "/opt/gateway/x")
+    assert "Read-only file system" in written.stderr, "the root file system was not read-only, as compose has it"
+
+    service.process.terminate()
+    status = service.process.wait(timeout=35)
+    assert status in (0, -15), f"the stop ended with {status}:\n{service.said()}"
