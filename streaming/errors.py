@@ -1,0 +1,44 @@
+"""What can go wrong in the Spark jobs, as sentences for people.
+
+GatewayError
+├── ConfigError                 bad settings, or a checkpoint that belongs to something else
+└── StreamError
+    ├── KafkaUnavailableError   a broker or a topic is not there (status 69): worth a retry
+    ├── KafkaRefusedError       Kafka refused our credentials or rights (status 77)
+    ├── DataLossError           records vanished from Kafka before they were read (status 1)
+    └── UnfinishedBatchError    stopped before the last batch was written; it is repeated at the next start (status 75)
+"""
+
+from __future__ import annotations
+
+__all__ = ["DataLossError", "KafkaRefusedError", "KafkaUnavailableError", "StreamError", "UnfinishedBatchError"]
+
+from config.errors import ExitStatus, GatewayError
+
+
+class StreamError(GatewayError):
+    """A Spark job ended because of a failure. ``query`` is the name of the one that failed, if it was one of them."""
+
+    query: str | None = None
+
+
+class KafkaUnavailableError(StreamError):
+    """No broker answers, or a topic to read does not exist. Starting again later may work."""
+
+    exit_status = ExitStatus.UNAVAILABLE
+
+
+class KafkaRefusedError(StreamError):
+    """Kafka does not accept the user, the password, the certificate or what the user wants to read."""
+
+    exit_status = ExitStatus.REFUSED
+
+
+class DataLossError(StreamError):
+    """Kafka no longer has records that were not read yet. The job stops rather than step over them in silence."""
+
+
+class UnfinishedBatchError(StreamError):
+    """The stop was forced or its deadline passed. Nothing is lost: the batch is repeated at the next start."""
+
+    exit_status = ExitStatus.UNDRAINED

@@ -1,0 +1,77 @@
+"""Spark's and Kafka's failures as ours: a sentence that names the cause and what to check; the original is chained."""
+
+from __future__ import annotations
+
+__all__ = ["explain"]
+
+from typing import TYPE_CHECKING
+
+from streaming.errors import DataLossError, KafkaRefusedError, KafkaUnavailableError, StreamError
+from streaming.kafka import GROUP_ID_PREFIX, topics
+
+if TYPE_CHECKING:
+    from config.settings import Settings
+
+_PLAN = "=== Streaming Query ==="  # from here on Spark prints the whole plan
+_MOST_TEXT = 600
+
+_ABSENT = ("UnknownTopicOrPartitionException", "InvalidTopicException")
+_DATA_LOSS = ("KAFKA_DATA_LOSS", "data may have been lost", "data may have been missed", "OffsetOutOfRangeException")
+_AUTHENTICATION = ("SaslAuthenticationException", "SslAuthenticationException", "UnsupportedSaslMechanismException")
+_AUTHORIZATION = ("AuthorizationException",)
+_UNREACHABLE = (
+    "TimeoutException",
+    "DisconnectException",
+    "BootstrapResolutionException",
+    "No resolvable bootstrap urls",
+)
+
+
+def explain(query: str, failure: BaseException, settings: Settings) -> StreamError:
+    """The failure of a query as one of our errors, chained to ``failure``. Decides by the names in Java's text."""
+    text = str(failure).partition(_PLAN)[0].strip()
+    error = _translate(text, settings)
+    error.query = query
+    error.__cause__ = failure
+    return error
+
+
+def _translate(text: str, settings: Settings) -> StreamError:
+    servers = ", ".join(settings.kafka.bootstrap_servers)
+    short = text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]} …"
+
+    def says(*names: str) -> bool:
+        return any(name in text for name in names)
+
+    if says(*_DATA_LOSS):
+        return DataLossError(
+            "Kafka no longer has records that were not read yet: the job was away for longer than the topic's"
+            f" retention, or a topic was deleted or is no longer among those to read. Kafka's client says: {short} Nothing was"
+            " stepped over. To accept the loss and go on with what is there, start once with --allow-data-loss."
+        )
+    if says(*_ABSENT):
+        return KafkaUnavailableError(
+            f"Not all of the topics {', '.join(topics(settings))} exist in Kafka at {servers}. Is stream.topics spelt"
+            " right? Has the gateway, which creates them if kafka.topics.create is true, been started?"
+        )
+    if says(*_AUTHENTICATION):
+        return KafkaRefusedError(
+            f"Kafka at {servers} refuses the connection ({short}). Check kafka.security, the user and password in"
+            " kafka.sasl and the certificates in kafka.tls."
+        )
+    if says(*_AUTHORIZATION):
+        return KafkaRefusedError(
+            f"Kafka at {servers} does not allow this user to read ({short}). It needs Read and Describe on the topics"
+            f" {', '.join(topics(settings))} and Read on consumer groups that begin with {GROUP_ID_PREFIX!r}."
+        )
+    if says(*_UNREACHABLE):
+        return KafkaUnavailableError(
+            f"Kafka at {servers} does not answer ({short}). Are its brokers up, are the addresses in their"
+            " advertised.listeners reachable from here, and does kafka.security fit their listener?"
+        )
+    if says("No space left on device", "Disk quota exceeded"):
+        return StreamError(
+            f"A folder of the job is on a full disk ({short}). Make room and start again; nothing is lost, the batch is"
+            " repeated."
+        )
+    return StreamError(f"Spark ended the query with: {short}")

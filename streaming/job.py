@@ -1,0 +1,56 @@
+"""What every job is given, and what it gives back: how the modules with queries and the driver that runs them meet."""
+
+from __future__ import annotations
+
+__all__ = ["BatchCounts", "Job", "JobContext", "Tally"]
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from config.settings import Settings
+    from streaming.progress import Event
+
+
+class BatchCounts(NamedTuple):
+    """What a query counted itself while it wrote a batch."""
+
+    rows: int
+    quarantined: int
+
+
+class Tally:
+    """Counts of batches that are written but not yet reported. Queries' threads write, the listener's thread takes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[str, int], BatchCounts] = {}
+
+    def put(self, query: str, batch: int, counts: BatchCounts) -> None:
+        with self._lock:
+            self._counts[query, batch] = counts
+
+    def take(self, query: str, batch: int) -> BatchCounts | None:
+        """The counts of a batch, once; None for a query that counts nothing."""
+        with self._lock:
+            return self._counts.pop((query, batch), None)
+
+
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """What a job needs beside the settings."""
+
+    emit: Callable[[Event], None]
+    """Writes a progress line. May be called from any thread."""
+    tally: Tally = field(default_factory=Tally)
+    allow_data_loss: bool = False
+    """Step over records that vanished from Kafka before they were read, with a warning, instead of ending."""
+
+
+Job = Callable[["SparkSession", "Settings", JobContext], "StreamingQuery"]
+"""Starts one query and returns it while it runs."""

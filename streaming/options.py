@@ -1,0 +1,89 @@
+"""The command line of a job, the same for ``gateway stream NAME`` and ``python -m streaming.NAME``. No pyspark here."""
+
+from __future__ import annotations
+
+__all__ = ["add_arguments", "load_settings", "parse_spark_conf", "to_argv"]
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ConfigError
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from config.settings import Settings
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Adds a job's options. Each that stands for a setting overrides file and environment."""
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="the TOML file (default: gateway.toml, if there is one)"
+    )
+    parser.add_argument("--master", metavar="URL", help="stream.master: local[2], spark://host:7077, …")
+    parser.add_argument("--output", metavar="FOLDER", help="stream.output: the telemetry table")
+    parser.add_argument("--quarantine", metavar="FOLDER", help="stream.quarantine: records that could not be used")
+    parser.add_argument("--checkpoint", metavar="FOLDER", help="stream.checkpoint: how far the job has read")
+    parser.add_argument(
+        "--topic",
+        action="append",
+        metavar="NAME",
+        dest="topics",
+        help="stream.topics: a Kafka topic to read; may be repeated",
+    )
+    parser.add_argument(
+        "--available-now", action="store_true", default=None, help="stream.available_now: read what there is, then end"
+    )
+    parser.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a property of Spark itself, such as spark.driver.memory=2g; may be repeated",
+    )
+    parser.add_argument(
+        "--allow-data-loss",
+        action="store_true",
+        help="step over records that Kafka deleted before they were read (a warning names them) instead of ending",
+    )
+
+
+_SETTINGS = ("master", "output", "quarantine", "checkpoint", "topics", "available_now")
+
+
+def load_settings(arguments: Namespace) -> Settings:
+    """All settings, the command line's on top. Raises ConfigError."""
+    from config.load import load  # late: showing a command's help should not load all settings
+
+    overrides: dict[str, Any] = {
+        f"stream.{name}": value for name in _SETTINGS if (value := getattr(arguments, name)) is not None
+    }
+    return load(arguments.config, overrides=overrides).settings
+
+
+def parse_spark_conf(pairs: list[str]) -> dict[str, str]:
+    """``NAME=VALUE`` pairs as a mapping. Raises ConfigError for what is none."""
+    conf = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.startswith("spark."):
+            raise ConfigError(f"--conf {pair!r} is no property of Spark: write spark.NAME=VALUE.")
+        conf[name] = value
+    return conf
+
+
+def to_argv(arguments: Namespace) -> list[str]:
+    """The options again as words of a command line, for another process."""
+    words = [] if arguments.config is None else ["--config", str(arguments.config)]
+    for name in ("master", "output", "quarantine", "checkpoint"):
+        if (value := getattr(arguments, name)) is not None:
+            words += [f"--{name}", value]
+    for topic in arguments.topics or ():
+        words += ["--topic", topic]
+    for pair in arguments.conf:
+        words += ["--conf", pair]
+    if arguments.available_now:
+        words.append("--available-now")
+    if arguments.allow_data_loss:
+        words.append("--allow-data-loss")
+    return words

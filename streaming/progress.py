@@ -1,0 +1,143 @@
+"""The lines a Spark job writes to standard output while it runs: one JSON object each, its kind in ``event``.
+
+Whoever starts a job reads them with :func:`parse`; the job writes them with :func:`format_line`. No pyspark here, so
+that a reader (the demo's view, a wrapper, a test) stays light. Times are milliseconds since 1970 (UTC), rows are Kafka
+records.
+
+===========  ================================================================================================
+``started``  the queries run; the first batch is being read
+``batch``    one micro-batch is complete and committed
+``window``   a window's aggregates as they stand now; a later line for the same window and type replaces it
+``stopped``  all queries have ended in order; the last line
+``failed``   a query ended with an error, named in a sentence; the last line
+===========  ================================================================================================
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BatchEvent",
+    "Event",
+    "FailedEvent",
+    "MeasurementSummary",
+    "StartedEvent",
+    "StoppedEvent",
+    "WindowEvent",
+    "format_line",
+    "parse",
+]
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+Offsets = Mapping[str, Mapping[str, int]]
+"""Next offset to read, by topic and by partition. Partition numbers are text, as they are JSON keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartedEvent:
+    """The job is up: Spark runs and its queries have begun."""
+
+    event: ClassVar[str] = "started"
+    queries: tuple[str, ...]
+    master: str
+    application: str
+    """Spark's application id, to find it on a cluster."""
+    startup_s: float
+    """Seconds from the start of the job's process to here."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEvent:
+    """One micro-batch of one query, written and committed to the query's checkpoint."""
+
+    event: ClassVar[str] = "batch"
+    query: str
+    batch: int
+    """Number of the micro-batch; it goes on across restarts, and names the folder the rows are in."""
+    rows: int
+    quarantined: int
+    """Of ``rows``, those written to quarantine instead of the table. 0 for a query that does not write the table."""
+    late: int
+    """Rows that came too late for their window and are in no aggregate. 0 for a query without windows."""
+    rows_per_s: float
+    duration_ms: int
+    end_offsets: Offsets
+    watermark_ms: int | None
+    at_ms: int
+    """When the batch began, by the driver's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementSummary:
+    """One measurement of all devices of a type within a window, in the measurement's own unit."""
+
+    count: int
+    mean: float | None
+    """None if the sum of the values is beyond what a double holds."""
+    min: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class WindowEvent:
+    """The aggregates of one device type in one window, by clamped event time, ``start_ms`` ≤ time < ``end_ms``."""
+
+    event: ClassVar[str] = "window"
+    query: str
+    batch: int
+    start_ms: int
+    end_ms: int
+    type: str
+    rows: int
+    measurements: Mapping[str, MeasurementSummary]
+    """Only measurements that at least one record of the window carried."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedEvent:
+    """All queries ended in order: by a signal, or because everything there was is read."""
+
+    event: ClassVar[str] = "stopped"
+    reason: str
+    batches: Mapping[str, int]
+    """Micro-batches completed in this run, by query."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedEvent:
+    """The job cannot go on."""
+
+    event: ClassVar[str] = "failed"
+    query: str | None
+    error: str
+
+
+Event = StartedEvent | BatchEvent | WindowEvent | StoppedEvent | FailedEvent
+
+_KINDS: Mapping[str, type[Event]] = {
+    kind.event: kind for kind in (StartedEvent, BatchEvent, WindowEvent, StoppedEvent, FailedEvent)
+}
+
+
+def format_line(event: Event) -> str:
+    """The event as one line of JSON, without a line end."""
+    return json.dumps(
+        {"event": event.event, **asdict(event)}, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+def parse(line: str) -> Event | None:
+    """The event a line holds; None for a line that holds none (a library's print, an event of a newer version)."""
+    try:
+        fields: Any = json.loads(line)
+        kind = _KINDS[fields.pop("event")]
+        if kind is WindowEvent:
+            fields["measurements"] = {name: MeasurementSummary(**it) for name, it in fields["measurements"].items()}
+        elif kind is StartedEvent:
+            fields["queries"] = tuple(fields["queries"])
+        return kind(**fields)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None

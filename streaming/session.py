@@ -1,0 +1,127 @@
+"""The Spark session of a job, tuned to have its first batch soon and to leave nothing running."""
+
+from __future__ import annotations
+
+__all__ = ["Spark", "session_conf", "start_spark"]
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from config.settings import Settings
+
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+_END_TIMEOUT_S = 10.0
+
+_QUICK_START = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.streaming.metricsEnabled": "false",
+}
+_STREAMING = {
+    # Plans here have one stage or two; re-planning them while they run costs more than it gains.
+    "spark.sql.adaptive.enabled": "false",
+    # A second batch after each, only to drop old windows: the next batch with data does that as well.
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.stopTimeout": "20s",
+}
+_FILES = {
+    "spark.sql.parquet.compression.codec": "zstd",
+    # Readers other than Spark do not know its old 96-bit timestamps.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # One file per task and date without sorting the rows by date first; a batch has one date, around midnight two.
+    "spark.sql.maxConcurrentOutputFileWriters": "8",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+_LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_FIXED = {"spark.sql.session.timeZone": "UTC"}
+"""Not for a user to change: dates and times in the tables are UTC."""
+
+
+def session_conf(
+    settings: Settings, jars: Sequence[Path], extra: Mapping[str, str], *, submitted: bool
+) -> dict[str, str]:
+    """Spark's configuration for a job. ``extra`` is the user's and wins, but for what the tables' meaning depends on.
+
+    ``submitted``: spark-submit started this process, so master and jars are its business.
+    """
+    stream = settings.stream
+    conf = {
+        **_QUICK_START,
+        **_STREAMING,
+        **_FILES,
+        "spark.app.name": f"{settings.instance}-stream",
+        "spark.sql.shuffle.partitions": str(stream.shuffle_partitions),
+    }
+    if not submitted:
+        conf["spark.master"] = stream.master
+        level = "info" if settings.log.level == "debug" else "warn"
+        conf["spark.driver.extraJavaOptions"] = (
+            f'"-Dlog4j2.configurationFile={_LOGGING.as_uri()}" -Dgateway.spark.log={level}'
+        )
+        if stream.master.startswith("local"):
+            # On the class path they need not be copied, as spark.jars would have it.
+            conf |= _LOCAL | {"spark.driver.extraClassPath": os.pathsep.join(map(str, jars))}
+        elif jars:
+            conf["spark.jars"] = ",".join(jar.as_uri() for jar in jars)
+    return conf | dict(extra) | _FIXED
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """A running session and the JVM behind it, if that is ours."""
+
+    session: SparkSession
+    _jvm: subprocess.Popen[bytes] | None
+
+    def end(self) -> None:
+        """Stops the session and waits for the JVM to be gone. Blocks, at the longest a few seconds; never raises for a
+        JVM that died already."""
+        with suppress(Exception):  # py4j's errors for a JVM that is gone are many
+            self.session.stop()
+        if self._jvm is None:
+            return
+        if self._jvm.stdin is not None:
+            with suppress(OSError):
+                self._jvm.stdin.close()  # what Spark's JVM takes as its parent's end
+        try:
+            self._jvm.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._jvm.kill()
+            self._jvm.wait()
+
+
+def start_spark(settings: Settings, jars: Sequence[Path], extra: Mapping[str, str]) -> Spark:
+    """Starts the JVM and a session in it. Blocks for seconds. Main thread only.
+
+    The JVM is in a process session of its own: Ctrl-C and whatever else is sent to the terminal's or the supervisor's
+    process group ends the batch in order by way of this process, not the JVM in its middle. It ends with this process,
+    however that ends. Its output goes to standard error, standard output is for progress lines.
+    """
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    conf = SparkConf(loadDefaults=False)
+    for name, value in session_conf(settings, jars, extra, submitted=submitted).items():
+        conf.set(name, value)
+    if not submitted and str(conf.get("spark.master")).startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    launch: Any = launch_gateway  # which has no types
+    gateway = launch(conf, {"stdout": sys.stderr.fileno(), "start_new_session": True})
+    try:
+        context = SparkContext(conf=conf, gateway=gateway)
+    except BaseException:
+        if gateway.proc is not None:
+            gateway.proc.kill()
+        raise
+    return Spark(SparkSession(context), gateway.proc)

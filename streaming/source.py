@@ -1,0 +1,47 @@
+"""Kafka's records as a stream."""
+
+from __future__ import annotations
+
+__all__ = ["read_records", "trigger"]
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from streaming.kafka import source_options, topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from config.settings import Settings, StreamSettings
+
+_FETCH_MAX_WAIT_MS = "10"
+"""Kafka's default is 500, and Spark pays it for each partition of each batch: its consumer has already asked for the
+next records when Spark asks it for the partition's offsets, and the broker answers in order, the fetch at the end of
+the log after this wait. A batch never reads past the offsets it was planned with, so there is nothing to wait for."""
+
+
+def read_records(spark: SparkSession, settings: Settings, *, allow_data_loss: bool) -> DataFrame:
+    """All records of the topics, from the oldest that Kafka holds, with headers; a new checkpoint misses nothing.
+
+    Kafka's partitions are read by as many tasks as there are cores: twelve tasks of a few rows each would cost more in
+    starting tasks than in rows, and make twelve small files a batch.
+    """
+    options: dict[str, Any] = {
+        **source_options(settings.kafka),
+        "subscribe": ",".join(topics(settings)),
+        "startingOffsets": "earliest",
+        "includeHeaders": "true",
+        "kafka.fetch.max.wait.ms": _FETCH_MAX_WAIT_MS,
+        "failOnDataLoss": str(not allow_data_loss).lower(),
+    }
+    if settings.stream.max_offsets_per_trigger is not None:
+        options["maxOffsetsPerTrigger"] = str(settings.stream.max_offsets_per_trigger)
+    records = spark.readStream.format("kafka").options(**options).load()
+    return records.coalesce(spark.sparkContext.defaultParallelism)
+
+
+def trigger(stream: StreamSettings) -> dict[str, Any]:
+    """When batches begin, as arguments of ``DataStreamWriter.trigger``."""
+    if stream.available_now:
+        return {"availableNow": True}
+    return {"processingTime": f"{stream.trigger // timedelta(milliseconds=1)} milliseconds"}

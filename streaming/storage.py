@@ -1,0 +1,78 @@
+"""Folders on whatever file system Spark writes to: the local disk, HDFS, an object store. Uses Hadoop's client."""
+
+from __future__ import annotations
+
+__all__ = ["Folder", "location"]
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+_COLLAPSED_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+):/(?!/)(?P<rest>.*)", re.IGNORECASE)
+
+
+def location(path: Path) -> str:
+    """How Spark is told of a folder: a URL as it was written, a local path made absolute (executors have other working
+    directories). ``Path`` turns ``s3a://bucket/x`` into ``s3a:/bucket/x``; that is undone here."""
+    text = str(path)
+    if match := _COLLAPSED_URL.fullmatch(text):
+        slashes = "///" if match["scheme"].lower() == "file" else "//"
+        return f"{match['scheme']}:{slashes}{match['rest']}"
+    return str(path.absolute())
+
+
+class Folder:
+    """One folder. Calls block for the file system; errors of the JVM come through as py4j errors."""
+
+    def __init__(self, spark: SparkSession, url: str) -> None:
+        self.url = url
+        jvm: Any = spark._jvm  # noqa: SLF001 (pyspark has no public way to the file system)
+        self._jvm = jvm
+        self._root = jvm.org.apache.hadoop.fs.Path(url)
+        session: Any = spark._jsparkSession  # noqa: SLF001
+        self._files = self._root.getFileSystem(session.sessionState().newHadoopConf())
+
+    def _path(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._root, name) if name else self._root
+
+    def exists(self, name: str = "") -> bool:
+        return bool(self._files.exists(self._path(name)))
+
+    def make(self) -> None:
+        self._files.mkdirs(self._root)
+
+    def names(self) -> list[str]:
+        """Names directly inside; empty if the folder does not exist."""
+        if not self.exists():
+            return []
+        return [str(status.getPath().getName()) for status in self._files.listStatus(self._root)]
+
+    def delete(self, name: str) -> None:
+        """Removes a file or folder inside, with all in it; nothing happens if it is not there."""
+        self._files.delete(self._path(name), True)
+
+    def read_text(self, name: str) -> str | None:
+        """A small file's text; None if it is not there."""
+        if not self.exists(name):
+            return None
+        stream = self._files.open(self._path(name))
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write_text(self, name: str, text: str) -> None:
+        """Writes a small file whole: a reader sees all of it or none."""
+        draft, target = self._path(f".{name}.draft"), self._path(name)
+        stream = self._files.create(draft, True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+        self._files.delete(target, False)
+        if not self._files.rename(draft, target):
+            raise OSError(f"{self.url}/{name} could not be written: the file system refused to rename {draft} to it")
