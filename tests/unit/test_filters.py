@@ -259,6 +259,14 @@ def test_partitioned_sessions_share_no_topic_and_lose_none(filters: list[tuple[s
             assert not ours & theirs
 
 
+def test_partitioned_keeps_overlapping_filters_in_one_session_even_by_way_of_a_third() -> None:
+    cover = minimal_cover([("a/+/c", 1), ("x/#", 1), ("a/b/+", 1), ("+/b/d/#", 1)])
+    dealt = split_disjoint(cover, 2)
+    assert [[sub.filter for sub in share] for share in dealt] == [["a/+/c", "x/#", "a/b/+", "+/b/d/#"], []]
+    apart = split_disjoint(minimal_cover([("a/+/c", 1), ("x/#", 1), ("a/b/+", 1)]), 2)
+    assert [[sub.filter for sub in share] for share in apart] == [["a/+/c", "a/b/+"], ["x/#"]]
+
+
 def test_partitioned_deals_evenly_and_a_filter_added_last_moves_no_other() -> None:
     filters = [(f"site{n}/#", 1) for n in range(8)]
     before = split_disjoint(minimal_cover(filters), 4)

@@ -151,6 +151,7 @@ def test_subscriptions_shared_and_partitioned() -> None:
         ({"metadata_headers": []}, True, False),
         ({"metadata_headers": ["topic", "qos", "retain", "dup", "gateway"]}, True, False),
         ({"key": ""}, True, True),
+        ({"headers": {"x": "${topic[1]}"}, "metadata_headers": []}, True, False),
         ({"key": "${topic[1]}", "topic": "t-${topic[2]}"}, True, True),
         ({"device": "${topic[1]}", "key": "${device}", "message_id": "${device}"}, True, True),
         ({"headers": {"trace": "${property.traceparent}"}, "metadata_headers": []}, True, True),
