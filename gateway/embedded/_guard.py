@@ -5,9 +5,9 @@ started from worker threads too; a function between fork and exec is unsafe with
 process has one thread and holds the read end of a pipe whose only writer is our process: end of file means we are
 gone, however we went.
 
-Standard input: one line of JSON (see :func:`main`), then lines ``signal N``. Standard output: ``pid N``, later ``exit
-N`` (negative: killed by that signal) or ``error text``. Signals go through here because only the parent of a process
-can be sure that a process id still means that process.
+Standard input: one line of JSON (see :func:`main`), then lines ``signal N``. Standard output: ``pid N`` or ``error
+text``, then ``sent`` for each signal, at the end ``exit N`` (negative: killed by that signal). Signals go through here
+because only the parent of a process can be sure that a process id still means that process.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def main() -> int:
         pending += chunk or b""
         while b"\n" in pending:
             line, _, pending = pending.partition(b"\n")
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, int(line.split()[1]))
+            _send(child.pid, int(line.split()[1]))
+            _say("sent")
     _say(f"exit {child.returncode}")
     return 0
 
@@ -104,6 +104,15 @@ def _start(description: _Description) -> subprocess.Popen[bytes]:
             start_new_session=True,
             preexec_fn=die_with_the_guard,  # noqa: PLW1509 - this process has one thread
         )
+
+
+def _send(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)
+    if number == signal.SIGSTOP and hasattr(os, "waitid"):
+        # The signal is only pending when kill returns; whoever freezes a broker relies on it being frozen.
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, group, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 def _end(child: subprocess.Popen[bytes], directories: list[str]) -> None:

@@ -77,12 +77,13 @@ def node_properties(
         "transaction.state.log.num.partitions": "3",
         "share.coordinator.state.topic.num.partitions": "3",
         "group.initial.rebalance.delay.ms": "0",
+        # How long the controllers take a silent broker for alive (9 s by default): a hanging one is replaced after it, and
+        # a killed one may not register again before.
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
         # The default of 128 MB comes out of a heap that is itself not much larger.
         "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
     }
-    if count > 1:
-        # A broker that hangs without closing its connections is replaced after this; 9 s by default.
-        properties |= {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
     for listener in own.ports:
         if listener.startswith("SASL"):
             properties |= _sasl(listener, users or {})

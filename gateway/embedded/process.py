@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
@@ -47,6 +48,7 @@ class GuardedProcess:
         self.log = log
         self.log_offset = log.stat().st_size if log.exists() else 0  # where this process's own output begins
         self._returncode: int | None = None
+        self._lock = threading.Lock()  # over the conversation with the guard
         guard_environment = {name: value for name, value in os.environ.items() if name.startswith(("LANG", "LC_"))}
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_GUARD)],
@@ -78,8 +80,10 @@ class GuardedProcess:
         return cast("IO[bytes]", self._guard.stdout)
 
     def _tell(self, line: str) -> None:
+        rest = memoryview(line.encode() + b"\n")
         with contextlib.suppress(OSError, ValueError):  # gone already: its end is reported elsewhere
-            cast("IO[bytes]", self._guard.stdin).write(line.encode() + b"\n")
+            while rest:  # an interrupted write may be a partial one
+                rest = rest[cast("IO[bytes]", self._guard.stdin).write(rest) :]
 
     @property
     def returncode(self) -> int | None:
@@ -100,8 +104,13 @@ class GuardedProcess:
         return self._returncode
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process's group; does nothing when it has ended."""
-        self._tell(f"signal {int(number)}")
+        """Send a signal to the process's group; does nothing when it has ended. SIGSTOP is in effect on return."""
+        with self._lock:
+            if self._returncode is None:
+                self._tell(f"signal {int(number)}")
+                self._heed(self._output.readline())
+                if self._returncode is not None:  # it had ended: that was the answer
+                    self._close()
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone. Safe to call twice, and on a stopped process."""
@@ -119,10 +128,18 @@ class GuardedProcess:
             self.kill()
 
     def _collect(self) -> None:
-        with contextlib.suppress(ValueError):  # another thread was faster
-            word, _, rest = self._output.read().decode().strip().partition(" ")
-            self._returncode = int(rest) if word == "exit" else -signal.SIGKILL
+        """The guard has ended: take its last line. Without one it was killed, and the process with it."""
+        with self._lock:
+            if self._returncode is None:
+                self._heed(self._output.read())
+            if self._returncode is None:
+                self._returncode = -signal.SIGKILL
             self._close()
+
+    def _heed(self, line: bytes) -> None:
+        word, _, rest = line.decode().strip().partition(" ")
+        if word == "exit":
+            self._returncode = int(rest)
 
     def _close(self) -> None:
         for stream in (self._guard.stdin, self._guard.stdout):

@@ -1,0 +1,216 @@
+"""A real mosquitto: the load-bearing second opinion beside the embedded broker.
+
+Two defects of Debian's 2.0.11 to know when a test looks odd: a killed member of a shared subscription with a clean
+session loses its unacknowledged messages, and the receive maximum grows with each acknowledgement.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import pytest
+
+from gateway.embedded.certificates import Certificates, make_certificates
+from gateway.embedded.ports import PortReservation, reserve_ports
+from gateway.embedded.process import GuardedProcess, wait_for_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+_READY = re.compile(rb"mosquitto version \S+ running")
+_START_SECONDS = 20.0
+_STOP_SECONDS = 20.0  # with persistence it writes its database first
+
+
+def find_mosquitto() -> str:
+    """The binary's path. Without one the test is skipped; in CI it fails: there it would look green for ever."""
+    binary = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if binary is None:
+        reason = "mosquitto is not installed (Debian: apt-get install mosquitto)"
+        if os.environ.get("CI", "").lower() in ("true", "1"):
+            pytest.fail(f"{reason}; in CI that is a failure")
+        pytest.skip(reason)
+    return binary
+
+
+class Mosquitto:
+    """mosquitto on 127.0.0.1: TCP and WebSocket, with ``tls`` also TLS and secure WebSocket; not started yet.
+
+    Sessions outlive their connections and queue without limit; with ``persistence`` they outlive an orderly stop too.
+    ``users`` (name → password) are the only ones let in; ``acl`` is the text of an ACL file, ``config`` further lines
+    of the configuration. Ports stay the same when it is started again.
+    """
+
+    def __init__(
+        self,
+        *,
+        users: Mapping[str, str] | None = None,
+        acl: str | None = None,
+        tls: bool = False,
+        require_certificate: bool = False,
+        max_inflight: int = 1000,
+        persistence: bool = False,
+        config: str = "",
+    ) -> None:
+        self._binary = find_mosquitto()
+        self._users = users
+        self._acl = acl
+        self._tls = tls
+        self._require_certificate = require_certificate
+        self._max_inflight = max_inflight
+        self._persistence = persistence
+        self._config = config
+        self.certificates: Certificates | None = None
+        self._directory: Path | None = None
+        self._ports = PortReservation()
+        self._process: GuardedProcess | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def port(self) -> int:
+        return self._ports.ports[0]
+
+    @property
+    def websocket_port(self) -> int:
+        return self._ports.ports[1]
+
+    @property
+    def tls_port(self) -> int:
+        return self._ports.ports[2]
+
+    @property
+    def wss_port(self) -> int:
+        return self._ports.ports[3]
+
+    @property
+    def ca_file(self) -> Path:
+        assert self.certificates is not None, "made without tls=True, or not started"
+        return self.certificates.ca_file
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    def start(self) -> None:
+        """Start it, or start it again after :meth:`kill` or :meth:`shut_down`; returns when it listens."""
+        if self.alive:
+            return
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="gateway-mosquitto-"))
+            self._ports.absorb(reserve_ports(4 if self._tls else 2))
+            if self._tls:
+                self.certificates = make_certificates(self._directory / "certificates")
+            (self._directory / "mosquitto.conf").write_text(self._text())
+        self._process = GuardedProcess(
+            [self._binary, "-c", self._directory / "mosquitto.conf"],
+            log=self._directory / "mosquitto.log",
+            remove=[self._directory],
+        )
+        try:
+            wait_for_line(self._process, _READY, time.monotonic() + _START_SECONDS, "mosquitto")
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop it and remove its files."""
+        if self._process is not None:
+            self._process.terminate(_STOP_SECONDS)
+            self._process = None
+        self._ports.release()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = self.certificates = None
+
+    def shut_down(self) -> None:
+        """Stop it in an orderly way, keeping its files and ports for :meth:`start`."""
+        self._running().terminate(_STOP_SECONDS)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._running().kill()
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self._running().signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self._running().signal(signal.SIGCONT)
+
+    def log(self) -> str:
+        """All it has logged."""
+        assert self._directory is not None
+        return (self._directory / "mosquitto.log").read_text(errors="replace")
+
+    def _running(self) -> GuardedProcess:
+        assert self._process is not None, "not started"
+        return self._process
+
+    def _text(self) -> str:
+        assert self._directory is not None
+        lines = [
+            "per_listener_settings false",
+            "log_dest stderr",
+            "log_type all",
+            "connection_messages true",
+            "max_queued_messages 0",
+            "max_queued_bytes 0",
+            f"max_inflight_messages {self._max_inflight}",
+            "set_tcp_nodelay true",
+            f"allow_anonymous {'false' if self._users else 'true'}",
+        ]
+        if os.geteuid() == 0:
+            lines.append("user root")  # it would become a user that may not read our temporary directory
+        if self._persistence:
+            lines += ["persistence true", f"persistence_location {self._directory}/"]
+        if self._users:
+            passwords = self._directory / "passwords"
+            passwords.write_text("".join(f"{_password_line(*user)}\n" for user in self._users.items()))
+            lines.append(f"password_file {passwords}")
+        if self._acl is not None:
+            acl = self._directory / "acl"
+            acl.write_text(self._acl)
+            lines.append(f"acl_file {acl}")
+        lines += [self._config]
+        lines += [f"listener {self.port} 127.0.0.1"]
+        lines += [f"listener {self.websocket_port} 127.0.0.1", "protocol websockets"]
+        if self.certificates is not None:
+            tls = [
+                f"cafile {self.certificates.ca_file}",
+                f"certfile {self.certificates.server_certificate}",
+                f"keyfile {self.certificates.server_key}",
+                f"require_certificate {str(self._require_certificate).lower()}",
+            ]
+            lines += [f"listener {self.tls_port} 127.0.0.1", *tls]
+            lines += [f"listener {self.wss_port} 127.0.0.1", "protocol websockets", *tls]
+        return "\n".join(lines) + "\n"
+
+
+def _password_line(name: str, password: str) -> str:
+    """A line of a mosquitto 2 password file: PBKDF2 with SHA-512."""
+    salt, iterations = os.urandom(12), 101
+    digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, iterations)
+    return f"{name}:$7${iterations}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"

@@ -1,0 +1,5 @@
+"""The real brokers of this folder's tests."""
+
+from __future__ import annotations
+
+from tests.brokers.fixtures import *  # noqa: F403 - pytest takes fixtures from a conftest's names
