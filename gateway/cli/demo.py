@@ -86,7 +86,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print(json.dumps(result.as_json()))
         print(render(result.account, _STAGES), file=sys.stderr)
     else:
-        print(render(result.account, _STAGES))
+        print(f"\n{render(result.account, _STAGES)}")
         if result.latency_p50_ms is not None:
             print(f"Device to Kafka consumer: p50 {result.latency_p50_ms} ms, p99 {result.latency_p99_ms} ms.")
     if options.keep is not None:
@@ -114,7 +114,7 @@ def _say_what_is_kept(options: DemoOptions) -> None:
     root = options.keep.resolve()
     print(f"Kept in {root}:", file=sys.stderr)
     if options.spark:
-        print("  telemetry/     the Parquet files Spark wrote", file=sys.stderr)
+        print("  telemetry/     the Parquet files Spark wrote; windows/ its aggregates", file=sys.stderr)
     print("  kafka/         Kafka's data and log", file=sys.stderr)
     print("  gateway.toml   the gateway's settings, and *.log of every part", file=sys.stderr)
 

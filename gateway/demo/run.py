@@ -36,8 +36,8 @@ _SCRAPE_S = 0.5
 _CONNECT_S = 60.0
 _DRAIN_DEVICES_S = 20.0
 _DRAIN_GATEWAY_S = 30.0
-_SPARK_START_S = 120.0  # on a busy machine of two cores; 15 s otherwise
-_SPARK_STALL_S = 60.0  # how long Spark may be behind Kafka without a single new row
+_SPARK_START_S = 180.0  # 15 s on two idle cores, over a minute on busy ones
+_SPARK_STALL_S = 120.0  # how long Spark may be behind Kafka without a single new row; the first batch is the slowest
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class _Demo:
         await self._start_fleet()
 
     async def _flow(self) -> None:
-        self._say("messages flow (Ctrl-C ends)")
+        self._say("messages flow; Ctrl-C ends")
         if self._options.spark:
             self._background.append(asyncio.create_task(self._services.start_spark()))
         assert self._state.flow_started_s is not None
@@ -143,7 +143,9 @@ class _Demo:
         stages = [examine("kafka", kafka, ledger)]
         if self._options.spark:
             self._say("Spark catches up with Kafka")
+            state.catching_up = True
             await self._await_spark(ends)
+            state.catching_up = False
             await services.stop_spark()
             self._background.append(asyncio.create_task(services.stop_kafka()))
             self._say("reading every message back from Parquet")
@@ -218,7 +220,8 @@ class _Demo:
         self._fleet = None
         if self._ledger is None:
             raise DemoError(f"The devices ended without their account. {self._state.device_error}")
-        self._state.steps["devices"].state = StepState.STOPPED
+        step = self._state.steps["devices"]
+        step.state, step.detail = StepState.STOPPED, "all said goodbye"
         self._view.note(f"devices: stopped after {self._state.published:,} messages")
         return self._ledger
 
@@ -337,7 +340,7 @@ class _Demo:
 
 
 def _devices_detail(line: Mapping[str, Any], options: DemoOptions) -> str:
-    text = f"{line['connected']} of {options.devices} connected, {options.rate:g} messages a second each"
+    text = f"{line['connected']} of {options.devices} connected, {options.rate:g} msg/s each"
     if line["reconnects"]:
         text += f", {line['reconnects']} reconnects"
     if line["refused"]:

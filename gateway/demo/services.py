@@ -22,7 +22,7 @@ from gateway.demo.spark_events import LineTail, SparkEvents
 from gateway.demo.state import GatewayCounts, Step, StepState
 from gateway.embedded.cache import cache_directory, format_bytes
 from gateway.embedded.jars import pending_bytes, resolve
-from gateway.embedded.java import pending_java_bytes
+from gateway.embedded.java import ensure_java, pending_java_bytes
 from gateway.embedded.kafka import KafkaCluster
 from gateway.embedded.mqtt import MqttBroker
 from gateway.embedded.ports import reserve_ports
@@ -117,6 +117,7 @@ class Services:
 
     async def start_brokers(self) -> None:
         """Starts Kafka and the MQTT broker at the same time, and fetches Spark's jars meanwhile."""
+        await in_thread(lambda: ensure_java(self._progress("kafka")))  # once, before all of them want it
         if self._state.with_spark:
             self._spark_jars = asyncio.create_task(self._fetch_spark_jars())
         async with asyncio.TaskGroup() as group:
@@ -193,6 +194,8 @@ class Services:
                 hint = " (--no-spark runs the demo without it)" if key == "spark" else ""
                 label = "The gateway" if key == "gateway" else "The Spark job"
                 raise DemoError(f"{label} ended with status {process.returncode}{hint}.{said}{self._tail(process)}")
+        if self._spark_jars is not None and self._spark_jars.done() and not self._spark_jars.cancelled():
+            self._spark_jars.result()
         if self._kafka is not None and self._state.steps["kafka"].state is StepState.READY and not self._kafka.alive(1):
             raise DemoError("The Kafka broker ended by itself. Is the machine short of memory?")
 
@@ -236,7 +239,7 @@ class Services:
         if process is not None:
             await in_thread(lambda: process.terminate(_SPARK_STOP_S))
             self.read_spark()
-            self._stopped("spark", f"{self._state.spark.batches} batches")
+            self._stopped("spark", f"{self._state.spark.rows:,} rows written")
 
     async def stop_mqtt(self) -> None:
         broker, self._mqtt = self._mqtt, None
@@ -257,7 +260,7 @@ class Services:
         A broker that is just starting has its guard a moment after its files, so we stay for that moment.
         """
         patience_s = time.monotonic() + _GUARD_S
-        while not all(may_leave() for may_leave in self._abandonable):  # noqa: ASYNC110 - brokers have no event for it
+        while not all(may_leave() for may_leave in self._abandonable):
             if time.monotonic() > patience_s:
                 break
             await asyncio.sleep(0.02)

@@ -122,6 +122,8 @@ class DemoState:
     steps: dict[str, Step] = field(default_factory=dict)
     flow_started_s: float | None = None
     flow_ended_s: float | None = None
+    catching_up: bool = False
+    """Everything is in Kafka, and Spark is waited for."""
     connected: int = 0
     published: int = 0
     acknowledged: int = 0

@@ -68,10 +68,13 @@ class PlainView:
     warn = note
 
     def refresh(self) -> None:
-        now_s = time.monotonic()
-        if self._state.published and self._state.flow_ended_s is None and now_s >= self._status_due_s:
+        now_s, state = time.monotonic(), self._state
+        if now_s < self._status_due_s:
+            return
+        flowing = state.published and state.flow_ended_s is None
+        if flowing or state.catching_up:
             self._status_due_s = now_s + _STATUS_LINE_S
-            self.note(status_line(self._state))
+            self.note(status_line(state) if flowing else _spark_line(state))
 
     def stop(self) -> None:
         pass
@@ -127,13 +130,14 @@ def status_line(state: DemoState) -> str:
         f"latency p50 {_ms(witness.recent_p50_ms)} p99 {_ms(witness.recent_p99_ms)}",
     ]
     if state.with_spark:
-        spark = state.spark
-        parts.append(
-            f"Spark {spark.batches} batches, {spark.rows:,} rows, {spark.lag(witness.ends):,} behind"
-            if spark.started
-            else "Spark is starting"
-        )
+        parts.append(_spark_line(state))
     return ", ".join(parts)
+
+
+def _spark_line(state: DemoState) -> str:
+    if not state.spark.started:
+        return "Spark is starting"
+    return f"Spark wrote {state.spark.rows:,} rows, {state.spark.lag(state.witness.ends):,} behind"
 
 
 def draw(state: DemoState, now_s: float) -> RenderableType:
@@ -141,7 +145,9 @@ def draw(state: DemoState, now_s: float) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [_headline(state, now_s), Text(""), _steps(state), Text(""), _numbers(state)]
+    parts: list[RenderableType] = [_headline(state, now_s), Text(""), _steps(state)]
+    if state.flow_started_s is not None:
+        parts += [Text(""), _numbers(state)]
     if state.spark.windows:
         parts += [Text(""), _windows(state.spark.windows)]
     return Group(*parts)
@@ -205,8 +211,8 @@ def _numbers(state: DemoState) -> RenderableType:
         f"from device: p50 {_ms(witness.recent_p50_ms)}, p99 {_ms(witness.recent_p99_ms)}",
     )
     if state.with_spark:
-        behind = f"{spark.lag(witness.ends):,} behind, {spark.batches} batches"
-        last = f", the last in {spark.batch_ms / 1000:.1f} s" if spark.batch_ms is not None else ""
+        behind = f"{spark.lag(witness.ends):,} behind"
+        last = f", batch {spark.batches} took {spark.batch_ms / 1000:.1f} s" if spark.batch_ms is not None else ""
         row("in Parquet", spark.rows, state.spark_rate.per_second(), behind + last)
     return table
 

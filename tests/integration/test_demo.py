@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 240.0  # for a whole run on a machine that is busy with other tests
 INTEGERS = ("published", "acknowledged", "received", "kafka", "duplicates", "missing")
-FLOWING = "messages flow (Ctrl-C ends)"
+FLOWING = "messages flow; Ctrl-C ends"
 
 pytestmark = pytest.mark.slow
 

@@ -67,7 +67,7 @@ def test_every_number_people_look_for_is_there(state: DemoState) -> None:
         "124,000         200  by 200 connected devices",
         "12 in flight, 10 unacknowledged",
         "from device: p50 6 ms, p99 23 ms",
-        "23,400 behind, 12 batches, the last in 1.5 s",
+        "23,400 behind, batch 12 took 1.5 s",
         "thermostat          660         20.3      20.3     20.3  20.3",
     ):
         assert expected in text
@@ -79,14 +79,17 @@ def test_a_download_shows_how_far_it_is(state: DemoState) -> None:
 
 
 def test_nothing_is_known_yet_and_nothing_breaks() -> None:
-    text = picture(DemoState(devices=1, with_spark=False, duration_s=5.0))
+    state = DemoState(devices=1, with_spark=False, duration_s=5.0)
+    assert "messages" not in picture(state)
+    state.flow_started_s = 130.0
+    text = picture(state)
     assert "Spark" not in text
     assert "Parquet" not in text
     assert "p50 -, p99 -" in text
 
 
 def test_the_status_line_says_where_spark_is(state: DemoState) -> None:
-    assert "Spark 12 batches, 100,000 rows, 23,400 behind" in status_line(state)
+    assert "Spark wrote 100,000 rows, 23,400 behind" in status_line(state)
     state.spark = SparkCounts()
     assert "Spark is starting" in status_line(state)
     state.with_spark = False
@@ -100,12 +103,20 @@ def test_plain_lines_come_now_and_then_while_messages_flow(state: DemoState) -> 
     view.note("two\nlines")
     view.refresh()
     view.refresh()
-    state.flow_ended_s = 160.0
-    view.refresh()
     lines = stream.getvalue().splitlines()
     assert [line.split("] ", 1)[1] for line in lines[:2]] == ["two", "lines"]
     assert len(lines) == 3
     assert "published 124,000 (200/s)" in lines[2]
+
+
+def test_plain_lines_go_on_while_spark_is_waited_for(state: DemoState) -> None:
+    state.flow_ended_s = 160.0
+    stream = io.StringIO()
+    PlainView(state, stream).refresh()
+    assert stream.getvalue() == ""
+    state.catching_up = True
+    PlainView(state, stream).refresh()
+    assert stream.getvalue().endswith("Spark wrote 100,000 rows, 23,400 behind\n")
 
 
 def test_the_live_view_writes_to_standard_error_only(state: DemoState, capsys: pytest.CaptureFixture[str]) -> None:
