@@ -21,7 +21,6 @@ __all__ = [
     "split_share",
     "superset",
     "validate_filter",
-    "validate_topic",
 ]
 
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -36,7 +35,7 @@ MAX_BYTES: Final = 65_535  # a topic travels behind a two-byte length
 
 
 class FilterError(ConfigError):
-    """A topic filter or topic name that MQTT does not allow. ``position`` is the character's index, or None for the
+    """A topic filter that MQTT does not allow. ``position`` is the character's index, or None for the
     whole."""
 
     def __init__(self, sentence: str, *, position: int | None = None) -> None:
@@ -78,7 +77,7 @@ def validate_filter(text: str) -> None:
     position = len(text) - len(rest)
     if group is not None and not rest:
         raise FilterError(f"{_shown(text)} names a share group, but no filter after it", position=position)
-    _validate_text(text, "filter")
+    _validate_text(text)
     levels = rest.split("/")
     for number, level in enumerate(levels):
         if "#" in level and (level != "#" or number != len(levels) - 1):
@@ -98,36 +97,24 @@ def validate_filter(text: str) -> None:
         position += len(level) + 1
 
 
-def validate_topic(text: str) -> None:
-    """Raise FilterError unless ``text`` is a topic name that a message may be published to."""
-    _validate_text(text, "topic")
-    for position, character in enumerate(text):
-        if character in "+#":
-            raise FilterError(
-                f"the topic {_shown(text)} has the wildcard '{character}' at position {position}; "
-                "a message is published to one topic",
-                position=position,
-            )
-
-
-def _validate_text(text: str, what: str) -> None:
+def _validate_text(text: str) -> None:
     if not text:
-        raise FilterError(f"the {what} is empty; MQTT wants at least one character")
+        raise FilterError("the filter is empty; MQTT wants at least one character")
     if "\0" in text:
         position = text.index("\0")
         raise FilterError(
-            f"the {what} {_shown(text)} has a NUL character at position {position}, which MQTT forbids",
+            f"the filter {_shown(text)} has a NUL character at position {position}, which MQTT forbids",
             position=position,
         )
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         raise FilterError(
-            f"the {what} {_shown(text)} is not valid Unicode at position {error.start}", position=error.start
+            f"the filter {_shown(text)} is not valid Unicode at position {error.start}", position=error.start
         ) from None
     if size > MAX_BYTES:
         raise FilterError(
-            f"the {what} {_shown(text)} is {size} bytes long; MQTT allows {MAX_BYTES}, the share group included"
+            f"the filter {_shown(text)} is {size} bytes long; MQTT allows {MAX_BYTES}, the share group included"
         )
 
 

@@ -1,5 +1,4 @@
-"""Which partition a record goes to: Kafka's murmur2 for keys, as the Java client computes it, and a sticky choice
-without one.
+"""Which partition a key belongs to: Kafka's murmur2, as the Java client computes it.
 
 The same key must land on the same partition whoever produces it, or a join between this gateway's topic and a Java
 producer's falls apart. So this is ``Utils.toPositive(Utils.murmur2(key)) % partitions`` of Kafka's
@@ -8,14 +7,13 @@ producer's falls apart. So this is ``Utils.toPositive(Utils.murmur2(key)) % part
 
 from __future__ import annotations
 
-__all__ = ["StickyPartition", "murmur2", "partition_for"]
+__all__ = ["murmur2", "partition_for"]
 
-import random
 from struct import Struct, unpack_from
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 _SEED: Final = 0x9747B28C
 _HEAD_BYTES: Final = 16
@@ -61,33 +59,3 @@ def partition_for(key: bytes, partitions: int) -> int:
     """The partition of a key, 0 to ``partitions`` - 1, as every Kafka client with the default partitioner chooses
     it."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
-
-
-class StickyPartition:
-    """The partition for records without a key: one for a whole batch, then another (KIP-480).
-
-    Spreading single records would make twelve small batches where one large one does, at a multiple of the cost.
-    Order is not promised without a key. The accumulator owns it: it reads ``current`` for each record and calls
-    ``rotate`` when that batch is closed.
-    """
-
-    __slots__ = ("_random", "current")
-
-    def __init__(self, available: Sequence[int], *, rng: random.Random | None = None) -> None:
-        """``available`` are the partitions to begin among; raises ValueError for none. ``rng`` makes the choice
-        repeatable in tests."""
-        self._random = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
-        self.current = -1
-        self.rotate(available)
-
-    def rotate(self, available: Sequence[int]) -> int:
-        """Choose another of the ``available`` partitions (those with a leader), at random, and make it ``current``.
-
-        The old one again only when there is no other: several workers that went round in step would load one broker
-        after the other.
-        """
-        if not available:
-            raise ValueError("no partition is available for records without a key")
-        others = [partition for partition in available if partition != self.current]
-        self.current = self._random.choice(others or available)
-        return self.current

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from bridge import wire
 from bridge.filter_trie import FilterTrie
-from bridge.filters import Cover, Subscription, covers, minimal_cover, split_disjoint
+from bridge.filters import Cover, Subscription, covers, minimal_cover, split_disjoint, validate_filter
 from bridge.headers import flag_headers, message_id_headers, property_headers
 from bridge.message import MessageView
 from bridge.template import MissingValue, Template
@@ -319,10 +319,13 @@ class Router:
 
         ``shared``: every session the same minimal cover, as ``$share/GROUP/FILTER``. ``partitioned``: plain filters,
         no topic in two sessions; a session may get none when there are fewer separate filters than sessions.
+        Raises ConfigError when a filter and its share group together are more than MQTT allows.
         """
         if distribution == "partitioned":
             return split_disjoint(self.cover, sessions)
         shared = tuple(Subscription(f"$share/{share_group}/{text}", qos) for text, qos in self.cover.subscriptions)
+        for subscription in shared:
+            validate_filter(subscription.filter)
         return (shared,) * sessions
 
 

@@ -109,8 +109,6 @@ class DeadLetterReason(StrEnum):
     INVALID_RECORD = (
         "invalid_record"  # the broker refuses the record itself (no key on a compacted topic, timestamp too far off)
     )
-    INTERCEPTOR = "interceptor"  # an interceptor raised and its policy says dead letter
-    DECODE = "decode"  # the payload is not what the route's decoder expects
 
 
 class HeaderSpec(NamedTuple):

@@ -1,4 +1,4 @@
-"""The partition of a key is the one every other Kafka client chooses; without a key it sticks and moves on."""
+"""The partition of a key is the one every other Kafka client chooses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aiokafka.partitioner import murmur2 as aiokafka_murmur2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.partitioner import StickyPartition, murmur2, partition_for
+from bridge.partitioner import murmur2, partition_for
 
 
 @pytest.mark.parametrize(
@@ -54,33 +54,3 @@ def test_keys_of_devices_spread_over_all_partitions() -> None:
         counts[partition_for(b"devices/sensor-%04d/telemetry" % number, 12)] += 1
     assert min(counts) > 900
     assert max(counts) < 1100
-
-
-def test_without_a_key_the_partition_stays_until_the_batch_is_closed_and_then_changes() -> None:
-    sticky = StickyPartition(range(12), rng=random.Random(1))
-    seen = {sticky.current}
-    for _ in range(200):
-        before = sticky.current
-        assert sticky.rotate(range(12)) == sticky.current != before
-        seen.add(sticky.current)
-    assert seen == set(range(12))
-
-
-def test_without_a_key_only_available_partitions_are_chosen() -> None:
-    sticky = StickyPartition([3, 5], rng=random.Random(1))
-    assert sticky.current in (3, 5)
-    assert sticky.rotate([7]) == 7
-    assert sticky.rotate([7]) == 7  # there is no other
-    assert {sticky.rotate([2, 7]) for _ in range(4)} == {2, 7}
-    with pytest.raises(ValueError, match="no partition"):
-        sticky.rotate([])
-    with pytest.raises(ValueError, match="no partition"):
-        StickyPartition([])
-
-
-def test_workers_do_not_go_round_in_step() -> None:
-    walks = []
-    for seed in range(4):
-        sticky = StickyPartition(range(12), rng=random.Random(seed))
-        walks.append([sticky.rotate(range(12)) for _ in range(20)])
-    assert len({tuple(walk) for walk in walks}) == 4

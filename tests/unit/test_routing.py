@@ -141,6 +141,13 @@ def test_subscriptions_shared_and_partitioned() -> None:
     assert router.subscriptions("partitioned", 4) == ((cover[0],), (cover[1],), (cover[2],), ())
 
 
+def test_a_filter_too_long_behind_its_share_group_is_refused() -> None:
+    router = Router([settings_of(filters=["x" * 65_535])], instance="gw")
+    assert router.subscriptions("partitioned", 1) == ((Subscription("x" * 65_535, 1),),)
+    with pytest.raises(ConfigError, match="65550 bytes long"):
+        router.subscriptions("shared", 1, share_group="gateway")
+
+
 # --- how often: what a route needs --------------------------------------------------------------------------------
 
 
