@@ -53,6 +53,7 @@ class Batch:
 
     __slots__ = (
         "attempts",
+        "count",
         "builder",
         "counted",
         "extra",
@@ -69,7 +70,8 @@ class Batch:
         self.builder = builder
         self.opened_ns = opened_ns
         self.parts: list[tuple[Span, int]] = []
-        self.counted = 0  # records already attributed to a span in parts
+        self.count = 0  # records; while the batch is open its slot counts them
+        self.counted = 0  # messages already attributed to a span in parts
         self.extra = 0  # records beyond the first of a message that became several
         self.size = 0  # bytes the accumulator has counted for it
         self.sent_ns = 0
@@ -78,11 +80,11 @@ class Batch:
 
     @property
     def messages(self) -> int:
-        return self.builder.record_count() - self.extra
+        return self.count - self.extra
 
     def __repr__(self) -> str:
         queue = self.slot.queue
-        return f"<Batch {queue.topic}/{queue.partition} {self.builder.record_count()} records, {self.size} bytes>"
+        return f"<Batch {queue.topic}/{queue.partition} {self.count} records, {self.size} bytes>"
 
 
 class PartitionQueue:
@@ -106,7 +108,7 @@ class PartitionQueue:
             count += batch.messages
         for slot in self.open:
             if slot.batch is not None:
-                count += slot.batch.messages
+                count += slot.count - slot.batch.extra
         return count
 
     def __repr__(self) -> str:
@@ -125,6 +127,7 @@ class Slot:
         "append",
         "batch",
         "choose",
+        "count",
         "compressed",
         "dead_letter",
         "messages",
@@ -149,16 +152,18 @@ class Slot:
         self.qos = qos
         self.choose = choose  # records without a key: each batch may go to another partition
         self.dead_letter = dead_letter
+        self.count = 0  # records in the open batch
         self.messages = 0  # messages of sealed batches, for metrics
         self.batch: Batch | None = None
         self.compressed = True
         self.append: Append = self._open
 
-    def roll(self, *, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+    def roll(self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
         """Seal the full batch and put the record that did not fit into a new one."""
         self.seal()
         self.accumulator.due.append(self.queue)
-        self._open(timestamp=timestamp, key=key, value=value, headers=headers)
+        self._open(0, timestamp, key, value, headers)
+        self.count = 1
 
     def seal(self) -> None:
         """Close the open batch and queue it behind the partition's others."""
@@ -168,7 +173,8 @@ class Slot:
         self.append = self._open
         self.queue.open.remove(self)
         self._attribute(batch)
-        batch.builder.close()
+        batch.builder.close(batch.count)
+        self.count = 0
         self.compressed = batch.size >= SMALL_BATCH_BYTES
         self.messages += batch.messages
         self.queue.sealed.append(batch)
@@ -180,7 +186,7 @@ class Slot:
             self._attribute(batch)
             self.append = self._join
 
-    def _open(self, *, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> object:
+    def _open(self, number: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> object:
         accumulator = self.accumulator
         if self.choose is not None:
             self.queue = self.choose()
@@ -190,9 +196,9 @@ class Slot:
         batch.parts.append((accumulator.current, 0))
         accumulator.current.pending += 1
         self.append = batch.builder.append
-        return self.append(timestamp=timestamp, key=key, value=value, headers=headers)
+        return self.append(number, timestamp, key, value, headers)
 
-    def _join(self, *, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> object:
+    def _join(self, number: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> object:
         batch = self.batch
         assert batch is not None
         accumulator = self.accumulator
@@ -200,9 +206,10 @@ class Slot:
         batch.parts.append((accumulator.current, 0))
         accumulator.current.pending += 1
         self.append = batch.builder.append
-        return self.append(timestamp=timestamp, key=key, value=value, headers=headers)
+        return self.append(number, timestamp, key, value, headers)
 
     def _attribute(self, batch: Batch) -> None:
+        batch.count = self.count
         count = batch.messages
         span, before = batch.parts[-1]
         batch.parts[-1] = (span, before + count - batch.counted)
@@ -276,8 +283,10 @@ class Accumulator:
 
     def append(self, slot: Slot, *, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
         """Append one record to a slot: the slow lane's way in. Does not block and cannot refuse."""
-        if not slot.append(timestamp=timestamp, key=key, value=value, headers=headers):
-            slot.roll(timestamp=timestamp, key=key, value=value, headers=headers)
+        if slot.append(slot.count, timestamp, key, value, headers) is None:
+            slot.roll(timestamp, key, value, headers)
+        else:
+            slot.count += 1
 
     def move(self, spans: list[tuple[Span, int]], slot: Slot) -> None:
         """Make the open batch of ``slot`` answer for messages of other spans too: their records were appended to it
@@ -337,6 +346,11 @@ class Accumulator:
         """The batch is durable: let go of its bytes, and of every span that waited for nothing else."""
         self.buffered_bytes -= batch.size
         dead = batch.slot.dead_letter
+        # What the acknowledged bytes hold is what counts; any difference from what was appended shows in the ledger.
+        surplus = batch.builder.record_count() - batch.count
+        if surplus:
+            span, count = batch.parts[-1]
+            batch.parts[-1] = (span, count + surplus)
         for span, count in batch.parts:
             if dead:
                 span.dead += count

@@ -24,12 +24,8 @@ __all__ = [
     "UnreachableError",
 ]
 
-from typing import TYPE_CHECKING
-
+from bridge.wire import DeadLetterReason
 from config.errors import ExitStatus, GatewayError
-
-if TYPE_CHECKING:
-    from bridge.wire import DeadLetterReason
 
 
 class BridgeError(GatewayError):
@@ -53,7 +49,7 @@ class UnreachableError(RetriableError):
 class PoisonedError(BridgeError):
     """Kafka will never take a record of this batch: too large, or invalid. Splitting finds which one."""
 
-    def __init__(self, sentence: str, reason: DeadLetterReason) -> None:
+    def __init__(self, sentence: str, reason: DeadLetterReason = DeadLetterReason.INVALID_RECORD) -> None:
         super().__init__(sentence)
         self.reason = reason
 

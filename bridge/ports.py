@@ -19,22 +19,24 @@ if TYPE_CHECKING:
 Headers = Sequence[tuple[str, bytes | None]]
 
 
-class Append(Protocol):
-    """Appends one record; a false answer means the batch is full and the record is not in it."""
-
-    def __call__(self, *, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> object: ...
+Append = Callable[[int, int, bytes | None, bytes | None, Headers], object]
+"""Appends one record: its number in the batch from 0, timestamp in ms, key, value, headers. None means the batch is full and
+the record is not in it; a first record always fits. Positional, because the hot path calls it for every message."""
 
 
 class BatchBuilder(Protocol):
-    """Collects records for one partition. ``size`` is bytes before compression."""
+    """Collects records for one partition."""
 
     append: Append
 
-    def record_count(self) -> int: ...
+    def size(self) -> int:
+        """Bytes so far, before compression."""
 
-    def size(self) -> int: ...
+    def close(self, count: int) -> None:
+        """No more records: ``count`` were appended."""
 
-    def close(self) -> None: ...
+    def record_count(self) -> int:
+        """Records in a closed batch: once it has been sent, as counted in the very bytes that were."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,10 +282,11 @@ class Sender:
 
     def _rebuild(self, batch: Batch, records: Sequence[StoredRecord], parts: list[tuple[Span, int]]) -> Batch:
         builder = self._producer.create_batch(compressed=True)
-        for record in records:
-            builder.append(timestamp=record.timestamp_ms, key=record.key, value=record.value, headers=record.headers)
-        builder.close()
+        for number, record in enumerate(records):
+            builder.append(number, record.timestamp_ms, record.key, record.value, record.headers)
+        builder.close(len(records))
         rebuilt = Batch(batch.slot, builder, batch.opened_ns)
+        rebuilt.count = len(records)
         rebuilt.parts = parts
         rebuilt.extra = batch.extra
         rebuilt.counted = rebuilt.messages

@@ -45,15 +45,6 @@ class DeadLetterSettings(Table):
     """Kafka topic for messages that can never be delivered, with the reason and the original bytes. It must be no
     route's topic."""
 
-    max_per_second: Annotated[float, Field(gt=0, le=1_000_000)] = 100.0
-    """Dead letters a second, over a minute, at which a route stops instead of draining into the dead-letter topic: so
-    many mean that the settings are wrong, not the messages. 100 is a trickle beside the rates the gateway is made
-    for."""
-
-    max_share: Annotated[float, Field(gt=0, le=1)] = 0.01
-    """Share of a route's messages, over a minute, at which it stops likewise. 1 % tells a few broken devices from a
-    broken route; 1 never stops it."""
-
 
 class HttpSettings(Table):
     host: Annotated[str, Field(min_length=1, max_length=253)] = "127.0.0.1"

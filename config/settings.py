@@ -60,7 +60,8 @@ class Settings(BaseSettings):
     keeps their client ids apart."""
 
     data_dir: Path = Path("data")
-    """Folder for what must outlive the process: the identity and the spool. Relative to the working directory."""
+    """Folder for what belongs to this instance: its identity, and locks that keep a second process with the same client
+    ids from starting. Relative to the working directory; made if it is not there."""
 
     mqtt: MqttSettings = MqttSettings()
     """The MQTT side."""

@@ -24,6 +24,7 @@ from bridge.errors import (
     UnreachableError,
 )
 from bridge.wire import DeadLetterReason
+from bridge.wire import DeadLetterReason
 from gateway.instruments import MetricSet, counter, gauge, histogram
 
 if TYPE_CHECKING:

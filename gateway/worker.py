@@ -15,12 +15,13 @@ from bridge.accumulator import Accumulator
 from bridge.backoff import Backoff
 from bridge.dead_letter import DeadLetters
 from bridge.dispatch import Dispatcher
-from bridge.errors import BridgeError, RefusedError, RetriableError, TopicMissingError
+from bridge.errors import BridgeError, PoisonedError, RefusedError, RetriableError, TopicMissingError
 from bridge.kafka import KafkaProducer, Topics
 from bridge.ledger import Ledger
 from bridge.routing import Router
 from bridge.sender import Sender, SenderPolicy
 from gateway.http import HttpServer
+from gateway.identity import Identity
 from gateway.instruments import EventLoopProbe
 from gateway.lifecycle import Lifecycle, Service, State, StopRequest
 from gateway.metrics import Metrics, send_failure_labels
@@ -85,8 +86,13 @@ class Worker:
             settings, metrics=self.metrics, lifecycle=lifecycle, ledger=self.ledger, snapshot=self.snapshot
         )
         self.service = Service(
-            # The port first: while Kafka or MQTT cannot be reached, /readyz says so.
-            core=(self.http, _Kafka(self), EventLoopProbe(self.metrics.event_loop_delay.child())),
+            # The identity before anything is seen outside; then the port, so that /readyz says why a start takes long.
+            core=(
+                Identity(settings.data_dir, settings.instance, settings.worker),
+                self.http,
+                _Kafka(self),
+                EventLoopProbe(self.metrics.event_loop_delay.child()),
+            ),
             intake=self.sessions,
             shutdown_timeout_ns=_ns(settings.shutdown_timeout),
             lifecycle=lifecycle,
@@ -164,7 +170,7 @@ class Worker:
 
     def batch_stored(self, batch: Batch, now_ns: int) -> None:
         metrics = self.metrics
-        count = batch.builder.record_count()
+        count = batch.count
         topic = batch.slot.queue.topic
         metrics.kafka_records_sent.child(topic).value += count
         metrics.kafka_sent_bytes.child().value += batch.size
@@ -178,7 +184,8 @@ class Worker:
         reason, retriable = send_failure_labels(error)
         topic = batch.slot.queue.topic
         self.metrics.kafka_send_failures.child(topic, reason, retriable).value += 1
-        self.metrics.kafka_retries.child().value += 1
+        if not isinstance(error, PoisonedError):
+            self.metrics.kafka_retries.child().value += 1
         log.warning(
             "batch_failed", topic=topic, partition=batch.slot.queue.partition, records=batch.messages, error=str(error)
         )
@@ -213,7 +220,7 @@ class Worker:
         rows: dict[tuple[str, ...], float] = {}
         for slot in self.accumulator.slots:
             key = (slot.route, str(slot.qos))
-            rows[key] = rows.get(key, 0) + slot.messages + (slot.batch.messages if slot.batch is not None else 0)
+            rows[key] = rows.get(key, 0) + slot.messages + slot.count
         return rows
 
     def _oldest_age_ns(self) -> int | None:

@@ -79,15 +79,15 @@ class Ingest:
         dispatcher.received_ms = timestamp
         position = count = 0
         end = len(data)
+        last = kind = -1  # of the PUBLISH before: in a run of equal flags what follows from them is worked out once
+        cache = caches[0]
         self.missing = 0
         while end - position >= 2:
             flags = data[position]
             length = data[position + 1]
             start = position + 2
             if length > 127:
-                if (
-                    end - position < 5
-                ):  # whatever it is, more of it is to come: a packet this long has at least five bytes
+                if end - position < 5:  # more of it is to come: so long a packet has at least five bytes
                     break
                 byte = data[start]
                 start += 1
@@ -111,51 +111,57 @@ class Ingest:
                     )
                 self.missing = stop - end
                 break
-            if flags & 0xF0 == PUBLISH:
-                body = start + 2 + (data[start] << 8 | data[start + 1])
-                topic = data[start + 2 : body]
+            if flags != last:
+                if flags & 0xF0 != PUBLISH:
+                    self._take_other(flags, data, position, start, stop)
+                    position = stop
+                    continue
+                last = flags
                 kind = flags & 14
-                if kind:
-                    packet_id = data[body : body + 2]
-                    body += 2
-                    if kind == 2:  # QoS 1, first delivery
-                        add_id(packet_id)
-                    elif not self._take_unusual(kind, packet_id):
-                        position = stop
-                        count += 1
-                        continue
-                try:
-                    slot, key, headers, extras = caches[flags & 15][topic]
-                except KeyError:
-                    if body > stop or not topic:
-                        raise MalformedPacketError(
-                            "The broker sent a PUBLISH without a topic, or one longer than its packet."
-                        ) from None
-                    slot, key, headers, extras = dispatcher.entry(flags & 15, topic)
-                properties = b""
-                if v5:
-                    size = data[body]
-                    body += 1
-                    if size:
-                        if size > 127:
-                            size, body = _varint(data, body - 1)
-                        properties = data[body : body + size]
-                        body += size
-                        if extras is not None:
-                            try:
-                                headers = headers + extras[properties]
-                            except KeyError:
-                                headers = headers + dispatcher.property_headers(extras, properties)
-                if body > stop:
-                    raise MalformedPacketError("The broker sent a PUBLISH whose fields are longer than its packet.")
-                value = data[body:stop]
-                if slot is None or length > max_record:
-                    dispatcher.slow(flags & 15, topic, properties, value)
-                elif slot.append(timestamp=timestamp, key=key, value=value, headers=headers) is None:
-                    slot.roll(timestamp=timestamp, key=key, value=value, headers=headers)
-                count += 1
+                cache = caches[flags & 15]
+            body = start + 2 + (data[start] << 8 | data[start + 1])
+            topic = data[start + 2 : body]
+            if kind:
+                packet_id = data[body : body + 2]
+                body += 2
+                if kind == 2:  # QoS 1, first delivery
+                    add_id(packet_id)
+                elif not self._take_unusual(kind, packet_id):
+                    position = stop
+                    count += 1
+                    continue
+            try:
+                slot, key, headers, extras = cache[topic]
+            except KeyError:
+                if body > stop or not topic:
+                    raise MalformedPacketError(
+                        "The broker sent a PUBLISH without a topic, or one longer than its packet."
+                    ) from None
+                slot, key, headers, extras = dispatcher.entry(flags & 15, topic)
+            properties = b""
+            if v5:
+                size = data[body]
+                body += 1
+                if size:
+                    if size > 127:
+                        size, body = _varint(data, body - 1)
+                    properties = data[body : body + size]
+                    body += size
+                    if extras is not None:
+                        try:
+                            headers = headers + extras[properties]
+                        except KeyError:
+                            headers = headers + dispatcher.property_headers(extras, properties)
+            if body > stop:
+                raise MalformedPacketError("The broker sent a PUBLISH whose fields are longer than its packet.")
+            value = data[body:stop]
+            if slot is None or length > max_record:
+                dispatcher.slow(flags & 15, topic, properties, value)
+            elif slot.append(slot.count, timestamp, key, value, headers) is None:
+                slot.roll(timestamp, key, value, headers)
             else:
-                self._take_other(flags, data, position, start, stop)
+                slot.count += 1
+            count += 1
             position = stop
         if end - position and not self.missing:
             self.missing = 1
