@@ -253,9 +253,9 @@ def split_disjoint(cover: Cover, sessions: int) -> tuple[tuple[Subscription, ...
     """One set of subscriptions per session so that no topic is subscribed by two sessions: filters that overlap stay
     together.
 
-    Groups are dealt out in the order of their first filter, so a filter added at the end moves no other unless they overlap. Some
-    sessions get nothing when there are fewer groups than sessions: a filter cannot be cut in two without knowing its
-    topics.
+    Groups are dealt out in the order of their first filter, so a filter added at the end moves no other, unless they
+    overlap. Some sessions get nothing when there are fewer groups than sessions: a filter cannot be cut in two without
+    knowing its topics.
     """
     leader = {subscription.filter: subscription.filter for subscription in cover.subscriptions}
 
