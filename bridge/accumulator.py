@@ -53,8 +53,8 @@ class Batch:
 
     __slots__ = (
         "attempts",
-        "count",
         "builder",
+        "count",
         "counted",
         "extra",
         "first_failed_ns",
@@ -127,8 +127,8 @@ class Slot:
         "append",
         "batch",
         "choose",
-        "count",
         "compressed",
+        "count",
         "dead_letter",
         "messages",
         "qos",
@@ -370,7 +370,7 @@ class Accumulator:
         return count
 
     def returned(self, owner: Owner) -> int:
-        """Note that a connection ended: what it is still owed goes back to the broker. Returns the number of messages."""
+        """Note that a connection ended: what it is still owed goes back to the broker. Returns how many messages."""
         total = 0
         for span in self._live_spans():
             for who, ids, ids2 in span.owed:

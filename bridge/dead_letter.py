@@ -118,7 +118,7 @@ class DeadLetters:
         headers: list[tuple[str, bytes | None]] = [
             (wire.DLQ_REASON, reason.value.encode()),
             (wire.DLQ_ERROR_CLASS, type(error).__name__.encode()),
-            (wire.DLQ_ERROR, str(error).encode()[:2000]),
+            (wire.DLQ_ERROR, str(error)[:1000].encode()),
             (wire.DLQ_ATTEMPTS, b"%d" % attempts),
             (wire.DLQ_FIRST_SEEN_MS, b"%d" % (first_seen_ms or time.time_ns() // 1_000_000)),
             (wire.DLQ_ROUTE, route.encode()),

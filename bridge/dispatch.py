@@ -18,9 +18,9 @@ import structlog
 
 from bridge import wire
 from bridge.errors import BridgeError, RefusedError, RetriableError
-from bridge.partitioner import partition_for
 from bridge.headers import property_headers
 from bridge.message import MessageView, Properties
+from bridge.partitioner import partition_for
 from bridge.routing import RouteError, TopicPlan
 from bridge.wire import DeadLetterReason
 
@@ -252,7 +252,7 @@ class Dispatcher:
             kafka_topic,
         )
 
-    # --- parking ----------------------------------------------------------------------------------------------------
+    # --- parking -----------------------------------------------------------------------------------
     # ----------------
 
     def _park(self, kafka_topic: str, message: _Message, parked: list[_Message] | None) -> None:

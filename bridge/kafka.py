@@ -111,7 +111,7 @@ class KafkaBatch:
 
     def record_count(self) -> int:
         data = self.batch._buffer
-        # The batch's header counts its records (KIP-98: RecordCount, after 57 bytes); before it is built we know only ours.
+        # The batch's header counts its records (KIP-98: RecordCount, after 57 bytes); before that we know only ours.
         return self._count if data is None else int.from_bytes(data[57:61])
 
 
@@ -144,8 +144,9 @@ class KafkaProducer:
             raise await _why_unreachable(self._options) from error
         except TimeoutError as error:
             raise UnreachableError(
-                f"Kafka at {', '.join(self._settings.bootstrap_servers)} took a connection but gave no producer id within {timeout_s:g} s. "
-                "Perhaps the brokers' advertised addresses cannot be reached from here, or no controller is elected."
+                f"Kafka at {', '.join(self._settings.bootstrap_servers)} took a connection but gave no producer id "
+                f"within {timeout_s:g} s. Perhaps the brokers' advertised addresses cannot be reached from here, "
+                "or no controller is elected."
             ) from error
         except kafka_errors.KafkaError as error:
             raise translate(error) from error
@@ -243,7 +244,8 @@ def translate(error: BaseException) -> BridgeError:
     """The most specific of our errors for one of aiokafka's."""
     if isinstance(error, _REFUSED):
         return RefusedError(
-            f"Kafka refused us: {error or type(error).__name__}. Check kafka.sasl and the ACLs: Write and Describe on the topics."
+            f"Kafka refused us: {error or type(error).__name__}. "
+            "Check kafka.sasl and the ACLs: Write and Describe on the topics."
         )
     if getattr(error, "errno", None) in _POISONED:
         too_large = isinstance(error, kafka_errors.MessageSizeTooLargeError | kafka_errors.RecordListTooLargeError)
@@ -271,7 +273,8 @@ async def _why_unreachable(options: dict[str, Any]) -> BridgeError:
             user = options.get("sasl_plain_username")
             mechanism = options.get("sasl_mechanism")
             return RefusedError(
-                f"Kafka at {address} refused user {user!r} with {mechanism}: {error}. Check kafka.sasl.username, password and mechanism."
+                f"Kafka at {address} refused user {user!r} with {mechanism}: {error}. "
+                "Check kafka.sasl.username, password and mechanism."
             )
         except (OSError, TimeoutError, kafka_errors.KafkaError) as error:
             reasons.append(f"{address}: {_guess(error, options)}")
@@ -320,7 +323,8 @@ class Topics:
             return
         if not self._settings.topics.create:
             raise TopicMissingError(
-                f"Kafka has no topic {', '.join(missing)}. Create it, or set kafka.topics.create = true to have it made at start."
+                f"Kafka has no topic {', '.join(missing)}. "
+                "Create it, or set kafka.topics.create = true to have it made at start."
             )
         await self.create(missing)
         deadline = time.monotonic() + self._settings.delivery_timeout.total_seconds()

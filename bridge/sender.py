@@ -243,7 +243,7 @@ class Sender:
                 await producer.start()
             except (RetriableError, RefusedError) as error:
                 delay_ns = self._backoff.next_ns(self._clock_ns())
-                log.error("producer_start_failed", error=str(error), retry_in_s=round(delay_ns / 1e9, 2))
+                log.warning("producer_start_failed", error=str(error), retry_in_s=round(delay_ns / 1e9, 2))
                 await producer.close(patience_s=1.0)
                 await asyncio.sleep(delay_ns / 1e9)
             else:
@@ -296,7 +296,7 @@ class Sender:
         self._accumulator.buffered_bytes += rebuilt.size
         return rebuilt
 
-    # --- waiting ----------------------------------------------------------------------------------------------------
+    # --- waiting -----------------------------------------------------------------------------------
     # --------------
 
     def _wait(self, queue: PartitionQueue) -> None:

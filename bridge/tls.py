@@ -48,7 +48,8 @@ def tls_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
             context.load_default_certs()
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
-            f"{where}.ca_file {settings.ca_file} cannot be used ({error}). It must be a readable PEM file with the CA's certificate."
+            f"{where}.ca_file {settings.ca_file} cannot be used ({error}). "
+            "It must be a readable PEM file with the CA's certificate."
         ) from error
     if settings.certificate_file is not None:
         password = settings.key_password.get_secret_value() if settings.key_password is not None else ""
@@ -57,7 +58,8 @@ def tls_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
             context.load_cert_chain(settings.certificate_file, settings.key_file, lambda: password)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
-                f"{where}.certificate_file {settings.certificate_file} with key_file {settings.key_file} cannot be used ({error}). "
-                f"Check that both are readable PEM files, that the key belongs to the certificate, and {where}.key_password."
+                f"{where}.certificate_file {settings.certificate_file} with key_file {settings.key_file} cannot be "
+                f"used ({error}). Check that both are readable PEM files, that the key belongs to the certificate, "
+                f"and {where}.key_password."
             ) from error
     return context

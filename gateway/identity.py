@@ -89,7 +89,8 @@ class Identity:
         if meta.get("instance") != self._instance:
             raise IdentityError(
                 f"data_dir {self._directory.absolute()} belongs to instance {meta.get('instance')!r}, not "
-                f"{self._instance!r}. Set data_dir or instance right; if the instance was renamed on purpose, delete {_META} there."
+                f"{self._instance!r}. Set data_dir or instance right; "
+                f"if the instance was renamed on purpose, delete {_META} there."
             )
 
     def _write_meta(self, path: Path) -> None:

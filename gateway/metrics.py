@@ -24,7 +24,6 @@ from bridge.errors import (
     UnreachableError,
 )
 from bridge.wire import DeadLetterReason
-from bridge.wire import DeadLetterReason
 from gateway.instruments import MetricSet, counter, gauge, histogram
 
 if TYPE_CHECKING:

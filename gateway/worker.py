@@ -15,7 +15,7 @@ from bridge.accumulator import Accumulator
 from bridge.backoff import Backoff
 from bridge.dead_letter import DeadLetters
 from bridge.dispatch import Dispatcher
-from bridge.errors import BridgeError, PoisonedError, RefusedError, RetriableError, TopicMissingError
+from bridge.errors import BridgeError, PoisonedError, RetriableError
 from bridge.kafka import KafkaProducer, Topics
 from bridge.ledger import Ledger
 from bridge.routing import Router
@@ -25,7 +25,7 @@ from gateway.identity import Identity
 from gateway.instruments import EventLoopProbe
 from gateway.lifecycle import Lifecycle, Service, State, StopRequest
 from gateway.metrics import Metrics, send_failure_labels
-from gateway.mqtt.flow import Flow
+from gateway.mqtt.flow import SHORTEST_PACE_NS, Flow
 from gateway.mqtt.properties import parse_properties
 from gateway.mqtt.session import DataPath, Session, SessionPlan
 from gateway.readiness import ReadinessSnapshot, SessionView, TopicView
@@ -34,7 +34,7 @@ from gateway.signals import StopSignals
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from bridge.accumulator import Batch
+    from bridge.accumulator import Batch, Span
     from bridge.ports import BatchBuilder
     from bridge.wire import DeadLetterReason
     from config.settings import Settings
@@ -58,27 +58,42 @@ class Worker:
             "${worker}", str(settings.worker)
         )
         self._topics = Topics(settings.kafka, self._kafka_client_id)
-        self.accumulator = Accumulator(self._create_batch, lambda span: self.flow.completed(span))
+        self.accumulator = Accumulator(self._create_batch, self._complete)
         self.ledger = Ledger(self.accumulator.in_flight)
         self.dead_letters = DeadLetters(
-            self.accumulator, settings.dead_letter.topic, instance=settings.instance, partition_count=self.partition_count,
-            max_record_bytes=settings.kafka.max_record_bytes, counted=self._count_dead_letter,
-        )  # fmt: skip
+            self.accumulator,
+            settings.dead_letter.topic,
+            instance=settings.instance,
+            partition_count=self.partition_count,
+            max_record_bytes=settings.kafka.max_record_bytes,
+            counted=self._count_dead_letter,
+        )
+        policy = SenderPolicy(
+            delivery_timeout_ns=_ns(settings.kafka.delivery_timeout), settle_ns=2 * _ns(settings.kafka.request_timeout)
+        )
         self.sender = Sender(
-            self.accumulator, self._make_producer,
-            SenderPolicy(delivery_timeout_ns=_ns(settings.kafka.delivery_timeout), settle_ns=2 * _ns(settings.kafka.request_timeout)),
-            self.dead_letters, self, time.monotonic_ns, self._fatal,
-        )  # fmt: skip
-        flow = settings.flow
+            self.accumulator, self._make_producer, policy, self.dead_letters, self, time.monotonic_ns, self._fatal
+        )
         self.flow = Flow(
-            self.accumulator, self.sender, self.ledger,
-            linger_ns=_ns(flow.linger_max), pacing_ns=max(_ns(flow.read_pacing_max), 500_000), memory_bytes=flow.memory_bytes,
-        )  # fmt: skip
+            self.accumulator,
+            self.sender,
+            self.ledger,
+            linger_ns=_ns(settings.flow.linger_max),
+            pacing_ns=max(_ns(settings.flow.read_pacing_max), SHORTEST_PACE_NS),
+            memory_bytes=settings.flow.memory_bytes,
+        )
         self.dispatcher = Dispatcher(
-            self.router, self.accumulator, self, self.dead_letters,
-            parse_properties=parse_properties, filtered=self._count_filtered, max_record_bytes=settings.kafka.max_record_bytes,
-            cache_entries=flow.route_cache_entries, property_entries=flow.property_cache_entries, pump=self.sender.pump,
-        )  # fmt: skip
+            self.router,
+            self.accumulator,
+            self,
+            self.dead_letters,
+            parse_properties=parse_properties,
+            filtered=self._count_filtered,
+            max_record_bytes=settings.kafka.max_record_bytes,
+            cache_entries=settings.flow.route_cache_entries,
+            property_entries=settings.flow.property_cache_entries,
+            pump=self.sender.pump,
+        )
         self._path = DataPath(self.flow, self.accumulator, self.dispatcher, self.ledger, self.metrics)
         self.sessions = [self._make_session(number) for number in range(settings.mqtt.sessions)]
         lifecycle = Lifecycle()
@@ -137,6 +152,9 @@ class Worker:
         made = {topic for topic, _ in self.accumulator.queues}
         return KafkaProducer(self.settings.kafka, self._kafka_client_id, {*self.routed_topics(), *made})
 
+    def _complete(self, span: Span) -> None:
+        self.flow.completed(span)
+
     def _create_batch(self, compressed: bool) -> BatchBuilder:
         return self.sender.create_batch(compressed)
 
@@ -150,15 +168,14 @@ class Worker:
             except RetriableError as error:
                 await self._wait_for_kafka(error, backoff)
         while True:
+            producer = self.sender.producer
+            assert isinstance(producer, KafkaProducer)
             try:
-                producer = self.sender.producer
-                assert isinstance(producer, KafkaProducer)
                 await self._topics.ensure(producer, self.routed_topics())
-                return
-            except (RefusedError, TopicMissingError):
-                raise
-            except BridgeError as error:
+            except RetriableError as error:
                 await self._wait_for_kafka(error, backoff)
+            else:
+                return
 
     async def _wait_for_kafka(self, error: BridgeError, backoff: Backoff) -> None:
         delay_ns = backoff.next_ns(time.monotonic_ns())
@@ -187,7 +204,12 @@ class Worker:
         if not isinstance(error, PoisonedError):
             self.metrics.kafka_retries.child().value += 1
         log.warning(
-            "batch_failed", topic=topic, partition=batch.slot.queue.partition, records=batch.messages, error=str(error)
+            "batch_failed",
+            topic=topic,
+            partition=batch.slot.queue.partition,
+            records=batch.messages,
+            error=str(error),
+            repeat_key=(topic, reason),
         )
 
     def incarnation_started(self, number: int) -> None:

@@ -46,7 +46,7 @@ class PahoClient(paho.Client):
 
 
 class Handshake:
-    """Makes one connection and its subscriptions. ``client`` is connected and subscribed when both awaits have returned.
+    """Makes one connection and its subscriptions: ``client`` has both when all three awaits have returned.
 
     ``will`` is topic and payload of the retained last will. ``window`` is afterwards how many messages the broker will
     send without an acknowledgement, as far as it says; ``session_present`` whether it still had the session.
@@ -115,8 +115,8 @@ class Handshake:
         elif ended.done():
             _, detail = ended.result()
             raise ConnectError(
-                f"{self._address} ended the connection before it answered our {packet} ({detail or 'no reason given'}). "
-                "Is this its MQTT listener, for this scheme (mqtt, mqtts, ws, wss) and this mqtt.protocol?",
+                f"{self._address} ended the connection before it answered our {packet} "
+                f"({detail or 'no reason given'}). Is this its MQTT listener, for this scheme (mqtt, mqtts, ws, wss) and this mqtt.protocol?",
                 "protocol",
             )
         else:

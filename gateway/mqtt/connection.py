@@ -1,7 +1,7 @@
-"""One MQTT connection on the bulk path: reading, the window of unacknowledged packet ids, acknowledgements, keepalive.
+"""One MQTT connection on the bulk path: reading, the window of unacknowledged packet ids, acknowledging, keepalive.
 
-Packet ids of QoS 1 belong to the connection they came on: when it ends, what is unacknowledged is *returned* (the broker
-sends it again) and later releases change nothing, for the broker uses the ids anew.
+Packet ids of QoS 1 belong to the connection they came on: when it ends, what is unacknowledged is *returned* (the
+broker sends it again) and later releases change nothing, for the broker uses the ids anew.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from bridge.dispatch import TopicNameError
 from gateway.mqtt import reasons
 from gateway.mqtt.errors import MalformedPacketError
+from gateway.mqtt.flow import SHORTEST_PACE_NS
 
 if TYPE_CHECKING:
     from bridge.accumulator import Accumulator, Span
@@ -32,7 +33,6 @@ log = structlog.get_logger("mqtt")
 
 BUSY_READ_BYTES = 64 * 1024  # a read that brings so much is followed by another at once
 MAX_READS = 64  # reads of one turn from a TLS layer that holds more
-SHORTEST_PACE_NS = 500_000
 
 
 class Connection:
@@ -101,7 +101,7 @@ class Connection:
         self._half_window = max(1, window // 2)
         self._keepalive_s = keepalive_s
 
-    # --- reading -------------------------------------------------------------------------------------------------------
+    # --- reading -----------------------------------------------------------------------------------
 
     def listen(self) -> None:
         if not self._stream.closed:
@@ -202,7 +202,7 @@ class Connection:
         self._client.disconnect(reasoncode=ReasonCode(PacketTypes.DISCONNECT, identifier=code))
         self._client.loop_write()
 
-    # --- the window ------------------------------------------------------------------------------------------------------
+    # --- the window --------------------------------------------------------------------------------
 
     @property
     def unacked(self) -> int:
@@ -244,7 +244,7 @@ class Connection:
             self._writable.clear()
             await self._writable.wait()
 
-    # --- writing and keepalive --------------------------------------------------------------------------------------------
+    # --- writing and keepalive ---------------------------------------------------------------------
 
     def _want_write(self) -> None:
         if not self._stream.closed:
@@ -270,7 +270,7 @@ class Connection:
         self._stream.write(b"\xc0\x00")
         self._ping_timer = self._loop.call_later(self._keepalive_s / 2, self._ping)
 
-    # --- the end ---------------------------------------------------------------------------------------------------------
+    # --- the end -----------------------------------------------------------------------------------
 
     def _on_disconnect(
         self, _client: object, _data: object, flags: Any, reason: ReasonCode, _properties: object

@@ -1,10 +1,10 @@
 """The MQTT side's branch of the error tree.
 
-    GatewayError
-    └── MqttError
-        ├── MalformedPacketError    the peer sent what MQTT does not allow; the connection ends
-        └── ConnectError            no connection now; try again later (``reason`` is the metric's label)
-            └── MqttRefusedError        the broker said no: credentials, rights, a subscription it does not support
+GatewayError
+└── MqttError
+    ├── MalformedPacketError    the peer sent what MQTT does not allow; the connection ends
+    └── ConnectError            no connection now; try again later (``reason`` is the metric's label)
+        └── MqttRefusedError        the broker said no: credentials, rights, a subscription it does not support
 """
 
 from __future__ import annotations

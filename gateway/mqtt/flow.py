@@ -8,7 +8,7 @@ that has grown large, and memory."""
 
 from __future__ import annotations
 
-__all__ = ["Flow", "Rhythm"]
+__all__ = ["SHORTEST_PACE_NS", "Flow", "Rhythm"]
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ SPAN_BYTES = 1 << 20
 RATE_AT_SHORTEST = (
     4_000  # messages/s up to which flushes are as close as reads; beyond it they move apart in proportion
 )
-SMALLEST_PACE_NS = 500_000
+SHORTEST_PACE_NS = 500_000
 IDLE_TICKS = 3  # a session that had nothing for so many ticks is waited for instead of asked
 
 
@@ -132,7 +132,7 @@ class Flow:
         self._paced.clear()
         self.flush()
 
-    # --- reading ----------------------------------------------------------------------------------------------------
+    # --- reading -----------------------------------------------------------------------------------
     # ---------------
 
     def took(self, messages: int, size: int, *, pressed: bool) -> None:
@@ -171,7 +171,7 @@ class Flow:
             # A tick at the moment a flush is due serves both.
             until_flush_ns = self.rhythm.due_ns() - time.monotonic_ns()
             if 0 < until_flush_ns < pace_ns:
-                pace_ns = max(until_flush_ns, SMALLEST_PACE_NS)
+                pace_ns = max(until_flush_ns, SHORTEST_PACE_NS)
             self._tick_timer = self._loop.call_later(pace_ns / 1e9, self._tick)
 
     def _tick(self) -> None:
@@ -184,7 +184,7 @@ class Flow:
                 self.unpace(session)
         self._arm_tick()
 
-    # --- flushing ---------------------------------------------------------------------------------------------------
+    # --- flushing ----------------------------------------------------------------------------------
     # ---------------
 
     def flush(self) -> None:
@@ -204,7 +204,7 @@ class Flow:
         self._flush_timer = None
         self.flush()
 
-    # --- memory -----------------------------------------------------------------------------------------------------
+    # --- memory ------------------------------------------------------------------------------------
     # ---------------
 
     def pause(self) -> None:

@@ -9,6 +9,7 @@ from gateway.mqtt.errors import MalformedPacketError
 
 _PAYLOAD_FORMAT, _MESSAGE_EXPIRY, _CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION_DATA = 0x01, 0x02, 0x03, 0x08, 0x09
 _SUBSCRIPTION_ID, _TOPIC_ALIAS, _USER_PROPERTY = 0x0B, 0x23, 0x26
+_REPEATABLE = (_SUBSCRIPTION_ID, _USER_PROPERTY)
 
 
 def parse_properties(raw: bytes) -> Properties:
@@ -28,7 +29,7 @@ def parse_properties(raw: bytes) -> Properties:
         while position < end:
             identifier = raw[position]
             position += 1
-            if identifier != _USER_PROPERTY and identifier != _SUBSCRIPTION_ID:
+            if identifier not in _REPEATABLE:
                 if seen >> identifier & 1:
                     raise MalformedPacketError(
                         f"The broker sent property 0x{identifier:02x} twice in one PUBLISH.", 0x82

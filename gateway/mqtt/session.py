@@ -114,7 +114,7 @@ class Session:
         self.subscribed = False
         self.problem: str | None = "not connected yet"
 
-    # --- what others read ------------------------------------------------------------------------------------------------
+    # --- what others read --------------------------------------------------------------------------
 
     @property
     def connected(self) -> bool:
@@ -136,7 +136,7 @@ class Session:
     def received_bytes(self) -> int:
         return self._received_bytes + (self._connection.received_bytes if self._connection is not None else 0)
 
-    # --- life ------------------------------------------------------------------------------------------------------------
+    # --- life --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
