@@ -21,7 +21,8 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 Append = Callable[[int, int, bytes | None, bytes | None, Headers], object]
 """Appends one record: its number in the batch from 0, timestamp in ms, key, value, headers. None means the batch is
-full and the record is not in it; a first record always fits. Positional, because the hot path calls it for every message."""
+full and the record is not in it; a first record always fits. Positional, because the hot path calls it for every
+message."""
 
 
 class BatchBuilder(Protocol):

@@ -116,7 +116,8 @@ class Handshake:
             _, detail = ended.result()
             raise ConnectError(
                 f"{self._address} ended the connection before it answered our {packet} "
-                f"({detail or 'no reason given'}). Is this its MQTT listener, for this scheme (mqtt, mqtts, ws, wss) and this mqtt.protocol?",
+                f"({detail or 'no reason given'}). "
+                "Is this its MQTT listener, for this scheme (mqtt, mqtts, ws, wss) and this mqtt.protocol?",
                 "protocol",
             )
         else:
