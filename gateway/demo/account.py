@@ -69,7 +69,8 @@ class Stage:
     """Records that are no message of our devices, unreadable ones included."""
     missing: int
     """Messages that were acknowledged to their device and are not here."""
-    reordered: int
+    reordered: int | None
+    """First occurrences behind a later message of their device; None where what is read has no order."""
     examples: tuple[tuple[str, int], ...] = ()
     """A few of the missing, as device and sequence number."""
 
@@ -118,8 +119,11 @@ class Account:
         }
 
 
-def examine(name: str, tally: Tally, ledger: Mapping[str, DeviceLedger]) -> Stage:
-    """Measures what a stage holds against what the devices say. Every record is accounted for in the result."""
+def examine(name: str, tally: Tally, ledger: Mapping[str, DeviceLedger], *, ordered: bool) -> Stage:
+    """Measures what a stage holds against what the devices say; every record is accounted for in the result.
+
+    ``ordered`` says whether the order it was read in is the order it came in.
+    """
     nothing: set[int] = set()
     found = missing = 0
     examples: list[tuple[str, int]] = []
@@ -135,7 +139,8 @@ def examine(name: str, tally: Tally, ledger: Mapping[str, DeviceLedger]) -> Stag
         if device in ledger and 0 <= number < ledger[device].published
     )
     foreign = tally.records - found - duplicates
-    return Stage(name, tally.records, found, duplicates, foreign, missing, tally.reordered, tuple(examples))
+    reordered = tally.reordered if ordered else None
+    return Stage(name, tally.records, found, duplicates, foreign, missing, reordered, tuple(examples))
 
 
 def render(account: Account, names: Mapping[str, str]) -> str:
@@ -182,6 +187,8 @@ def _open_note(account: Account) -> str:
 
 def _stage_note(stage: Stage) -> str:
     notes = [_missing_note(stage.missing), f"duplicates {stage.duplicates:,}"]
+    if stage.reordered:
+        notes.append(f"behind a later one of their device {stage.reordered:,}")
     if stage.foreign:
         notes.append(f"not from these devices {stage.foreign:,}")
     return ", ".join(notes)

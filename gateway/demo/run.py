@@ -140,7 +140,7 @@ class _Demo:
         self._say("reading every message back from Kafka")
         kafka, ends = await count_kafka(services.bootstrap, TOPIC, PARTITIONS, lambda _read, _total: None)
         state.witness = _with_ends(state.witness, ends)
-        stages = [examine("kafka", kafka, ledger)]
+        stages = [examine("kafka", kafka, ledger, ordered=True)]
         if self._options.spark:
             self._say("Spark catches up with Kafka")
             state.catching_up = True
@@ -290,7 +290,7 @@ class _Demo:
             self._view.warn(f"{len(broken)} Parquet files are cut off and not counted, for example {broken[0]}")
         if self._state.spark.quarantined:
             self._view.warn(f"Spark put {self._state.spark.quarantined:,} records into quarantine as unreadable.")
-        return examine("parquet", tally, ledger)
+        return examine("parquet", tally, ledger, ordered=False)
 
     async def _watch(self) -> None:
         """Keeps the state fresh and the view drawn."""

@@ -29,7 +29,7 @@ def tally_of(messages: Iterable[tuple[str, int]]) -> Tally:
 
 
 def stage_of(messages: Iterable[tuple[str, int]], name: str = "kafka") -> Stage:
-    return examine(name, tally_of(messages), LEDGER)
+    return examine(name, tally_of(messages), LEDGER, ordered=name == "kafka")
 
 
 def account_of(*stages: Stage, received: int = 7) -> Account:
@@ -68,6 +68,14 @@ def test_other_order_is_no_loss_and_is_counted() -> None:
     assert (stage.missing, stage.duplicates, stage.reordered) == (0, 0, 5)
 
 
+def test_where_order_means_nothing_none_is_claimed() -> None:
+    assert stage_of(reversed(EVERYTHING), "parquet").reordered is None
+
+
+def test_people_read_that_order_was_not_kept() -> None:
+    assert "behind a later one of their device 5" in render(account_of(stage_of(reversed(EVERYTHING))), NAMES)
+
+
 def test_a_redelivery_behind_later_messages_is_not_out_of_order() -> None:
     assert stage_of([*EVERYTHING, ("pump", 0)]).reordered == 0
 
@@ -75,7 +83,7 @@ def test_a_redelivery_behind_later_messages_is_not_out_of_order() -> None:
 def test_what_these_devices_never_sent_is_foreign() -> None:
     tally = tally_of([*EVERYTHING, ("stranger", 0), ("stranger", 0), ("pump", 4), ("pump", -1)])
     tally.add_unreadable()
-    stage = examine("kafka", tally, LEDGER)
+    stage = examine("kafka", tally, LEDGER, ordered=True)
     assert (stage.foreign, stage.duplicates, stage.missing) == (5, 0, 0)
 
 
@@ -93,7 +101,7 @@ def test_a_large_run_loses_exactly_what_was_taken_out() -> None:
     generator = random.Random(1)
     generator.shuffle(messages)
     lost, kept = messages[:37], messages[37:]
-    stage = examine("kafka", tally_of(kept + kept[:11]), ledger)
+    stage = examine("kafka", tally_of(kept + kept[:11]), ledger, ordered=True)
     assert (stage.missing, stage.duplicates) == (37, 11)
     assert set(stage.examples) <= set(lost)
     assert len(stage.examples) == 5

@@ -1,0 +1,156 @@
+"""The simulated devices against a real MQTT broker: what they say, and that they lose nothing when it goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bridge.wire import TELEMETRY_FIELDS
+from gateway.demo.account import Tally, examine
+from gateway.demo.children import Child
+from gateway.demo.fleet import Fleet, FleetSettings
+from gateway.mqtt.device import DeviceConnectError, DeviceConnection
+from tests.brokers.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from gateway.embedded.mqtt import MqttBroker
+
+DEADLINE_S = 60.0
+DEVICES = 12
+
+
+@pytest.fixture
+def broker(make_mqtt_broker: Callable[..., MqttBroker]) -> Iterator[MqttBroker]:
+    return make_mqtt_broker()
+
+
+def settings(port: int, rate: float = 5.0) -> FleetSettings:
+    return FleetSettings(host="127.0.0.1", port=port, devices=DEVICES, rate=rate, seed=3)
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {DEADLINE_S:g} s for {what}"
+        await asyncio.sleep(0.02)
+
+
+def statuses(port: int) -> dict[str, dict[str, Any]]:
+    """The retained status of every device."""
+    found: dict[str, dict[str, Any]] = {}
+    with Client(port) as client:
+        client.subscribe("devices/+/status")
+        while len(found) < DEVICES:
+            message = client.receive()
+            assert message.retain
+            found[message.topic.split("/")[1]] = json.loads(message.payload)
+    return found
+
+
+async def test_devices_say_hello_measure_and_say_goodbye(broker: MqttBroker) -> None:
+    with Client(broker.port) as client:
+        client.subscribe("devices/+/telemetry")
+        fleet = Fleet(settings(broker.port))
+        fleet.start()
+        await until(lambda: fleet.counts().published >= 5 * DEVICES, "the first messages")
+        online = await asyncio.to_thread(statuses, broker.port)
+        assert {status["status"] for status in online.values()} == {"online"}
+        await fleet.stop(DEADLINE_S)
+        ledger = fleet.ledger()
+        published = sum(entry.published for entry in ledger.values())
+        messages = [await asyncio.to_thread(client.receive) for _ in range(published)]
+    assert fleet.failure() is None
+    assert fleet.counts().acknowledged == published
+    tally = Tally()
+    for message in messages:
+        body = json.loads(message.payload)
+        assert message.topic == f"devices/{body['device']}/telemetry"
+        assert all(field.name in body for field in TELEMETRY_FIELDS if field.required)
+        assert abs(body["ts"] / 1000 - time.time()) < 120.0
+        tally.add(body["device"], body["seq"])
+    stage = examine("mqtt", tally, ledger, ordered=True)
+    assert (stage.missing, stage.foreign, stage.reordered) == (0, 0, 0)
+    gone = await asyncio.to_thread(statuses, broker.port)
+    assert {(status["status"], status["reason"]) for status in gone.values()} == {("offline", "stopped")}
+    assert set(gone) == set(ledger)
+
+
+async def test_what_a_killed_broker_did_not_acknowledge_is_sent_again(broker: MqttBroker) -> None:
+    fleet = Fleet(settings(broker.port, rate=50.0))
+    fleet.start()
+    await until(lambda: fleet.counts().published >= 20 * DEVICES, "the first messages")
+    await asyncio.to_thread(broker.kill)
+    await until(lambda: fleet.counts().connected == 0, "the devices to notice")
+    before = fleet.counts()
+    assert "cannot reach" in fleet.last_error() or "connection lost" in fleet.last_error()
+    await until(lambda: fleet.counts().waiting_devices == DEVICES, "readings kept by every device")
+    await asyncio.to_thread(broker.start)
+    await until(lambda: fleet.counts().connected == DEVICES, "every device to come back")
+    await fleet.stop(DEADLINE_S)
+    counts = fleet.counts()
+    assert counts.published > before.published
+    assert counts.acknowledged == counts.published
+    assert counts.reconnects >= DEVICES
+    assert all(not entry.unacknowledged for entry in fleet.ledger().values())
+
+
+async def test_a_stop_is_bounded_and_tells_what_was_left_open(broker: MqttBroker) -> None:
+    fleet = Fleet(settings(broker.port, rate=50.0))
+    fleet.start()
+    await until(lambda: fleet.counts().acknowledged >= 10 * DEVICES, "the first messages")
+    await asyncio.to_thread(broker.freeze)
+    await until(lambda: fleet.counts().in_flight > 0, "messages without an answer")
+    begun = time.monotonic()
+    await fleet.stop(0.5)
+    assert time.monotonic() - begun < 10.0
+    ledger = fleet.ledger()
+    left_open = sum(len(entry.unacknowledged) for entry in ledger.values())
+    assert left_open > 0
+    assert sum(entry.acknowledged for entry in ledger.values()) == fleet.counts().acknowledged
+
+
+async def test_a_killed_fleet_is_announced_by_its_wills(broker: MqttBroker, tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = []
+    child = Child("gateway.demo.fleet_process", "The fleet", tmp_path / "fleet.log")
+    arguments = {"host": "127.0.0.1", "port": broker.port, "devices": DEVICES, "rate": 1.0, "seed": 3}
+    await child.start(arguments, lines.append)
+    await until(lambda: bool(lines) and lines[-1]["connected"] == DEVICES, "every device")
+    online = await asyncio.to_thread(statuses, broker.port)
+    assert {status["status"] for status in online.values()} == {"online"}
+    await child.kill()
+    await until(lambda: _all_lost(broker.port), "every will")
+
+
+def _all_lost(port: int) -> bool:
+    return {(it["status"], it["reason"]) for it in statuses(port).values()} == {("offline", "connection lost")}
+
+
+class _Nobody:
+    def on_acknowledged(self, packet_id: int, reason: int) -> None: ...
+
+    def on_lost(self, why: str) -> None: ...
+
+
+async def test_a_refused_connection_says_why(make_mqtt_broker: Callable[..., MqttBroker]) -> None:
+    broker = make_mqtt_broker({"somebody": "else"})
+    with pytest.raises(DeviceConnectError, match=r"device a: the MQTT broker refused the connection: .+"):
+        await DeviceConnection("a", _Nobody()).connect("127.0.0.1", broker.port, timeout_s=DEADLINE_S)
+
+
+async def test_an_absent_broker_is_told_with_its_address(free_ports: Callable[[int], list[int]]) -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(DeviceConnectError, match=f"device a: cannot reach the MQTT broker at 127.0.0.1:{port}"):
+        await DeviceConnection("a", _Nobody()).connect("127.0.0.1", port, timeout_s=DEADLINE_S)
+
+
+async def test_a_silent_broker_is_given_up(broker: MqttBroker) -> None:
+    await asyncio.to_thread(broker.freeze)
+    with pytest.raises(DeviceConnectError, match="device a: no answer from the MQTT broker"):
+        await DeviceConnection("a", _Nobody()).connect("127.0.0.1", broker.port, timeout_s=0.5)
