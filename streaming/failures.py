@@ -46,8 +46,8 @@ def _translate(text: str, settings: Settings) -> StreamError:
     if says(*_DATA_LOSS):
         return DataLossError(
             "Kafka no longer has records that were not read yet: the job was away for longer than the topic's"
-            f" retention, or a topic was deleted or is no longer among those to read. Kafka's client says: {short} Nothing was"
-            " stepped over. To accept the loss and go on with what is there, start once with --allow-data-loss."
+            f" retention, or a topic was deleted or is no longer one to read. Kafka's client says: {short} Nothing"
+            " was stepped over. To accept the loss and go on with what is there, start once with --allow-data-loss."
         )
     if says(*_ABSENT):
         return KafkaUnavailableError(

@@ -4,8 +4,8 @@
     spark-submit --master … --packages … streaming/ingest.py --config gateway.toml
 
 Two queries, each with a checkpoint of its own: ``ingest`` (here) writes every record once, ``windows`` keeps state.
-They are apart because a batch of the one can be repeated without the other, and a broken state never holds up the raw data.
-Table and quarantine are one query: a record is judged once, and is in exactly one of them.
+They are apart because a batch of the one can be repeated without the other, and a broken state never holds up the raw
+data. Table and quarantine are one query: a record is judged once, and is in exactly one of them.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ __all__ = [
     "RECORD",
     "REQUIRED",
     "TELEMETRY",
+    "WHOLE",
     "WINDOWS",
     "column_name",
     "wrapped_payload",
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
     DateType,
     DoubleType,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from bridge.wire import Field
 
 RECORD = "record"
+WHOLE = "whole"
 CORRUPT = "_corrupt"
 REQUIRED = tuple(field for field in TELEMETRY_FIELDS if field.required)
 MEASUREMENTS = tuple(field for field in TELEMETRY_FIELDS if not field.required)
@@ -51,7 +54,7 @@ def column_name(field: Field) -> str:
 
 
 def wrapped_payload() -> StructType:
-    """Schema of a payload put into an object of one field, ``{"record": PAYLOAD}``.
+    """Schema of a payload put into an object, ``{"record": PAYLOAD, "whole": true}``.
 
     Text is read as a variant, because Spark's reader turns a number or an object into text where text is expected.
     Optional integers are read as doubles: JSON has one kind of number, and senders write -70 and -70.0 alike.
@@ -64,7 +67,9 @@ def wrapped_payload() -> StructType:
         elif field.kind == "long" and not field.required:
             kind = DoubleType()
         _put(payload, field.name.split("."), kind)
-    return StructType([StructField(RECORD, payload), StructField(CORRUPT, StringType())])
+    return StructType(
+        [StructField(RECORD, payload), StructField(WHOLE, BooleanType()), StructField(CORRUPT, StringType())]
+    )
 
 
 def _put(into: StructType, path: list[str], kind: DataType) -> None:

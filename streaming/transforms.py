@@ -27,6 +27,7 @@ from streaming.schemas import (
     RECORD,
     REQUIRED,
     TELEMETRY,
+    WHOLE,
     column_name,
     wrapped_payload,
 )
@@ -65,15 +66,20 @@ class BadRecord(StrEnum):
 def parsed_records(records: DataFrame) -> DataFrame:
     """Kafka's records with ``payload`` (the JSON's fields, typed) and ``reason`` (a :class:`BadRecord`, null if good).
 
-    The payload is parsed inside an object of its own, ``{"record": …}``: Spark's reader stops after the first JSON
-    value and would drop what follows it, such as the other lines of several readings sent as lines.
+    The payload is parsed inside an object of its own, ``{"record": …, "whole": true}``: Spark's reader stops after the
+    first JSON value and would drop what follows it, such as the other lines of several readings sent as lines.
+
+    The observation at the end keeps Spark from moving a filter on ``reason`` to before the parsing, and with it a copy
+    of the parsing for each place ``reason`` names a field: it would parse a record twenty times. Its name may occur
+    once in a plan, so join streams before they are parsed.
     """
-    wrapped = F.concat(F.lit(f'{{"{RECORD}":'), _text(), F.lit("}"))
+    wrapped = F.concat(F.lit(f'{{"{RECORD}":'), _text(), F.lit(f',"{WHOLE}":true}}'))
     return (
         records.withColumn("parsed", F.from_json(wrapped, wrapped_payload(), _JSON_OPTIONS))
-        .withColumn("payload", F.col(f"parsed.{RECORD}"))
+        .withColumn("payload", F.when(F.col(f"parsed.{WHOLE}"), F.col(f"parsed.{RECORD}")))
         .withColumn("reason", _reason())
         .drop("parsed")
+        .observe("parsed_records", F.count(F.lit(1)).alias("rows"), F.count("reason").alias("bad"))
     )
 
 

@@ -1,0 +1,167 @@
+"""The command line of a job: settings on top, the job's process instead of this one, Spark's configuration."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config.errors import ConfigError
+from config.settings import LogSettings, Settings, StreamSettings
+from gateway.cli.main import main
+from streaming import options
+from streaming.errors import DataLossError, KafkaRefusedError, KafkaUnavailableError, StreamError
+from streaming.failures import explain
+from streaming.session import session_conf
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    options.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+ALL = (
+    *("--config", "a b.toml", "--master", "local[4]", "--output", "/o", "--quarantine", "/q", "--checkpoint", "/c"),
+    *("--topic", "t1", "--topic", "t2", "--conf", "spark.a=b=c", "--conf", "spark.d=", "--available-now"),
+    "--allow-data-loss",
+)
+
+
+@pytest.mark.parametrize("words", [(), ALL], ids=["none", "all"])
+def test_options_reach_the_jobs_process_as_they_were_given(words: tuple[str, ...]) -> None:
+    arguments = parsed(*words)
+    assert parsed(*options.to_argv(arguments)) == arguments
+
+
+def test_the_command_line_is_stronger_than_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text('[stream]\ntopics = ["old"]\nmaster = "local[1]"\noutput = "/from/file"\n')
+    arguments = parsed("--config", str(file), "--master", "local[2]", "--topic", "new", "--available-now")
+    stream = options.load_settings(arguments).stream
+    assert stream.master == "local[2]"
+    assert stream.topics == ("new",)
+    assert stream.available_now
+    assert stream.output == Path("/from/file")
+
+
+def test_properties_of_spark_are_split_at_the_first_equals_sign() -> None:
+    assert options.parse_spark_conf(["spark.a=b=c", "spark.d="]) == {"spark.a": "b=c", "spark.d": ""}
+
+
+@pytest.mark.parametrize("pair", ["spark.driver.memory", "driver.memory=2g", "=2g", ""])
+def test_what_is_no_property_of_spark_is_refused(pair: str) -> None:
+    with pytest.raises(ConfigError, match=r"spark\.NAME=VALUE"):
+        options.parse_spark_conf([pair])
+
+
+def test_the_command_becomes_the_jobs_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started: dict[str, Any] = {}
+
+    class Java:
+        def spark_home(self) -> Path:
+            return tmp_path / "java"
+
+    def execve(path: str, command: list[str], environment: dict[str, str]) -> None:
+        started.update(path=path, command=command, environment=environment)
+        raise SystemExit(0)
+
+    monkeypatch.setattr("os.execve", execve)
+    monkeypatch.setattr("gateway.embedded.jars.resolve", lambda bundle: [Path(f"/{bundle}/a.jar"), Path("/b.jar")])
+    monkeypatch.setattr("gateway.embedded.java.ensure_java", Java)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["stream", "ingest", "--topic", "telemetry", "--available-now"])
+    assert started["path"] == sys.executable
+    assert started["command"] == [
+        *(sys.executable, "-P", "-m", "streaming.ingest", "--jars", f"/spark/a.jar{os.pathsep}/b.jar"),
+        *("--topic", "telemetry", "--available-now"),
+    ]
+    assert started["environment"]["JAVA_HOME"] == str(tmp_path / "java")
+    root = Path(started["environment"]["PYTHONPATH"].split(os.pathsep)[0])
+    assert (root / "streaming" / "ingest.py").exists()
+
+
+def test_bad_settings_are_told_before_anything_is_fetched(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def resolve(_bundle: str) -> list[Path]:
+        pytest.fail("jars were fetched")
+
+    monkeypatch.setattr("gateway.embedded.jars.resolve", resolve)
+    file = tmp_path / "gateway.toml"
+    file.write_text("[stream]\nwindoe = 3\n")
+    assert main(["stream", "ingest", "--config", str(file)]) == 78
+    assert "windoe" in capsys.readouterr().err
+
+
+def conf(settings: Settings | None = None, extra: dict[str, str] | None = None, **changes: Any) -> dict[str, str]:
+    jars = [Path("/jars/a.jar"), Path("/jars/b c.jar")]
+    return session_conf(settings or Settings(), jars, extra or {}, **{"submitted": False, **changes})
+
+
+def test_on_this_machine_the_jars_are_on_the_class_path_and_nothing_listens_outside() -> None:
+    local = conf()
+    assert local["spark.master"] == "local[2]"
+    assert local["spark.driver.extraClassPath"] == f"/jars/a.jar{os.pathsep}/jars/b c.jar"
+    assert "spark.jars" not in local
+    assert local["spark.driver.bindAddress"] == local["spark.driver.host"] == "127.0.0.1"
+
+
+def test_a_cluster_is_sent_the_jars() -> None:
+    remote = conf(Settings(stream=StreamSettings(master="spark://host:7077")))
+    assert remote["spark.master"] == "spark://host:7077"
+    assert remote["spark.jars"] == "file:///jars/a.jar,file:///jars/b%20c.jar"
+    assert "spark.driver.bindAddress" not in remote
+
+
+def test_spark_submit_keeps_its_own_master_jars_and_jvm_options() -> None:
+    names = conf(submitted=True).keys()
+    assert not names & {"spark.master", "spark.jars", "spark.driver.extraClassPath", "spark.driver.extraJavaOptions"}
+
+
+def test_settings_reach_spark() -> None:
+    stream = StreamSettings(shuffle_partitions=7)
+    assert conf(Settings(stream=stream))["spark.sql.shuffle.partitions"] == "7"
+    assert "-Dgateway.spark.log=warn" in conf()["spark.driver.extraJavaOptions"]
+    assert "-Dgateway.spark.log=info" in conf(Settings(log=LogSettings(level="debug")))["spark.driver.extraJavaOptions"]
+
+
+def test_a_users_properties_win_but_times_stay_utc() -> None:
+    mine = conf(extra={"spark.ui.enabled": "true", "spark.sql.session.timeZone": "Europe/Oslo"})
+    assert mine["spark.ui.enabled"] == "true"
+    assert mine["spark.sql.session.timeZone"] == "UTC"
+
+
+FAILURES = [
+    (
+        "org.apache.kafka.common.errors.UnknownTopicOrPartitionException: This server does not host this topic",
+        KafkaUnavailableError,
+        "stream.topics",
+    ),
+    ("org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment.", KafkaUnavailableError,
+     "advertised.listeners"),
+    ("org.apache.kafka.common.errors.SaslAuthenticationException: Authentication failed", KafkaRefusedError,
+     "kafka.sasl"),
+    ("org.apache.kafka.common.errors.SslAuthenticationException: SSL handshake failed", KafkaRefusedError, "kafka.tls"),
+    ("org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access topics: [t]",
+     KafkaRefusedError, "Read and Describe"),
+    ("[KAFKA_DATA_LOSS.START_OFFSET_RESET] Some data may have been lost", DataLossError, "--allow-data-loss"),
+    ("java.io.IOException: No space left on device", StreamError, "full disk"),
+    ("java.lang.IllegalStateException: something new", StreamError, "something new"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "kind", "says"), FAILURES, ids=[kind.__name__ + says for _, kind, says in FAILURES])
+def test_a_failure_of_spark_or_kafka_becomes_a_sentence(text: str, kind: type[StreamError], says: str) -> None:
+    failure = RuntimeError(f"{text}\n=== Streaming Query ===\nIdentifier: ingest\nTimeoutException SaslAuthentication")
+    error = explain("ingest", failure, Settings(stream=StreamSettings(topics=("t",))))
+    assert type(error) is kind
+    assert says in str(error)
+    assert "Streaming Query" not in str(error)
+    assert error.query == "ingest"
+    assert error.__cause__ is failure
