@@ -6,7 +6,7 @@ refused at the start, with a sentence that says which directory and whose it is.
 
 from __future__ import annotations
 
-__all__ = ["Identity", "IdentityError"]
+__all__ = ["Identity", "IdentityError", "holder"]
 
 import fcntl
 import os
@@ -23,6 +23,27 @@ _META: Final = "meta.properties"
 
 class IdentityError(ConfigError):
     """The data directory is another's, in use, or cannot be written."""
+
+
+def holder(directory: Path, worker: int) -> int | None:
+    """The process that runs this worker of the data directory's instance, None if none does. Takes nothing."""
+    try:
+        lock = os.open(_lock_path(directory, worker), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(lock, 32, 0).decode(errors="replace").strip()
+        return int(text) if text.isdigit() else None
+    else:
+        return None
+    finally:
+        os.close(lock)
+
+
+def _lock_path(directory: Path, worker: int) -> Path:
+    return directory / f"worker-{worker}.lock"
 
 
 class Identity:
@@ -59,8 +80,7 @@ class Identity:
             self._lock = None
 
     def _take_lock(self) -> None:
-        path = self._directory / f"worker-{self._worker}.lock"
-        self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock = os.open(_lock_path(self._directory, self._worker), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,5 +1,5 @@
-"""SIGTERM and SIGINT: the first asks for an orderly stop, the second forces it, and the process ends as the signal
-says.
+"""SIGTERM and SIGINT stop, SIGUSR1 retires: the first asks for an orderly stop, the second forces it, and the process
+ends as the signal says.
 
 A process that caught a signal and then ends with status 0 hides from its parent why it ended; so the caller re-raises
 it at the end (:meth:`StopSignals.reraise`), outside the event loop.
@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS: Final = {
+    signal.SIGTERM: StopVerb.RESTART,
+    signal.SIGINT: StopVerb.RESTART,
+    signal.SIGUSR1: StopVerb.RETIRE,  # what ``gateway retire`` sends
+}
 
 
 class StopSignals:
@@ -73,8 +77,9 @@ class StopSignals:
     def _on_signal(self, number: signal.Signals) -> None:
         if self._received is None:
             self._received = number
-            _log.info("stop_signal_received", signal=number.name, verb=StopVerb.RESTART.value)
-            self._stop.request(StopVerb.RESTART)
+            verb = _SIGNALS[number]
+            _log.info("stop_signal_received", signal=number.name, verb=verb.value)
+            self._stop.request(verb)
         elif not self._stop.forced:
             _log.warning("second_signal_received", signal=number.name, consequence="stopping without draining")
             self._stop.force()
@@ -85,8 +90,8 @@ class StopSignals:
 
         The signal's default action, not Python's: an unhandled KeyboardInterrupt would print a traceback for a Ctrl-C.
         """
-        if self._received is None:
-            return
+        if self._received is None or self._received is signal.SIGUSR1:
+            return  # retired: nothing is wrong with that, and nobody is to start it again
         sys.stdout.flush()
         sys.stderr.flush()
         signal.signal(self._received, signal.SIG_DFL)

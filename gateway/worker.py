@@ -34,11 +34,14 @@ from gateway.signals import StopSignals
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from bridge.accumulator import Batch, Span
+    from bridge.accumulator import Batch, Slot, Span
     from bridge.ports import BatchBuilder
     from bridge.wire import DeadLetterReason
     from config.settings import Settings
+    from gateway.instruments import Cell, Histogram
     from gateway.lifecycle import StopReport
+
+    Meters = tuple[Cell, Cell, Cell, Histogram, Histogram, Histogram, Histogram]
 
 log = structlog.get_logger("worker")
 
@@ -52,6 +55,7 @@ class Worker:
     def __init__(self, settings: Settings, stop: StopRequest) -> None:
         self.settings = settings
         self._stop = stop
+        self._meters: dict[Slot, Meters] = {}
         self.metrics = Metrics(settings)
         self.router = Router(settings.routes, instance=settings.instance, reserved_topics=[settings.dead_letter.topic])
         self._kafka_client_id = settings.kafka.client_id.replace("${instance}", settings.instance).replace(
@@ -186,16 +190,32 @@ class Worker:
     # ----------------------------------------------------------------------------
 
     def batch_stored(self, batch: Batch, now_ns: int) -> None:
-        metrics = self.metrics
+        slot = batch.slot
+        meters = self._meters.get(slot)
+        if meters is None:
+            meters = self._meters[slot] = self._make_meters(slot)
+        records, last_ack, size, produce, end_to_end, batch_records, batch_bytes = meters
         count = batch.count
-        topic = batch.slot.queue.topic
-        metrics.kafka_records_sent.child(topic).value += count
-        metrics.kafka_sent_bytes.child().value += batch.size
-        metrics.kafka_produce_seconds.child().observe_many(now_ns - batch.sent_ns, count)
-        metrics.end_to_end_seconds.child(batch.slot.route).observe_many(now_ns - batch.opened_ns, count)
-        metrics.kafka_batch_records.child().observe_many(count, 1)
-        metrics.kafka_batch_bytes.child().observe_many(batch.size, 1)
-        metrics.last_ack_timestamp.child(topic).value = time.time()
+        records.value += count
+        last_ack.value = time.time()
+        size.value += batch.size
+        produce.observe_many(now_ns - batch.sent_ns, count)
+        end_to_end.observe_many(now_ns - batch.opened_ns, count)
+        batch_records.observe_many(count, 1)
+        batch_bytes.observe_many(batch.size, 1)
+
+    def _make_meters(self, slot: Slot) -> Meters:
+        """The series a slot's batches count in, looked up once: a tenth of what a small batch costs."""
+        metrics = self.metrics
+        return (
+            metrics.kafka_records_sent.child(slot.queue.topic),
+            metrics.last_ack_timestamp.child(slot.queue.topic),
+            metrics.kafka_sent_bytes.child(),
+            metrics.kafka_produce_seconds.child(),
+            metrics.end_to_end_seconds.child(slot.route),
+            metrics.kafka_batch_records.child(),
+            metrics.kafka_batch_bytes.child(),
+        )
 
     def batch_failed(self, batch: Batch, error: BridgeError) -> None:
         reason, retriable = send_failure_labels(error)

@@ -188,6 +188,17 @@ class Session:
         if not connection.ended.done():
             client.disconnect(properties=properties)
             client.loop_write()
+        if verb is StopVerb.RETIRE and self._settings.mqtt.protocol != "5":
+            await self._end_session()
+
+    async def _end_session(self) -> None:
+        """MQTT 3.1.1 ends a session only by a clean connect with its client id (section 3.1.2.4)."""
+        address = self._addresses[self._address_index % len(self._addresses)]
+        clean = self._settings.mqtt.model_copy(update={"persistent": False})
+        handshake = Handshake(clean, address, self.plan.client_id, None)
+        await handshake.connect()
+        handshake.client.disconnect()
+        handshake.client.loop_write()
 
     async def _run(self, first: asyncio.Future[None]) -> None:
         while not self._stopping:
