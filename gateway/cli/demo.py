@@ -89,13 +89,14 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"\n{render(result.account, _STAGES)}")
         if result.latency_p50_ms is not None:
             print(f"Device to Kafka consumer: p50 {result.latency_p50_ms} ms, p99 {result.latency_p99_ms} ms.")
+    if result.account.missing and options.keep is None:
+        print("Run it again with --keep DIR to have every part's log and data.", file=sys.stderr)
     if options.keep is not None:
         _say_what_is_kept(options)
     return int(result.account.exit_status)
 
 
 async def _show(options: DemoOptions) -> DemoResult:
-    from gateway.demo.run import run_demo
     from gateway.demo.state import DemoState
     from gateway.demo.view import LiveView, PlainView
 
@@ -104,6 +105,8 @@ async def _show(options: DemoOptions) -> DemoResult:
     view = LiveView(state) if on_terminal else PlainView(state)
     view.start()
     try:
+        from gateway.demo.run import run_demo  # half a second of imports, with something to look at meanwhile
+
         return await run_demo(options, state, view)
     finally:
         view.stop()

@@ -7,7 +7,7 @@ time; the end of standard input, which is the end of its parent, ends it at once
 
 from __future__ import annotations
 
-__all__ = ["main", "parse_ledger"]
+__all__ = ["main"]
 
 import asyncio
 import json
@@ -17,21 +17,12 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gateway.demo.fleet import Fleet, FleetSettings
-from gateway.demo.outbox import DeviceLedger
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from gateway.demo.outbox import ledger_as_json
 
 _PROGRESS_S = 0.5
-
-
-def parse_ledger(event: Mapping[str, Any]) -> dict[str, DeviceLedger]:
-    """The fleet's account out of its ``ledger`` line."""
-    devices: dict[str, tuple[int, list[int]]] = event["devices"]
-    return {device: DeviceLedger(published, frozenset(open_)) for device, (published, open_) in devices.items()}
 
 
 def _say(event: str, **fields: Any) -> None:
@@ -76,9 +67,8 @@ async def _run(settings: FleetSettings) -> int:
     await fleet.stop(float(words[1]))
     reporting.cancel()
     counts = fleet.counts()
-    ledger = {device: (entry.published, sorted(entry.unacknowledged)) for device, entry in fleet.ledger().items()}
     _say("progress", **asdict(counts), last_error="")
-    _say("ledger", seconds=round(flow_s, 3), unheard=counts.unheard, devices=ledger)
+    _say("ledger", seconds=round(flow_s, 3), unheard=counts.unheard, devices=ledger_as_json(fleet.ledger()))
     return 0
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["DeviceLedger", "Message", "Outbox"]
+__all__ = ["DeviceLedger", "Message", "Outbox", "ledger_as_json", "ledger_from_json"]
 
 from collections import deque
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _SUCCESS_BELOW = 0x80  # MQTT 5.0, 2.4: reason codes from 0x80 on are failures
 _NO_MATCHING_SUBSCRIBERS = 0x10
@@ -32,6 +36,16 @@ class DeviceLedger:
 
     def has_acknowledged(self, sequence: int) -> bool:
         return 0 <= sequence < self.published and sequence not in self.unacknowledged
+
+
+def ledger_as_json(ledger: Mapping[str, DeviceLedger]) -> dict[str, Any]:
+    """The ledgers of all devices in JSON's types, for the way to another process."""
+    return {device: [entry.published, sorted(entry.unacknowledged)] for device, entry in ledger.items()}
+
+
+def ledger_from_json(devices: Mapping[str, Any]) -> dict[str, DeviceLedger]:
+    """What :func:`ledger_as_json` gave."""
+    return {device: DeviceLedger(published, frozenset(left_open)) for device, (published, left_open) in devices.items()}
 
 
 class Outbox:

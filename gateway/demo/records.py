@@ -8,9 +8,6 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
-
 from config.errors import ExitStatus, GatewayError
 from gateway.demo.account import Tally
 
@@ -56,6 +53,9 @@ async def count_kafka(
     ``on_progress`` gets the records read and the records there are. Raises ReadBackError if Kafka cannot be read or
     gives nothing for half a minute.
     """
+    from aiokafka import AIOKafkaConsumer, TopicPartition  # a third of a second, while the brokers could be starting
+    from aiokafka.errors import KafkaError
+
     tally = Tally()
     parts = [TopicPartition(topic, number) for number in range(partitions)]
     consumer: Any = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False)

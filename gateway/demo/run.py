@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from config.errors import ConfigError
 from gateway.demo.account import Account, Stage, examine
 from gateway.demo.children import Child, in_thread
-from gateway.demo.fleet_process import parse_ledger
 from gateway.demo.options import PARTITIONS, TOPIC
+from gateway.demo.outbox import ledger_from_json
 from gateway.demo.records import count_kafka, count_parquet
 from gateway.demo.services import DemoError, Services
 from gateway.demo.state import DemoState, StepState, WitnessCounts
@@ -209,7 +209,7 @@ class _Demo:
                     state.flow_started_s = time.monotonic()
                 state.steps["devices"].detail = _devices_detail(line, self._options)
             case "ledger":
-                self._ledger, self._unheard = parse_ledger(line), line["unheard"]
+                self._ledger, self._unheard = ledger_from_json(line["devices"]), line["unheard"]
             case "failed":
                 state.device_error = line["message"]
 

@@ -1,19 +1,52 @@
-"""Reads what the demo shows out of the gateway's ``/metrics`` page."""
+"""Asks the gateway's HTTP port what the demo shows: whether it is ready, and its counts out of ``/metrics``."""
 
 from __future__ import annotations
 
-__all__ = ["read_counts"]
+__all__ = ["GatewayClient", "read_counts"]
 
 from typing import TYPE_CHECKING
 
+import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.demo.options import ROUTE, TOPIC
 from gateway.demo.state import GatewayCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from prometheus_client.samples import Sample
+
+
+_TIMEOUT_S = 5.0
+
+
+class GatewayClient:
+    """The HTTP side of a gateway on this machine. Create it on a running loop; :meth:`close` when done."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}"
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S))
+
+    async def is_ready(self) -> bool:
+        """Whether it listens and says that it is ready."""
+        try:
+            async with self._session.get(f"{self._url}/readyz") as response:
+                return response.status == 200
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
+    async def counts(self) -> GatewayCounts | None:
+        """Its counts now; None if it does not answer."""
+        try:
+            async with self._session.get(f"{self._url}/metrics") as response:
+                response.raise_for_status()
+                return read_counts(await response.text(), route=ROUTE, topic=TOPIC)
+        except (aiohttp.ClientError, TimeoutError):
+            return None
+
+    async def close(self) -> None:
+        await self._session.close()
 
 
 def read_counts(page: str, *, route: str, topic: str) -> GatewayCounts:

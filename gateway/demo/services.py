@@ -12,12 +12,9 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-import aiohttp
-
 from config.errors import ExitStatus, GatewayError
 from gateway.demo.children import in_thread
-from gateway.demo.options import ROUTE, TOPIC, gateway_toml
-from gateway.demo.scrape import read_counts
+from gateway.demo.options import TOPIC, gateway_toml
 from gateway.demo.spark_events import LineTail, SparkEvents
 from gateway.demo.state import GatewayCounts, Step, StepState
 from gateway.embedded.cache import cache_directory, format_bytes
@@ -32,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from gateway.demo.scrape import GatewayClient
     from gateway.demo.state import DemoState
     from gateway.demo.view import View
     from gateway.embedded.jars import Bundle
@@ -73,8 +71,7 @@ class Services:
         self._spark: GuardedProcess | None = None
         self._spark_lines: LineTail | None = None
         self._spark_jars: asyncio.Task[None] | None = None
-        self._http: aiohttp.ClientSession | None = None
-        self._http_port = 0
+        self._http: GatewayClient | None = None
         self._abandonable: list[Callable[[], bool]] = []
         """Says of each broker whether its guard would clean up after it now."""
         self._reserved = reserve_ports(1)
@@ -158,19 +155,21 @@ class Services:
     async def start_gateway(self) -> None:
         """Starts ``gateway run`` and returns when it says that it is ready."""
         begun_s = self._working("gateway", "starting")
-        self._http_port = self._reserved.ports[0]
+        http_port = self._reserved.ports[0]
         config = self.root / "gateway.toml"
         config.write_text(
-            gateway_toml(self.root, mqtt_port=self.mqtt_port, bootstrap=self.bootstrap, http_port=self._http_port)
+            gateway_toml(self.root, mqtt_port=self.mqtt_port, bootstrap=self.bootstrap, http_port=http_port)
         )
-        self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5.0))
         self._gateway = self._guarded([*_OURSELVES, "run", "--config", str(config)], "gateway.log")
-        while not await self._is_ready():
+        from gateway.demo.scrape import GatewayClient  # loaded while the gateway starts
+
+        self._http = GatewayClient(http_port)
+        while not await self._http.is_ready():
             self.check()
             if time.monotonic() - begun_s > _READY_S:
                 raise DemoError(f"The gateway is not ready after {_READY_S:g} s.{self._tail(self._gateway)}")
             await asyncio.sleep(_POLL_S)
-        self._ready("gateway", f"http://127.0.0.1:{self._http_port}/metrics", begun_s)
+        self._ready("gateway", f"http://127.0.0.1:{http_port}/metrics", begun_s)
 
     async def start_spark(self) -> None:
         """Starts ``gateway stream ingest``; :meth:`read_spark` tells when it is up."""
@@ -198,16 +197,13 @@ class Services:
             self._spark_jars.result()
         if self._kafka is not None and self._state.steps["kafka"].state is StepState.READY and not self._kafka.alive(1):
             raise DemoError("The Kafka broker ended by itself. Is the machine short of memory?")
+        if self._mqtt is not None and self._state.steps["mqtt"].state is StepState.READY and not self._mqtt.alive:
+            raise DemoError("The MQTT broker ended by itself. Is the machine short of memory?")
 
     async def read_gateway(self) -> GatewayCounts | None:
         """The gateway's metrics now; None if it does not answer (it is busy, or gone: :meth:`check` tells)."""
         assert self._http is not None
-        try:
-            async with self._http.get(f"http://127.0.0.1:{self._http_port}/metrics") as response:
-                response.raise_for_status()
-                return read_counts(await response.text(), route=ROUTE, topic=TOPIC)
-        except (aiohttp.ClientError, TimeoutError):
-            return None
+        return await self._http.counts()
 
     def read_spark(self) -> None:
         """Takes in what the Spark job has said since."""
@@ -278,14 +274,6 @@ class Services:
 
     def _guarded(self, argv: list[str], log: str) -> GuardedProcess:
         return GuardedProcess(argv, log=self.root / log, env=_environment(), remove=[] if self._keep else [self.root])
-
-    async def _is_ready(self) -> bool:
-        assert self._http is not None
-        try:
-            async with self._http.get(f"http://127.0.0.1:{self._http_port}/readyz") as response:
-                return response.status == 200
-        except (aiohttp.ClientError, TimeoutError):
-            return False
 
     def _progress(self, key: str) -> ProgressCallback:
         step = self._state.steps[key]

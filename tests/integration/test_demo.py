@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from pyarrow import dataset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,8 +168,6 @@ def test_a_short_run_accounts_for_every_message(start: Any) -> None:
 
 
 def test_with_spark_what_is_kept_can_be_counted_again(start: Any, tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")
-    dataset = pytest.importorskip("pyarrow.dataset")
     kept = tmp_path / "kept"
     demo = start("--duration", "20", "--keep", str(kept))
     demo.wait_for(FLOWING)
@@ -220,7 +219,6 @@ def test_ctrl_c_while_it_starts_ends_at_once(start: Any) -> None:
 
 def test_kill_9_leaves_nothing_running(start: Any) -> None:
     """Spark's Java is the hard part: it is our child's child, and nobody tells it."""
-    pytest.importorskip("pyspark")
     demo = start("--duration", "600")
     demo.wait_for(FLOWING)
     demo.wait_for_process("org.apache.spark.deploy.SparkSubmit")

@@ -11,18 +11,19 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from config.errors import ConfigError
 from config.load import load, require_runnable
 from gateway.cli import demo as command
 from gateway.demo.children import Child, ChildError, in_thread
-from gateway.demo.fleet_process import parse_ledger
 from gateway.demo.latency import Latencies
 from gateway.demo.options import PARTITIONS, ROUTE, TOPIC, gateway_toml
-from gateway.demo.outbox import DeviceLedger
+from gateway.demo.outbox import DeviceLedger, ledger_as_json, ledger_from_json
 from gateway.demo.records import Identity, count_parquet, read_identity
 from gateway.demo.scrape import read_counts
 from gateway.demo.spark_events import LineTail, SparkEvents
@@ -216,12 +217,10 @@ def test_an_identity_is_read_from_the_payload_or_not_at_all(value: bytes | None,
 
 def test_parquet_is_read_as_any_reader_would(tmp_path: Path) -> None:
     """Partition folders are read; Spark's own files are not; a file that was cut off is named."""
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     date = tmp_path / "ingest_date=2026-11-21" / "batch=0"
     for folder in (date, tmp_path / "_spark_metadata", tmp_path / ".spark-staging-1"):
         folder.mkdir(parents=True)
-        table = pyarrow.table({"device": ["a", "a", None], "seq": [0, 1, 2], "temperature": [1.0, 2.0, 3.0]})
+        table = pa.table({"device": ["a", "a", None], "seq": [0, 1, 2], "temperature": [1.0, 2.0, 3.0]})
         parquet.write_table(table, folder / "part-0.parquet")
     whole = (date / "part-0.parquet").read_bytes()
     (date / "part-1.parquet").write_bytes(whole[: len(whole) // 2])
@@ -236,8 +235,8 @@ def test_a_table_that_was_never_written_is_empty(tmp_path: Path) -> None:
 
 
 def test_a_ledger_survives_its_way_between_processes() -> None:
-    line = json.loads(json.dumps({"event": "ledger", "devices": {"a": (3, [1]), "b": (0, [])}}))
-    assert parse_ledger(line) == {"a": DeviceLedger(3, frozenset({1})), "b": DeviceLedger(0)}
+    ledger = {"a": DeviceLedger(3, frozenset({1})), "b": DeviceLedger(0)}
+    assert ledger_from_json(json.loads(json.dumps(ledger_as_json(ledger)))) == ledger
 
 
 # ── settings and command line ────────────────────────────────────────────────────────────────────────────────────────
