@@ -77,7 +77,7 @@ def node_properties(
         "transaction.state.log.num.partitions": "3",
         "share.coordinator.state.topic.num.partitions": "3",
         "group.initial.rebalance.delay.ms": "0",
-        # How long the controllers take a silent broker for alive (9 s by default): a hanging one is replaced after it, and
+        # How long controllers take a silent broker for alive (9 s by default): a hanging one is replaced after it, and
         # a killed one may not register again before.
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",

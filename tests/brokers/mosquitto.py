@@ -196,7 +196,9 @@ class Mosquitto:
             lines.append(f"acl_file {acl}")
         lines += [self._config]
         lines += [f"listener {self.port} 127.0.0.1"]
-        lines += [f"listener {self.websocket_port} 127.0.0.1", "protocol websockets"]
+        # Without the domain, websockets of 2.0.11 listen on every address, whatever the line before says.
+        websocket = ["socket_domain ipv4", "protocol websockets"]
+        lines += [f"listener {self.websocket_port} 127.0.0.1", *websocket]
         if self.certificates is not None:
             tls = [
                 f"cafile {self.certificates.ca_file}",
@@ -205,7 +207,7 @@ class Mosquitto:
                 f"require_certificate {str(self._require_certificate).lower()}",
             ]
             lines += [f"listener {self.tls_port} 127.0.0.1", *tls]
-            lines += [f"listener {self.wss_port} 127.0.0.1", "protocol websockets", *tls]
+            lines += [f"listener {self.wss_port} 127.0.0.1", *websocket, *tls]
         return "\n".join(lines) + "\n"
 
 
