@@ -167,14 +167,26 @@ def pip(venv: Path, *arguments: str) -> None:
         )
 
 
+def empty(venv: Path) -> None:
+    """Makes the folder hold the marker alone. The marker comes first, so that no moment is without it."""
+    venv.mkdir(parents=True, exist_ok=True)
+    (venv / MARKER).touch()
+    for child in venv.iterdir():
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        elif child.name != MARKER:
+            child.unlink()
+
+
 def create(venv: Path) -> None:
-    """An empty environment at ``venv``, whatever was there before; says first what will be downloaded."""
+    """An environment at ``venv`` with nothing in it, whatever was there before; says first what will be downloaded."""
     check_disk(venv)
     say(
         f"Setting up {venv}, once: about {PYSPARK_MB + PACKAGES_MB} MB to download (pyspark alone {PYSPARK_MB} MB), "
         "less what pip has in its cache."
     )
-    ran = subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], stdout=sys.stderr, check=False)
+    empty(venv)
+    ran = subprocess.run([sys.executable, "-m", "venv", str(venv)], stdout=sys.stderr, check=False)
     if ran.returncode:
         raise SetupError(f"{sys.executable} -m venv could not make {venv}; its own lines above say why.")
 
@@ -194,8 +206,8 @@ def make(venv: Path) -> None:
         )
     else:
         say(f"Bringing {venv} up to date with requirements/dev.txt.")
-    (venv / STAMP).unlink(missing_ok=True)
     (venv / MARKER).touch()
+    (venv / STAMP).unlink(missing_ok=True)
     locked = ("--require-hashes", "--no-build-isolation")
     pip(venv, *locked, "--requirement", str(HERE / "build.txt"))
     pip(venv, *locked, "--requirement", str(HERE / "dev.txt"))

@@ -410,6 +410,24 @@ def test_a_full_disk_is_noticed_before_anything_is_downloaded(
         install.check_disk(tmp_path / "venv")
 
 
+def test_being_cut_off_while_the_environment_is_made_is_noticed(
+    install: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the venv module left half-made must not pass for an environment that somebody else made."""
+    venv = tmp_path / "venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "left-over").touch()
+    monkeypatch.setattr(install, "check_disk", lambda _: None)
+
+    def cut_off(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(install.subprocess, "run", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        install.create(venv)
+    assert [child.name for child in venv.iterdir()] == [install.MARKER]
+
+
 def test_sizes_are_said_before_the_environment_is_made(
     install: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
