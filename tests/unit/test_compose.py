@@ -326,7 +326,6 @@ EMQX_NAMES = {
     "mqtt.max_inflight",
     "mqtt.max_mqueue_len",
     "mqtt.shared_subscription_strategy",
-    "mqtt.session_expiry_interval",
     "force_shutdown.max_heap_size",
     "force_shutdown.max_mailbox_size",
     "dashboard.listeners.http.bind",
