@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import paho.mqtt.client as paho
+import structlog
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -28,11 +29,14 @@ if TYPE_CHECKING:
     from config.addresses import MqttAddress
     from config.settings import MqttSettings
 
+log = structlog.get_logger("mqtt")
+
 
 class PahoClient(paho.Client):
     """One connection's client: made anew for each, so that nothing of the last one is left in it."""
 
     stream: PacketStream | None = None
+    framed = False  # a WebSocket
 
     def _create_socket(self) -> Any:
         try:
@@ -41,7 +45,7 @@ class PahoClient(paho.Client):
             raise MqttError(
                 "This paho-mqtt has no Client._create_socket, on which the bulk path rests; install paho-mqtt 2.2."
             ) from None
-        self.stream = PacketStream(create())
+        self.stream = PacketStream(create(), framed=self.framed)
         return self.stream
 
 
@@ -66,6 +70,7 @@ class Handshake:
         self._packet_id: int | None = None
         self.window = settings.receive_maximum
         self.session_present = False
+        self._deadline_s = 0.0  # of the event loop's clock
         self.client = self._make_client(will)
 
     async def connect(self) -> None:
@@ -79,16 +84,29 @@ class Handshake:
             # Unless told so, paho cleans the session on a client's first connect.
             arguments = {"clean_start": not settings.persistent, "properties": self._connect_properties()}
         keepalive_s = int(settings.keepalive.total_seconds())
+        self._deadline_s = asyncio.get_running_loop().time() + settings.connect_timeout.total_seconds()
+
+        def work() -> None:
+            client.connect(self._address.host, self._address.port, keepalive_s, **arguments)
+
         try:
-            await _in_thread(lambda: client.connect(self._address.host, self._address.port, keepalive_s, **arguments))
+            # paho's own time-out is one for each step, and for each byte of a WebSocket handshake.
+            async with asyncio.timeout_at(self._deadline_s):
+                await _in_thread(work, self.close)
         except (OSError, ValueError, paho.WebsocketConnectionError) as error:
             raise reasons.connect_error(self._address, error, settings) from error
         if client.stream is None or client.stream.closed:
             raise ConnectError(f"{self._address} closed the connection as soon as it was made.", "protocol")
 
+    def close(self) -> None:
+        """Let go of the socket, if there is one."""
+        if self.client.stream is not None:
+            self.client.stream.close()
+
     async def connected(self, ended: asyncio.Future[Any]) -> None:
         """Wait for CONNACK. Raises MqttRefusedError, or ConnectError when the connection ends first."""
-        await self._answer(self._connected, ended, "CONNECT")
+        left_s = self._deadline_s - asyncio.get_running_loop().time()
+        await self._answer(self._connected, ended, "CONNECT", max(left_s, 0.0))
 
     async def subscribe(self, subscriptions: Sequence[Subscription], ended: asyncio.Future[Any]) -> None:
         """Subscribe and wait for SUBACK. Raises as ``connected`` does; nothing to subscribe to is fine."""
@@ -105,10 +123,11 @@ class Handshake:
         if result != paho.MQTT_ERR_SUCCESS:
             raise ConnectError(f"{self._address}: SUBSCRIBE was not sent: {paho.error_string(result)}", "other")
         self.client.loop_write()
-        await self._answer(self._granted, ended, "SUBSCRIBE")
+        await self._answer(self._granted, ended, "SUBSCRIBE", self._settings.connect_timeout.total_seconds())
 
-    async def _answer(self, answer: asyncio.Future[None], ended: asyncio.Future[Any], packet: str) -> None:
-        patience_s = self._settings.connect_timeout.total_seconds()
+    async def _answer(
+        self, answer: asyncio.Future[None], ended: asyncio.Future[Any], packet: str, patience_s: float
+    ) -> None:
         await asyncio.wait({answer, ended}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
         if answer.done():
             answer.result()
@@ -137,6 +156,7 @@ class Handshake:
             clean_session=None if self._v5 else not settings.persistent,
         )
         client.connect_timeout = settings.connect_timeout.total_seconds()
+        client.framed = address.websocket
         if address.websocket:
             client.ws_set_options(settings.websocket_path, dict(settings.websocket_headers) or None)
         if address.encrypted:
@@ -205,11 +225,27 @@ class Handshake:
     ) -> None:
         if self._granted.done() or packet_id != self._packet_id:
             return
+        if len(codes) != len(self._subscriptions):
+            text = f"{self._address} answered {len(self._subscriptions)} filters with {len(codes)} reason codes."
+            self._granted.set_exception(ConnectError(text, "protocol"))
+            return
         refused = [
             f"{subscription.filter} ({reasons.words(code.value)})"
-            for subscription, code in zip(self._subscriptions, codes, strict=False)
+            for subscription, code in zip(self._subscriptions, codes, strict=True)
             if code.is_failure
         ]
+        lower = [
+            f"{subscription.filter} (QoS {code.value})"
+            for subscription, code in zip(self._subscriptions, codes, strict=True)
+            if code.value < subscription.qos
+        ]
+        if lower:
+            log.warning(
+                "mqtt_qos_lowered",
+                client_id=self._client_id,
+                filters=lower,
+                consequence="messages of these filters may be lost at a break; raise the broker's highest QoS",
+            )
         if refused:
             text = (
                 f"{self._address} refused to subscribe client {self._client_id!r} to {', '.join(refused)}. "
@@ -220,15 +256,17 @@ class Handshake:
             self._granted.set_result(None)
 
 
-async def _in_thread(work: Callable[[], object]) -> None:
-    """Run ``work`` in a daemon thread: a process that ends does not wait for a host that never answers."""
+async def _in_thread(work: Callable[[], object], abandoned: Callable[[], object]) -> None:
+    """Run ``work`` in a daemon thread: a process that ends does not wait for a host that never answers.
+
+    ``abandoned`` is called when the work is done and nobody waits for it any more."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
     def finish(error: BaseException | None) -> None:
         if done.done():
-            return
-        if error is None:
+            abandoned()
+        elif error is None:
             done.set_result(None)
         else:
             done.set_exception(error)
@@ -241,8 +279,8 @@ async def _in_thread(work: Callable[[], object]) -> None:
             error = raised
         try:
             loop.call_soon_threadsafe(finish, error)
-        except RuntimeError:
-            return  # the loop has closed meanwhile: nobody asks any more
+        except RuntimeError:  # the loop has closed meanwhile
+            abandoned()
 
     threading.Thread(target=run, name="mqtt-connect", daemon=True).start()
     await done

@@ -20,6 +20,7 @@ from bridge.dispatch import TopicNameError
 from gateway.mqtt import reasons
 from gateway.mqtt.errors import MalformedPacketError
 from gateway.mqtt.flow import SHORTEST_PACE_NS
+from gateway.mqtt.packets import packet_name
 
 if TYPE_CHECKING:
     from bridge.accumulator import Accumulator, Span
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("mqtt")
 
 BUSY_READ_BYTES = 64 * 1024  # a read that brings so much is followed by another at once
+PROTOCOL_ERROR = 0x82  # what paho calls it when it cannot make sense of a packet
 MAX_READS = 64  # reads of one turn from a TLS layer that holds more
 
 
@@ -79,13 +81,18 @@ class Connection:
         self._most_unacked = 0
         self._read_ns = time.monotonic_ns()
         self._pinged_ns = 0
+        self._pings = 0  # PINGREQ sent
+        self._messages = 0  # received
+        self._answered = asyncio.Event()  # a PINGRESP came
+        self._served = 0  # type of the packet that paho looks at
+        self.handshaking = True  # until SUBACK: it is read even while reading is paused
         self._keepalive_s = keepalive_s
         self._ping_timer: asyncio.TimerHandle | None = None
         client.on_disconnect = self._on_disconnect
         client.on_socket_close = self._on_socket_close
         ingest.control.clear()
         ingest.answers.clear()
-        ingest.missing = 0
+        ingest.missing = ingest.pongs = 0
 
     def open(self) -> None:
         """Begin to read and write: the connecting thread is done with the stream."""
@@ -94,12 +101,20 @@ class Connection:
         if not self._stream.flush():
             self._want_write()
         self._flow.add(self)
-        self._ping_timer = self._loop.call_later(self._keepalive_s / 2, self._ping)
+        self._arm_ping()
 
     def set_window(self, window: int, keepalive_s: float) -> None:
-        """What CONNACK said: how much the broker sends unacknowledged, and how often it wants to hear of us."""
+        """What CONNACK said: how much the broker sends unacknowledged, and how often it wants to hear of us (0: it does
+        not mind, but we want to know whether it lives)."""
         self._half_window = max(1, window // 2)
-        self._keepalive_s = keepalive_s
+        if 0 < keepalive_s < self._keepalive_s:
+            self._keepalive_s = keepalive_s
+            self._arm_ping()
+
+    def subscribed(self) -> None:
+        """The handshake is over: from now on a pause of reading holds for this connection too."""
+        self.handshaking = False
+        self._flow.subscribed(self)
 
     # --- reading -----------------------------------------------------------------------------------
 
@@ -115,35 +130,53 @@ class Connection:
 
     def read(self) -> None:
         """Take in what has arrived: the event loop's reader and the common tick call this."""
-        stream = self._stream
-        if stream.closed or self.ended.done():
+        if self._stream.closed or self.ended.done():
             return
+        try:
+            self._read()
+        except Exception as error:
+            # A defect of ours, whatever it is. What was read is gone from the stream and must not be built upon, so the
+            # connection goes too: the broker sends it again.
+            log.critical("mqtt_read_failed", error=repr(error), exc_info=error)
+            self._end("other", f"reading failed: {error!r}")
+
+    def _read(self) -> None:
+        stream, ingest = self._stream, self._ingest
         messages = size = 0
+        at_end = False
+        failure: MalformedPacketError | TopicNameError | None = None
         for _ in range(MAX_READS):
             data = stream.read()
             if not data:
-                if data is not None:
-                    self._end("closed", str(stream.failure) if stream.failure else "the broker closed the connection")
-                    return
+                at_end = data is not None
                 break
             size += len(data)
             try:
                 messages += self._feed(data)
             except (MalformedPacketError, TopicNameError) as error:
-                self._reject(error)
-                return
+                messages += ingest.taken
+                failure = error
+                break
             if not stream.pending():
                 break
         self.received_bytes += size
-        if self._ingest.control:
+        self._messages += messages
+        if ingest.control:
             self._serve_paho()
-        if self._ingest.answers:
-            stream.write(bytes(self._ingest.answers))
-            self._ingest.answers.clear()
+        if ingest.answers:
+            stream.write(bytes(ingest.answers))
+            ingest.answers.clear()
+        if ingest.pongs >= self._pings:
+            self._answered.set()
         if size:
             self._settle_pace(messages, size)
         else:
             self.idle_ticks += 1
+        # Last, for what came before the end is taken and has to be in the account.
+        if failure is not None:
+            self._reject(failure)
+        elif at_end:
+            self._end("closed", str(stream.failure) if stream.failure else "the broker closed the connection")
 
     def _feed(self, data: bytes) -> int:
         """Decode a read together with what the one before left over; returns the number of messages."""
@@ -153,6 +186,7 @@ class Connection:
             rest.append(data)
             if len(data) < ingest.missing:
                 ingest.missing -= len(data)  # a large packet: join its pieces once, when the last is there
+                self._accumulator.now_ns = time.monotonic_ns()
                 return 0
             data = b"".join(rest)
             rest.clear()
@@ -168,6 +202,7 @@ class Connection:
         stream.control += self._ingest.control
         self._ingest.control.clear()
         while stream.control and not stream.closed:
+            self._served = stream.control[0] >> 4
             client.loop_read()
         if not stream.closed and client.want_write():
             client.loop_write()
@@ -244,6 +279,22 @@ class Connection:
             self._writable.clear()
             await self._writable.wait()
 
+    async def drained(self) -> None:
+        """Wait until the broker has nothing more for us: call it once the subscriptions are gone.
+
+        What it has queued comes as the window frees. So acknowledge everything, then ping: the answer comes behind
+        whatever the broker could send by then (it writes in order), and if that was nothing, nothing is left."""
+        while not self.ended.done():
+            await self.settled()
+            if self.ended.done():
+                return
+            before = self._messages
+            self._answered.clear()
+            self._send_ping()
+            await self._answered.wait()
+            if self._messages == before and not self.unacked:
+                return
+
     # --- writing and keepalive ---------------------------------------------------------------------
 
     def _want_write(self) -> None:
@@ -260,15 +311,22 @@ class Connection:
 
         paho's own clock does not see PUBLISH and stops while reading is paused.
         """
-        ingest, now_ns = self._ingest, time.monotonic_ns()
-        unanswered = self._pinged_ns and not ingest.pinged and self._read_ns < self._pinged_ns
+        unanswered = self._pinged_ns and self._ingest.pongs < self._pings and self._read_ns < self._pinged_ns
         if unanswered and not self._flow.paused:
             self._end("keepalive", "no PINGRESP")
             return
-        ingest.pinged = False
-        self._pinged_ns = 0 if self._flow.paused else now_ns
-        self._stream.write(b"\xc0\x00")
+        self._pinged_ns = 0 if self._flow.paused else time.monotonic_ns()
+        self._send_ping()
+        self._arm_ping()
+
+    def _arm_ping(self) -> None:
+        if self._ping_timer is not None:
+            self._ping_timer.cancel()
         self._ping_timer = self._loop.call_later(self._keepalive_s / 2, self._ping)
+
+    def _send_ping(self) -> None:
+        self._pings += 1
+        self._stream.write(b"\xc0\x00")
 
     # --- the end -----------------------------------------------------------------------------------
 
@@ -279,6 +337,9 @@ class Connection:
             self._end(
                 reasons.disconnect_label(reason.value), f"the broker disconnected us: {reasons.words(reason.value)}"
             )
+        elif reason.value == PROTOCOL_ERROR:
+            kind = packet_name(self._served)
+            self._end("protocol", f"the broker sent a {kind} that MQTT does not allow, or not here")
         else:
             self._end("requested" if self.stopping else "closed", str(reason))
 
@@ -301,6 +362,7 @@ class Connection:
         self._to_send.clear()
         self._settled.set()
         self._writable.set()
+        self._answered.set()
         if self._ping_timer is not None:
             self._ping_timer.cancel()
 

@@ -32,6 +32,7 @@ class Paced(Protocol):
 
     pace_ns: int
     idle_ticks: int
+    handshaking: bool
 
     def read(self) -> None:
         """Read and take in what has arrived."""
@@ -110,10 +111,16 @@ class Flow:
     # -----------------------------------------------------------------------------------------------------
 
     def add(self, session: Paced) -> None:
-        """A session is connected: read it."""
+        """A connection stands: read it, also while reading is paused. Without CONNACK and SUBACK there is no session,
+        and the broker sends next to nothing before it has them."""
         self._sessions.append(session)
-        if not (self.paused or self.reading_stopped):
+        if not self.reading_stopped:
             session.listen()
+
+    def subscribed(self, session: Paced) -> None:
+        """Its handshake is over."""
+        if self.paused and session in self._sessions:
+            session.ignore()
 
     def remove(self, session: Paced) -> None:
         """A session's connection ended: flush what it brought, and forget it."""
@@ -153,7 +160,7 @@ class Flow:
 
     def pace(self, session: Paced) -> None:
         """Ask this session on the tick instead of waiting for it."""
-        if session not in self._paced and session in self._sessions:
+        if session not in self._paced and session in self._sessions and not self.paused:
             session.ignore()
             session.idle_ticks = 0
             self._paced.append(session)
@@ -180,6 +187,8 @@ class Flow:
             return
         for session in list(self._paced):
             session.read()
+            if self.paused:
+                return
             if session.idle_ticks >= IDLE_TICKS:
                 self.unpace(session)
         self._arm_tick()
@@ -211,7 +220,10 @@ class Flow:
         """Read nothing more until half the memory is free: the second line behind the window, for QoS 0 and floods."""
         self.paused = True
         for session in self._sessions:
-            session.ignore()
+            if session.handshaking:
+                session.listen()
+            else:
+                session.ignore()
         self._paced.clear()
         self.flush()
 

@@ -14,13 +14,18 @@ __all__ = ["Ingest"]
 import time
 from typing import TYPE_CHECKING
 
+from bridge.dispatch import TopicNameError
 from gateway.mqtt.errors import MalformedPacketError
+from gateway.mqtt.packets import packet_name
 
 if TYPE_CHECKING:
     from bridge.accumulator import Accumulator
     from bridge.dispatch import Dispatcher
 
 PUBLISH, PUBREL, PUBCOMP, PINGRESP = 0x30, 0x62, 0x70, 0xD0
+# First bytes of what else a broker may send: CONNACK, PUBACK, PUBREC, PUBCOMP, SUBACK, UNSUBACK, DISCONNECT, AUTH, each
+# with its four low bits 0 (MQTT 5.0 section 2.1.3).
+_CONTROL = frozenset({0x20, 0x40, 0x50, 0x70, 0x90, 0xB0, 0xE0, 0xF0})
 
 
 class Ingest:
@@ -31,7 +36,7 @@ class Ingest:
 
     __slots__ = (
         "_accumulator", "_dispatcher", "_max_packet", "_max_record", "_v5",
-        "answers", "control", "ids", "ids2", "missing", "pinged", "qos2", "redelivered",
+        "answers", "control", "ids", "ids2", "missing", "pongs", "qos2", "redelivered", "taken",
     )  # fmt: skip
 
     def __init__(
@@ -47,131 +52,165 @@ class Ingest:
         self.qos2: set[bytes] = set()  # ids between PUBLISH and PUBREL: they outlive the connection, with the session
         self.control = bytearray()
         self.answers = bytearray()
+        self.taken = 0  # messages the last feed took before it raised
         self.missing = 0  # bytes until the packet at the end is whole, as far as is known
         self.redelivered = 0
-        self.pinged = False  # a PINGRESP came
+        self.pongs = 0  # PINGRESP on this connection
 
     def feed(self, data: bytes) -> tuple[int, int]:
         """Take in what was read. Returns how many bytes were used up and how many messages they held.
 
         The rest is the beginning of a packet: call again with it in front of what comes next, once ``missing`` more
-        bytes are there. Raises MalformedPacketError; messages before the bad packet have been taken."""
+        bytes are there. Raises MalformedPacketError or TopicNameError; ``taken`` says then how many messages before
+        the bad packet were taken, and their packet ids are in the lists."""
         accumulator = self._accumulator
         accumulator.now_ns = time.monotonic_ns()
-        if not accumulator.current.opened_ns:
-            accumulator.current.opened_ns = accumulator.now_ns
+        span = accumulator.current
+        fresh = not span.opened_ns
+        if fresh:
+            span.opened_ns = accumulator.now_ns
         mark = len(self.ids)
         try:
             used, count = self._decode(data)
         except IndexError:
             raise MalformedPacketError("The broker sent a packet that ends before its fields do.") from None
         if b"\0\0" in self.ids[mark:]:
+            self.taken = count
             raise MalformedPacketError("The broker sent a PUBLISH with packet id 0 [MQTT-2.2.1-2].")
+        if fresh and not count:
+            span.opened_ns = 0  # an answer to a ping is nothing that waits: a message to come would seem as old
         return used, count
 
     def _decode(self, data: bytes) -> tuple[int, int]:
         v5 = self._v5
-        max_record = self._max_record
+        max_packet = self._max_packet
+        unusual = min(self._max_record, max_packet - 5)  # bytes after the header, beyond which a closer look is due
         dispatcher = self._dispatcher
         caches = dispatcher.caches
         add_id = self.ids.append
         timestamp = time.time_ns() // 1_000_000
         dispatcher.received_ms = timestamp
-        position = count = 0
+        position = count = body = 0
+        packet_id = b""
         end = len(data)
         last = kind = -1  # of the PUBLISH before: in a run of equal flags what follows from them is worked out once
         cache = caches[0]
         self.missing = 0
-        while end - position >= 2:
-            flags = data[position]
-            length = data[position + 1]
-            start = position + 2
-            if length > 127:
-                if end - position < 5:  # more of it is to come: so long a packet has at least five bytes
-                    break
-                byte = data[start]
-                start += 1
-                length = length & 127 | (byte & 127) << 7
-                if byte > 127:
+        try:
+            while end - position >= 2:
+                flags = data[position]
+                length = data[position + 1]
+                start = position + 2
+                if length > 127:
+                    if end - position < 5:  # more of it is to come: so long a packet has at least five bytes
+                        break
                     byte = data[start]
                     start += 1
-                    length |= (byte & 127) << 14
+                    length = length & 127 | (byte & 127) << 7
                     if byte > 127:
                         byte = data[start]
                         start += 1
-                        length |= byte << 21
+                        length |= (byte & 127) << 14
                         if byte > 127:
-                            raise MalformedPacketError("The broker sent a remaining length of more than four bytes.")
-            stop = start + length
-            if stop > end:
-                if length > self._max_packet:
-                    raise MalformedPacketError(
-                        f"The broker sent a packet of {length} bytes; mqtt.max_packet_bytes allows {self._max_packet}.",
-                        0x95,
-                    )
-                self.missing = stop - end
-                break
-            if flags != last:
-                if flags & 0xF0 != PUBLISH:
-                    self._take_other(flags, data, position, start, stop)
-                    position = stop
-                    continue
-                last = flags
-                kind = flags & 14
-                cache = caches[flags & 15]
-            body = start + 2 + (data[start] << 8 | data[start + 1])
-            topic = data[start + 2 : body]
-            if kind:
-                packet_id = data[body : body + 2]
-                body += 2
-                if kind == 2:  # QoS 1, first delivery
-                    add_id(packet_id)
-                elif not self._take_unusual(kind, packet_id):
-                    position = stop
-                    count += 1
-                    continue
-            try:
-                slot, key, headers, extras = cache[topic]
-            except KeyError:
-                if body > stop or not topic:
-                    raise MalformedPacketError(
-                        "The broker sent a PUBLISH without a topic, or one longer than its packet."
-                    ) from None
-                slot, key, headers, extras = dispatcher.entry(flags & 15, topic)
-            properties = b""
-            if v5:
-                size = data[body]
-                body += 1
-                if size:
-                    if size > 127:
-                        size, body = _varint(data, body - 1)
-                    properties = data[body : body + size]
-                    body += size
-                    if extras is not None:
-                        try:
-                            headers = headers + extras[properties]
-                        except KeyError:
-                            headers = headers + dispatcher.property_headers(extras, properties)
-            if body > stop:
-                raise MalformedPacketError("The broker sent a PUBLISH whose fields are longer than its packet.")
-            value = data[body:stop]
-            if slot is None or length > max_record:
-                dispatcher.slow(flags & 15, topic, properties, value)
-            elif slot.append(slot.count, timestamp, key, value, headers) is None:
-                slot.roll(timestamp, key, value, headers)
-            else:
-                slot.count += 1
-            count += 1
-            position = stop
+                            byte = data[start]
+                            start += 1
+                            length |= byte << 21
+                            if byte > 127:
+                                raise _length_error("remaining length")
+                stop = start + length
+                if stop > end:
+                    if stop - position > max_packet:
+                        raise self._too_large(stop - position)
+                    self.missing = stop - end
+                    break
+                if flags != last:
+                    if flags & 0xF0 != PUBLISH:
+                        self._take_other(flags, data, position, start, stop)
+                        position = stop
+                        continue
+                    last = flags
+                    kind = flags & 14
+                    cache = caches[flags & 15]
+                body = start + 2 + (data[start] << 8 | data[start + 1])
+                topic = data[start + 2 : body]
+                if kind:
+                    packet_id = data[body : body + 2]
+                    body += 2
+                    if kind == 2:  # QoS 1, first delivery
+                        add_id(packet_id)
+                    elif not self._take_unusual(kind, packet_id, whole=body <= stop):
+                        position = stop
+                        count += 1
+                        continue
+                try:
+                    slot, key, headers, extras = cache[topic]
+                except KeyError:
+                    if body > stop or not topic:
+                        raise self._without_topic(data, body, stop) from None
+                    slot, key, headers, extras = dispatcher.entry(flags & 15, topic)
+                properties = b""
+                if v5:
+                    size = data[body]
+                    body += 1
+                    if size:
+                        if size > 127:
+                            size, body = _varint(data, body - 1)
+                        properties = data[body : body + size]
+                        body += size
+                        if extras is not None:
+                            try:
+                                headers = headers + extras[properties]
+                            except KeyError:
+                                headers = headers + dispatcher.property_headers(extras, properties)
+                if body > stop:
+                    raise _fields_error()
+                value = data[body:stop]
+                if slot is None or length > unusual:
+                    if stop - position > max_packet:
+                        raise self._too_large(stop - position)
+                    dispatcher.slow(flags & 15, topic, properties, value)
+                elif slot.append(slot.count, timestamp, key, value, headers) is None:
+                    slot.roll(timestamp, key, value, headers)
+                else:
+                    slot.count += 1
+                count += 1
+                position = stop
+        except (IndexError, MalformedPacketError, TopicNameError):
+            self.taken = count
+            if kind and body > position:
+                self._disown(kind, packet_id)
+            raise
         if end - position and not self.missing:
             self.missing = 1
         return position, count
 
-    def _take_unusual(self, kind: int, packet_id: bytes) -> bool:
+    def _disown(self, kind: int, packet_id: bytes) -> None:
+        """Take the packet id of a bad PUBLISH back out: its message was not taken, so nothing is owed for it."""
+        ids = self.ids if kind & 6 == 2 else self.ids2
+        if ids and ids[-1] is packet_id:
+            ids.pop()
+            if ids is self.ids2:
+                # Else the broker's next message with this id would pass for a copy of one that never came.
+                self.qos2.discard(packet_id)
+
+    def _too_large(self, size: int) -> MalformedPacketError:
+        return MalformedPacketError(
+            f"The broker sent a packet of {size} bytes; mqtt.max_packet_bytes allows {self._max_packet}.", 0x95
+        )
+
+    def _without_topic(self, data: bytes, body: int, stop: int) -> MalformedPacketError:
+        """What to say of a PUBLISH whose topic is empty or does not fit: most likely a topic alias stands for it."""
+        if body <= stop and self._v5 and b"\x23" in data[body:stop]:
+            return MalformedPacketError("The broker sent a topic alias, although we announced none.", 0x94)
+        return MalformedPacketError("The broker sent a PUBLISH without a topic, or one longer than its packet.")
+
+    def _take_unusual(self, kind: int, packet_id: bytes, *, whole: bool) -> bool:
         """QoS 2, and redelivery. False when the message is a copy of one that is held already."""
         quality = kind & 6
         if quality in {0, 6}:
             raise MalformedPacketError("The broker sent a PUBLISH with QoS 3, or DUP with QoS 0 [MQTT-3.3.1-2, -4].")
+        if not whole:
+            raise _fields_error()
         if kind & 8:
             self.redelivered += 1
         if quality == 2:
@@ -190,15 +229,20 @@ class Ingest:
     def _take_other(self, flags: int, data: bytes, position: int, start: int, stop: int) -> None:
         if flags == PUBREL:
             packet_id = data[start : start + 2]
-            if stop - start < 2:
-                raise MalformedPacketError("The broker sent a PUBREL without packet id.")
+            if stop - start < 2 or packet_id == b"\0\0":
+                raise MalformedPacketError("The broker sent a PUBREL without a packet id, or with packet id 0.")
             self.qos2.discard(packet_id)
             # Also for an id we do not know, as after a restart: PUBCOMP ends the exchange [MQTT-4.3.3-13].
             self.answers += b"\x70\x02" + packet_id
         elif flags == PINGRESP:
-            self.pinged = True
-        else:
+            self.pongs += 1
+        elif flags in _CONTROL:
             self.control += data[position:stop]
+        else:
+            raise MalformedPacketError(
+                f"The broker sent a {packet_name(flags >> 4)} with flags {flags & 15:04b}, which no broker may send "
+                "(MQTT 5.0 section 2.1)."
+            )
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
@@ -212,4 +256,12 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
             return value, position
         shift += 7
         if shift > 21:
-            raise MalformedPacketError("The broker sent a property length of more than four bytes.")
+            raise _length_error("property length")
+
+
+def _length_error(what: str) -> MalformedPacketError:
+    return MalformedPacketError(f"The broker sent a {what} of more than four bytes.")
+
+
+def _fields_error() -> MalformedPacketError:
+    return MalformedPacketError("The broker sent a PUBLISH whose fields are longer than its packet.")

@@ -12,7 +12,7 @@ import contextlib
 import json
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from paho.mqtt.packettypes import PacketTypes
@@ -107,6 +107,7 @@ class Session:
         self._connection: Connection | None = None
         self._client: PahoClient | None = None
         self._connections = 0
+        self._life = f"{time.time_ns() // 1_000_000:x}"
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self._acknowledged = 0  # of connections that have ended
@@ -171,13 +172,14 @@ class Session:
         assert connection is not None
         assert client is not None
         if verb is StopVerb.RETIRE:
-            # The membership first: what is published from now on goes to the group's others. What the broker has sent
-            # us stays with this session until we acknowledge it.
-            client.unsubscribe([subscription.filter for subscription in self.plan.subscriptions])
-            client.loop_write()
-        # Otherwise no UNSUBSCRIBE: EMQX drops what is published to a group without members.
-        self._path.flow.stop_reading()
-        await connection.settled()
+            # The membership first: what is published from now on goes to the group's others. What the broker holds for
+            # this session stays with it, so reading goes on until there is nothing more.
+            await self._leave(client, connection)
+            await connection.drained()
+        else:
+            # No UNSUBSCRIBE: EMQX drops what is published to a group without members.
+            self._path.flow.stop_reading()
+            await connection.settled()
         self._announce(client, "stopped")
         await connection.settled()
         properties = None
@@ -190,6 +192,17 @@ class Session:
             client.loop_write()
         if verb is StopVerb.RETIRE and self._settings.mqtt.protocol != "5":
             await self._end_session()
+
+    async def _leave(self, client: PahoClient, connection: Connection) -> None:
+        """Unsubscribe, and wait for the broker to have done it."""
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        client.on_unsubscribe = lambda *_: None if gone.done() else gone.set_result(None)
+        filters = [subscription.filter for subscription in self.plan.subscriptions]
+        if filters:
+            client.unsubscribe(filters)
+            client.loop_write()
+            either: set[asyncio.Future[Any]] = {gone, connection.ended}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
 
     async def _end_session(self) -> None:
         """MQTT 3.1.1 ends a session only by a clean connect with its client id (section 3.1.2.4)."""
@@ -240,7 +253,8 @@ class Session:
             path.flow,
             path.accumulator,
             path.dispatcher,
-            label=f"{self.plan.client_id}:{self._connections}:".encode(),
+            # The life's start is in it: another life's first connection must not give the same delivery ids again.
+            label=f"{self.plan.client_id}:{self._life}.{self._connections}:".encode(),
             window=mqtt.receive_maximum,
             keepalive_s=mqtt.keepalive.total_seconds(),
         )
@@ -254,6 +268,7 @@ class Session:
         path.metrics.mqtt_receive_window.child(number).value = handshake.window
         # Also with a session present: the broker may have forgotten filters, and settings may have changed.
         await handshake.subscribe(self.plan.subscriptions, connection.ended)
+        connection.subscribed()
         self.subscribed = True
         self.problem = None
         self._backoff.started(time.monotonic_ns())

@@ -27,13 +27,14 @@ _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSL
 
 class PacketStream:
     """Matches paho's ``SocketLike``. ``wrapped`` is what paho would have used itself: a socket, a TLS or a WebSocket
-    one.
+    one; ``framed`` says that it is a WebSocket.
 
     ``want_write`` is called when something could not be written at once; call ``flush`` when the descriptor is
     writable."""
 
-    def __init__(self, wrapped: Any) -> None:
+    def __init__(self, wrapped: Any, *, framed: bool) -> None:
         self._wrapped = wrapped
+        self._framed = framed
         self.want_write: Callable[[], None] | None = None  # set by whoever waits until the descriptor is writable
         self.control = bytearray()  # whole packets for paho
         self._out = bytearray()
@@ -44,8 +45,20 @@ class PacketStream:
     # ------------------------------------------------------------------------------------------------
 
     def read(self) -> bytes | None:
-        """What has arrived, up to 256 KiB: None when nothing has yet, empty at the end of the stream. Does not
+        """What has arrived, some 256 KiB at most: None when nothing has yet, empty at the end of the stream. Does not
         block."""
+        data = self._receive()
+        if not self._framed or not data:
+            return data
+        # A WebSocket gives a frame at a time, and brokers put each packet into one of its own: read paced, a frame a
+        # tick would be a message a tick. At the end of the stream the next read says so again.
+        frames, size = [data], len(data)
+        while size < READ_BYTES and (data := self._receive()):
+            frames.append(data)
+            size += len(data)
+        return b"".join(frames)
+
+    def _receive(self) -> bytes | None:
         try:
             return self._wrapped.recv(READ_BYTES)  # type: ignore[no-any-return]
         except _WOULD_BLOCK:
