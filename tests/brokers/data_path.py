@@ -1,0 +1,240 @@
+"""The gateway's data path as a worker wires it, on a Kafka that is a list in memory: what reached it, in which order.
+
+Everything between the MQTT bytes and the producer's port is the real thing; ``hold`` keeps the answers back, so that a
+test sees what must wait for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from bridge.accumulator import Accumulator
+from bridge.dead_letter import DeadLetters
+from bridge.dispatch import Dispatcher
+from bridge.ledger import Ledger
+from bridge.ports import StoredRecord
+from bridge.routing import Router
+from bridge.sender import Sender, SenderPolicy
+from config.settings import Settings
+from gateway.lifecycle import StopVerb
+from gateway.metrics import Metrics
+from gateway.mqtt.flow import Flow
+from gateway.mqtt.ingest import Ingest
+from gateway.mqtt.properties import parse_properties
+from gateway.mqtt.session import DataPath, Session, SessionPlan
+
+if TYPE_CHECKING:
+    from bridge.accumulator import Batch, Span
+    from bridge.errors import BridgeError
+    from bridge.ports import BatchBuilder, Headers
+
+PARTITIONS = 4
+
+
+class Stored(NamedTuple):
+    """A record in the memory Kafka."""
+
+    topic: str
+    partition: int
+    record: StoredRecord
+
+
+class MemoryBatch:
+    """``bridge.ports.BatchBuilder`` on a list."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
+        self.records: list[StoredRecord] = []
+        self.closed = False
+        self.append = self._append
+
+    def _append(
+        self, number: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> object | None:
+        assert not self.closed, "a record was appended to a closed batch"
+        assert number == len(self.records), f"record {number} was appended to a batch that has {len(self.records)}"
+        size = len(key or b"") + len(value or b"") + sum(len(n) + len(v or b"") for n, v in headers) + 10
+        if self.records and self._bytes + size > self._limit_bytes:
+            return None
+        self._bytes += size
+        self.records.append(StoredRecord(timestamp, key, value, list(headers)))
+        return self
+
+    def size(self) -> int:
+        return self._bytes
+
+    def close(self, count: int) -> None:
+        assert count == len(self.records), f"{count} records announced, {len(self.records)} appended"
+        self.closed = True
+
+    def record_count(self) -> int:
+        return len(self.records)
+
+
+class MemoryProducer:
+    """``bridge.ports.Producer`` on lists. ``log`` is every record in the order Kafka took them."""
+
+    def __init__(self, batch_bytes: int) -> None:
+        self._batch_bytes = batch_bytes
+        self.log: list[Stored] = []
+        self.holding = False
+        self._held: list[tuple[str, int, MemoryBatch, asyncio.Future[object]]] = []
+
+    async def start(self) -> None: ...
+
+    async def close(self, *, patience_s: float) -> None: ...
+
+    def create_batch(self, *, compressed: bool) -> BatchBuilder:
+        return MemoryBatch(self._batch_bytes)
+
+    def send(self, topic: str, partition: int, batch: BatchBuilder) -> asyncio.Future[object]:
+        assert isinstance(batch, MemoryBatch)
+        assert batch.closed
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._held.append((topic, partition, batch, future))
+        if not self.holding:
+            self._answer()
+        return future
+
+    def release(self) -> None:
+        """Take everything held, and from now on everything at once."""
+        self.holding = False
+        self._answer()
+
+    def _answer(self) -> None:
+        held, self._held = self._held, []
+        for topic, partition, batch, future in held:
+            self.log += (Stored(topic, partition, record) for record in batch.records)
+            future.set_result(None)
+
+    def failure(self, answer: asyncio.Future[object]) -> BridgeError | None:
+        return None
+
+    def partition_count(self, topic: str) -> int | None:
+        return PARTITIONS
+
+    def has_leader(self, topic: str, partition: int) -> bool:
+        return True
+
+    def metadata_refreshed_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def watch_topic(self, topic: str) -> None: ...
+
+    async def refresh_metadata(self) -> bool:
+        return True
+
+    def records(self, batch: BatchBuilder) -> list[StoredRecord]:
+        assert isinstance(batch, MemoryBatch)
+        return batch.records
+
+
+class _Observer:
+    def batch_stored(self, batch: Batch, now_ns: int) -> None: ...
+
+    def batch_failed(self, batch: Batch, error: BridgeError) -> None:
+        raise AssertionError(f"a batch failed: {error}")
+
+    def incarnation_started(self, number: int) -> None: ...
+
+
+class _Topics:
+    def partition_count(self, topic: str) -> int | None:
+        return PARTITIONS
+
+    async def locate(self, topic: str) -> int:
+        return PARTITIONS
+
+
+class MemoryPath:
+    """What a worker wires, without the worker. Make it in the running loop; ``await start()`` before the first record.
+
+    ``defects`` collects what parts reported as a defect of ours: a test ends with it empty.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.defects: list[BaseException] = []
+        self.filtered: list[tuple[str, str]] = []
+        self.verb = StopVerb.RESTART
+        self.router = Router(settings.routes, instance=settings.instance, reserved_topics=[settings.dead_letter.topic])
+        self.producer = MemoryProducer(settings.kafka.batch_bytes)
+        self.metrics = Metrics(settings)
+        self.accumulator = Accumulator(self._create_batch, self._complete)
+        self.ledger = Ledger(self.accumulator.in_flight)
+        dead_letters = DeadLetters(
+            self.accumulator, settings.dead_letter.topic, instance=settings.instance,
+            partition_count=lambda _topic: PARTITIONS, max_record_bytes=settings.kafka.max_record_bytes,
+            counted=lambda _reason, _count: None,
+        )  # fmt: skip
+        self.sender = Sender(
+            self.accumulator, lambda: self.producer, SenderPolicy(delivery_timeout_ns=10**12, settle_ns=10**9),
+            dead_letters, _Observer(), time.monotonic_ns, self.defects.append,
+        )  # fmt: skip
+        self.flow = Flow(
+            self.accumulator, self.sender, self.ledger,
+            linger_ns=_ns(settings.flow.linger_max), pacing_ns=max(_ns(settings.flow.read_pacing_max), 500_000),
+            memory_bytes=settings.flow.memory_bytes,
+        )  # fmt: skip
+        self.dispatcher = Dispatcher(
+            self.router, self.accumulator, _Topics(), dead_letters, parse_properties=parse_properties,
+            filtered=lambda route, reason: self.filtered.append((route, reason)),
+            max_record_bytes=settings.kafka.max_record_bytes, cache_entries=settings.flow.route_cache_entries,
+            property_entries=settings.flow.property_cache_entries, pump=self.sender.pump,
+        )  # fmt: skip
+        self.data_path = DataPath(self.flow, self.accumulator, self.dispatcher, self.ledger, self.metrics)
+
+    def _create_batch(self, compressed: bool) -> BatchBuilder:
+        return self.producer.create_batch(compressed=compressed)
+
+    def _complete(self, span: Span) -> None:
+        self.flow.completed(span)
+
+    async def __aenter__(self) -> Self:
+        await self.sender.start()
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        self.flow.close()
+        await self.dispatcher.close()
+        await self.sender.close(patience_s=1.0)
+
+    def ingest(self) -> Ingest:
+        """An ingest of its own, with the settings' protocol and limits."""
+        return Ingest(
+            self.dispatcher, self.accumulator, v5=self.settings.mqtt.protocol == "5",
+            max_packet=self.settings.mqtt.max_packet_bytes, max_record=self.settings.kafka.max_record_bytes,
+        )  # fmt: skip
+
+    def session(self, number: int = 0, *, client_id: str, status_topic: str | None = None) -> Session:
+        """A session with its share of the routes' subscriptions, as a worker would make it."""
+        mqtt = self.settings.mqtt
+        subscriptions = self.router.subscriptions(mqtt.distribution, mqtt.sessions, share_group=mqtt.share_group)
+        plan = SessionPlan(number, client_id, subscriptions[number], status_topic)
+        return Session(plan, self.settings, self.data_path, lambda: self.verb, self.defects.append)
+
+    @property
+    def log(self) -> list[Stored]:
+        return self.producer.log
+
+    @property
+    def values(self) -> list[bytes | None]:
+        return [stored.record.value for stored in self.producer.log]
+
+    def check(self) -> None:
+        """The account balances and no part has reported a defect."""
+        assert not self.defects, self.defects
+        assert self.ledger.imbalance() == 0, str(self.ledger.snapshot())
+
+
+def make_settings(**tables: Any) -> Settings:
+    """Settings from tables, with one route ``devices/#`` → ``telemetry`` unless told otherwise."""
+    tables.setdefault("routes", [{"name": "telemetry", "filters": ["devices/#"], "topic": "telemetry"}])
+    return Settings(**tables)
+
+
+def _ns(length: Any) -> int:
+    return round(length.total_seconds() * 1e9)
