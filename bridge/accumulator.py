@@ -49,20 +49,23 @@ class Span:
 
 
 class Batch:
-    """Records of one slot on their way. ``parts`` says how many messages of which span are inside."""
+    """Records of one slot on their way.
+
+    ``parts`` says how many messages of which span are inside, in the order of the records: a batch can be split, and
+    each half knows its own. Every part counts once in its span's ``pending``."""
 
     __slots__ = (
         "attempts",
         "builder",
         "count",
         "counted",
-        "extra",
         "first_failed_ns",
         "opened_ns",
         "parts",
         "sent_ns",
         "size",
         "slot",
+        "unfinished",
     )
 
     def __init__(self, slot: Slot, builder: BatchBuilder, opened_ns: int) -> None:
@@ -72,7 +75,7 @@ class Batch:
         self.parts: list[tuple[Span, int]] = []
         self.count = 0  # records; while the batch is open its slot counts them
         self.counted = 0  # messages already attributed to a span in parts
-        self.extra = 0  # records beyond the first of a message that became several
+        self.unfinished: list[int] = []  # numbers of records that are not the last of their message
         self.size = 0  # bytes the accumulator has counted for it
         self.sent_ns = 0
         self.attempts = 0
@@ -80,7 +83,7 @@ class Batch:
 
     @property
     def messages(self) -> int:
-        return self.count - self.extra
+        return self.count - len(self.unfinished)
 
     def __repr__(self) -> str:
         queue = self.slot.queue
@@ -108,7 +111,7 @@ class PartitionQueue:
             count += batch.messages
         for slot in self.open:
             if slot.batch is not None:
-                count += slot.count - slot.batch.extra
+                count += slot.count - len(slot.batch.unfinished)
         return count
 
     def __repr__(self) -> str:
@@ -158,6 +161,11 @@ class Slot:
         self.compressed = True
         self.append: Append = self._open
 
+    @property
+    def taken(self) -> int:
+        """Messages that entered here so far, those of the open batch included."""
+        return self.messages + self.count - (len(self.batch.unfinished) if self.batch is not None else 0)
+
     def roll(self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
         """Seal the full batch and put the record that did not fit into a new one."""
         self.seal()
@@ -193,8 +201,7 @@ class Slot:
         batch = self.batch = Batch(self, accumulator.create_batch(self.compressed), accumulator.now_ns)
         self.queue.open.append(self)
         accumulator.touched.append(self)
-        batch.parts.append((accumulator.current, 0))
-        accumulator.current.pending += 1
+        batch.parts.append((accumulator.occupy(), 0))
         self.append = batch.builder.append
         return self.append(number, timestamp, key, value, headers)
 
@@ -203,8 +210,8 @@ class Slot:
         assert batch is not None
         accumulator = self.accumulator
         accumulator.touched.append(self)
-        batch.parts.append((accumulator.current, 0))
-        accumulator.current.pending += 1
+        if batch.parts[-1][0] is not accumulator.current:
+            batch.parts.append((accumulator.occupy(), 0))
         self.append = batch.builder.append
         return self.append(number, timestamp, key, value, headers)
 
@@ -288,26 +295,45 @@ class Accumulator:
         else:
             slot.count += 1
 
-    def move(self, spans: list[tuple[Span, int]], slot: Slot) -> None:
-        """Make the open batch of ``slot`` answer for messages of other spans too: their records were appended to it
-        just now.
+    def occupy(self) -> Span:
+        """The current span, which from now on waits for one thing more: whoever asks lowers ``pending`` again."""
+        span = self.current
+        if not (span.pending or span.stored or span.dead or span.filtered):
+            span.opened_ns = self.now_ns  # reads that brought no message may have set it long ago
+        span.pending += 1
+        return span
 
-        The sender calls this when records change batches (to the dead letters). ``spans`` lists span and messages
-        moved."""
+    def move(self, spans: list[tuple[Span, int]], slot: Slot) -> None:
+        """Make the open batch of ``slot`` answer for messages of other spans: their records were the last ones
+        appended to it.
+
+        Called when records change places (into the dead letters, out of parking). ``spans`` lists span and messages
+        moved, in the order of the records; each then waits for this batch too."""
         batch = slot.batch
         assert batch is not None
         slot.leave_open()
-        parts = {id(span): (span, count) for span, count in batch.parts}
-        moved = sum(count for _, count in spans)
-        span, count = batch.parts[-1]
-        parts[id(span)] = (span, count - moved)
-        for span, count in spans:
-            if id(span) in parts:
-                parts[id(span)] = (span, parts[id(span)][1] + count)
+        parts = batch.parts
+        span, count = parts[-1]
+        parts[-1] = (span, count - sum(moved for _, moved in spans))
+        for span, moved in spans:
+            last, count = parts[-1]
+            if last is span:
+                parts[-1] = (span, count + moved)
             else:
-                parts[id(span)] = (span, count)
+                parts.append((span, moved))
                 span.pending += 1
-        batch.parts = list(parts.values())
+
+    def hurry(self, slot: Slot) -> None:
+        """Make the open batch of a slot due without ending the span: no read brought it, so no flush may follow."""
+        if slot.batch is not None:
+            slot.seal()
+            self.due.append(slot.queue)
+
+    def discard(self, batch: Batch) -> None:
+        """Let go of a batch whose records are in other batches now, which hold its spans."""
+        self.buffered_bytes -= batch.size
+        for span, _ in batch.parts:
+            span.pending -= 1
 
     def flush(self) -> None:
         """End the current span. Batches of idle partitions are sealed and their queues listed in ``due``; others go
@@ -382,7 +408,7 @@ class Accumulator:
     def oldest_ns(self) -> int:
         """Receive time of the oldest message not yet released, or 0."""
         for span in self._live_spans():
-            if span.opened_ns:
+            if span.pending or span.stored or span.dead or span.filtered:
                 return span.opened_ns
         return 0
 

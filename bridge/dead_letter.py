@@ -1,29 +1,37 @@
 """Where messages go that can never be delivered as they are: one Kafka topic, with the original bytes and the reason.
 
 A dead letter takes its message's place in the spans, so the message is acknowledged to MQTT when Kafka has the dead
-letter, and not before. One that is larger than a record may be is written in parts, header ``dlq.part`` saying which
-of how many; their values, put together, are the original bytes."""
+letter, and not before. A dead letter that Kafka refuses therefore holds up everything behind it, so nothing a device
+can send may make one: what is large is written in parts, header ``dlq.part`` saying which of how many. Their headers
+and values, each put together in order, are the original ones; a key that is too large itself is left out, for it was
+made from the rest."""
 
 from __future__ import annotations
 
 __all__ = ["DeadLetters"]
 
 import time
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import structlog
 
 from bridge import wire
 from bridge.partitioner import partition_for
+from bridge.wire import DeadLetterReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bridge.accumulator import Accumulator, Batch, Span
+    from bridge.accumulator import Accumulator, Batch, Slot, Span
     from bridge.ports import Headers, StoredRecord
-    from bridge.wire import DeadLetterReason
 
 log = structlog.get_logger("dead_letter")
+
+PART_BYTES = 256 * 1024  # of the value in one record: any sensible broker takes that, with headers
+SMALL_PART_BYTES = 64 * 1024  # where the broker has just called something too large, whatever settings say of it
+HEADER_BYTES = 32 * 1024  # of the original headers in one record; a single one of MQTT has up to 128 KiB
+KEY_BYTES = 32 * 1024
 
 
 class DeadLetters:
@@ -46,21 +54,21 @@ class DeadLetters:
         self._accumulator = accumulator
         self._instance = instance.encode()
         self._partition_count = partition_count
-        self._part_bytes = max_record_bytes
+        self._part_bytes = min(max_record_bytes, PART_BYTES)
         self._counted = counted
 
     def take(self, batch: Batch, record: StoredRecord, reason: DeadLetterReason, error: BaseException) -> None:
-        """Take over the one record of a batch that Kafka refuses, with its place in the spans."""
-        first_seen_ms = record.timestamp_ms
+        """Take over the one record of a batch that Kafka refuses, with its place in the spans, and make it due."""
         slot = batch.slot
-        headers = [
-            *record.headers,
-            *self._headers(reason, error, first_seen_ms, slot.route, batch.attempts, slot.queue.topic),
-        ]
-        self._write(
-            slot.route, slot.qos, record.timestamp_ms, record.key, record.value, headers, list(batch.parts), reason
-        )
-        self._accumulator.flush()
+        said = self._headers(reason, error, record.timestamp_ms, slot.route, batch.attempts, slot.queue.topic)
+        part_bytes = SMALL_PART_BYTES if reason is DeadLetterReason.TOO_LARGE else self._part_bytes
+        dead = self._write(
+            slot.route, slot.qos, record.timestamp_ms, record.key, record.value, record.headers, said,
+            list(batch.parts), min(part_bytes, self._part_bytes),
+        )  # fmt: skip
+        dead.messages -= 1  # its own slot has counted the message already
+        self._accumulator.hurry(dead)
+        self._counted(reason, 1)
 
     def bury(
         self,
@@ -68,16 +76,21 @@ class DeadLetters:
         qos: int,
         timestamp_ms: int,
         key: bytes | None,
-        value: bytes,
+        value: bytes | None,
         headers: Headers,
         reason: DeadLetterReason,
         error: BaseException,
         kafka_topic: str | None = None,
         span: Span | None = None,
-    ) -> None:
-        """Write a message that never became a record. ``span`` is where it waits, the current one if not given."""
-        all_headers = [*headers, *self._headers(reason, error, timestamp_ms, route, 0, kafka_topic)]
-        self._write(route, qos, timestamp_ms, key, value, all_headers, [(span or self._accumulator.current, 1)], reason)
+    ) -> Slot:
+        """Write a message that never became a record. ``span`` is where it waits, the current one if not given.
+
+        Returns the slot it is in; the next flush sends it, or ``Accumulator.hurry``."""
+        said = self._headers(reason, error, timestamp_ms, route, 0, kafka_topic)
+        parts = [(span or self._accumulator.current, 1)]
+        slot = self._write(route, qos, timestamp_ms, key, value, headers, said, parts, self._part_bytes)
+        self._counted(reason, 1)
+        return slot
 
     def _write(
         self,
@@ -87,24 +100,28 @@ class DeadLetters:
         key: bytes | None,
         value: bytes | None,
         headers: Headers,
+        said: list[tuple[str, bytes | None]],
         parts: list[tuple[Span, int]],
-        reason: DeadLetterReason,
-    ) -> None:
+        part_bytes: int,
+    ) -> Slot:
         accumulator = self._accumulator
         partitions = self._partition_count(self.topic) or 1
         slot = accumulator.slot(route, qos, self.topic, partition_for(key, partitions) if key else 0, dead_letter=True)
-        chunks = [value]
-        if value is not None and len(value) > self._part_bytes:
-            chunks = [value[start : start + self._part_bytes] for start in range(0, len(value), self._part_bytes)]
-        for number, chunk in enumerate(chunks, 1):
-            more = [(wire.DLQ_PART, b"%d/%d" % (number, len(chunks)))] if len(chunks) > 1 else []
-            accumulator.append(slot, timestamp=timestamp_ms, key=key, value=chunk, headers=[*headers, *more])
-            if number < len(chunks):
+        if key is not None and len(key) > KEY_BYTES:
+            key = None
+        groups, chunks = _header_groups(headers), _chunks(value, part_bytes)
+        count = max(len(groups), len(chunks))
+        for number, group, chunk in zip_longest(range(1, count + 1), groups, chunks):
+            all_headers = [*(group or ()), *said]
+            if count > 1:
+                all_headers.append((wire.DLQ_PART, b"%d/%d" % (number, count)))
+            piece = b"" if chunk is None and number > 1 else chunk  # a first None is a tombstone's own
+            accumulator.append(slot, timestamp=timestamp_ms, key=key, value=piece, headers=all_headers)
+            if number < count:
                 assert slot.batch is not None
-                slot.batch.extra += 1
-                accumulator.move([(span, 0) for span, _ in parts], slot)  # they wait for every part
+                slot.batch.unfinished.append(slot.count - 1)
         accumulator.move(parts, slot)
-        self._counted(reason, 1)
+        return slot
 
     def _headers(
         self,
@@ -127,3 +144,24 @@ class DeadLetters:
         if kafka_topic is not None:
             headers.append((wire.DLQ_KAFKA_TOPIC, kafka_topic.encode()))
         return headers
+
+
+def _chunks(value: bytes | None, part_bytes: int) -> list[bytes | None]:
+    """A value in pieces of at most ``part_bytes``; one piece if it fits."""
+    if value is None or len(value) <= part_bytes:
+        return [value]
+    return [value[start : start + part_bytes] for start in range(0, len(value), part_bytes)]
+
+
+def _header_groups(headers: Headers) -> list[list[tuple[str, bytes | None]]]:
+    """Headers in groups of at most HEADER_BYTES, or of one; a single group if they fit."""
+    groups: list[list[tuple[str, bytes | None]]] = [[]]
+    size = 0
+    for name, content in headers:
+        cost = len(name) + len(content or b"") + 8
+        if groups[-1] and size + cost > HEADER_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append((name, content))
+        size += cost
+    return groups

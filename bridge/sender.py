@@ -39,6 +39,7 @@ log = structlog.get_logger("sender")
 
 WATCH_INTERVAL_S = 0.5  # how often deadlines are looked at; they are seconds long
 LEADER_INTERVAL_S = 0.1  # how often a partition without leader is tried again
+CLOSE_PATIENCE_S = 1.0  # for a replaced incarnation's connections to close: they are of no more use
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class Sender:
         self._dead_letters = dead_letters
         self._observer = observer
         self._clock_ns = clock_ns
-        self._fatal = fatal  # told of a defect in the recovery itself: nothing would move any more
+        self._fatal = fatal  # told of a defect of ours: something would not move any more
         self._producer: Producer = factory()
         self._number = 0
         self._held = True
@@ -103,10 +104,16 @@ class Sender:
         return self._producer
 
     async def start(self) -> None:
-        await self._producer.start()
+        try:
+            await self._producer.start()
+        except BaseException:
+            await self._producer.close(patience_s=CLOSE_PATIENCE_S)
+            self._producer = self._factory()  # an incarnation starts once
+            raise
         self._started()
         self._held = False
         self._watch = asyncio.create_task(self._watch_deadlines())
+        self._watch.add_done_callback(self._watched)
 
     async def close(self, *, patience_s: float) -> None:
         """End producer and tasks. Batches without an answer stay unacknowledged."""
@@ -141,6 +148,7 @@ class Sender:
         if not producer.has_leader(queue.topic, queue.partition):
             # Handed over now it would expire inside the producer and poison the partition's sequence.
             if queue.sealed or queue.open:
+                producer.watch_topic(queue.topic)  # located through an earlier incarnation, this one may not know it
                 self._wait(queue)
             return
         batch = self._accumulator.next_batch(queue)
@@ -157,9 +165,18 @@ class Sender:
         future.add_done_callback(functools.partial(self._answer, queue, batch))
 
     def _answer(self, queue: PartitionQueue, batch: Batch, future: asyncio.Future[object]) -> None:
-        error = self._producer.failure(future)
-        if queue.in_flight is not batch or queue in self._failures:
-            return  # given up on, and rebuilt or about to be: a late answer changes nothing
+        try:
+            self._take_answer(queue, batch, self._producer.failure(future))
+        except Exception as error:  # noqa: BLE001 - the loop would only log it, and the partition stand still
+            self._fatal(error)
+
+    def _take_answer(self, queue: PartitionQueue, batch: Batch, error: BridgeError | None) -> None:
+        if queue.in_flight is not batch:
+            return  # rebuilt since: a late answer changes nothing
+        if queue in self._failures:
+            if error is not None or not isinstance(self._failures[queue], IncarnationError):
+                return
+            del self._failures[queue]  # given up on, but not rebuilt yet, and Kafka has it: no need for a copy
         if error is None:
             now_ns = self._clock_ns()
             queue.in_flight = None
@@ -185,14 +202,21 @@ class Sender:
             return
         self._failures[queue] = error
         self._answered.set()
+        self._begin_recovery()
+
+    def _begin_recovery(self) -> None:
         if self._recovery is None and not self._closed:
             self._recovery = asyncio.get_running_loop().create_task(self._recover())
             self._recovery.add_done_callback(self._recovered)
 
     def _recovered(self, task: asyncio.Task[None]) -> None:
         self._recovery = None
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
             self._fatal(error)
+        elif self._failures:  # the new incarnation failed before this was called
+            self._begin_recovery()
 
     # --- incarnations
     # -------------------------------------------------------------------------------------------------------------
@@ -209,10 +233,10 @@ class Sender:
         for queue in self._accumulator.queues.values():
             if queue.in_flight is not None:
                 self._failures.setdefault(queue, IncarnationError("No answer before the producer was replaced."))
-        await old.close(patience_s=1.0)
+        await old.close(patience_s=CLOSE_PATIENCE_S)
         await self._connect()
         failures, self._failures = self._failures, {}
-        for queue in self._accumulator.queues.values():
+        for queue in list(self._accumulator.queues.values()):  # a first dead letter adds one
             batch = queue.in_flight
             if batch is not None:
                 queue.in_flight = None
@@ -242,11 +266,15 @@ class Sender:
             try:
                 await producer.start()
             except (RetriableError, RefusedError) as error:
+                await producer.close(patience_s=CLOSE_PATIENCE_S)
                 delay_ns = self._backoff.next_ns(self._clock_ns())
                 log.warning("producer_start_failed", error=str(error), retry_in_s=round(delay_ns / 1e9, 2))
-                await producer.close(patience_s=1.0)
                 await asyncio.sleep(delay_ns / 1e9)
+            except BaseException:
+                await producer.close(patience_s=CLOSE_PATIENCE_S)
+                raise
             else:
+                self._backoff.started(self._clock_ns())
                 self._producer = producer
                 return
 
@@ -258,37 +286,41 @@ class Sender:
         self, queue: PartitionQueue, batch: Batch, error: BridgeError | None, records: list[StoredRecord]
     ) -> None:
         """Rebuild a batch whose incarnation is gone; what is known of its failure decides how."""
-        slot = batch.slot
-        if isinstance(error, PoisonedError):
-            if len(records) > 1:
-                middle = len(records) // 2
-                first, second = _split_parts(batch.parts, middle)
-                queue.sealed.appendleft(self._rebuild(batch, records[middle:], second))
-                queue.sealed.appendleft(self._rebuild(batch, records[:middle], first))
-                self._accumulator.buffered_bytes -= batch.size
-                return
-            if not slot.dead_letter:
-                self._dead_letters.take(batch, records[0], error.reason, error)
-                self._accumulator.buffered_bytes -= batch.size
-                return
-            log.error("dead_letter_refused", topic=queue.topic, error=str(error))
-        if isinstance(error, RefusedError | PoisonedError):
-            # No record's fault, or a dead letter nobody takes: keep it and ask again later.
-            delay_ns = min(self._policy.backoff_initial_ns << min(batch.attempts, 10), self._policy.backoff_max_ns)
-            queue.not_before_ns = self._clock_ns() + delay_ns
-        rebuilt = self._rebuild(batch, records, batch.parts)
-        self._accumulator.buffered_bytes -= batch.size
-        queue.sealed.appendleft(rebuilt)
+        if isinstance(error, PoisonedError) and len(records) > 1:
+            middle = len(records) // 2
+            first, second = _share_out(batch, middle)
+            unfinished = batch.unfinished
+            late = self._rebuild(batch, records[middle:], second, [n - middle for n in unfinished if n >= middle])
+            early = self._rebuild(batch, records[:middle], first, [n for n in unfinished if n < middle])
+            queue.sealed.extendleft((late, early))
+        elif isinstance(error, PoisonedError) and not batch.slot.dead_letter:
+            self._dead_letters.take(batch, records[0], error.reason, error)
+        else:
+            if isinstance(error, PoisonedError):
+                log.error("dead_letter_refused", topic=queue.topic, error=str(error))
+            if batch.attempts > 1 or isinstance(error, RefusedError | PoisonedError):
+                # No record's fault, or a dead letter nobody takes, or a failure that comes again: keep it, ask later.
+                # Only this partition waits; every other has the new incarnation at once.
+                delay_ns = min(self._policy.backoff_initial_ns << min(batch.attempts, 10), self._policy.backoff_max_ns)
+                queue.not_before_ns = self._clock_ns() + delay_ns
+            queue.sealed.appendleft(self._rebuild(batch, records, batch.parts, batch.unfinished))
+        self._accumulator.discard(batch)
 
-    def _rebuild(self, batch: Batch, records: Sequence[StoredRecord], parts: list[tuple[Span, int]]) -> Batch:
+    def _rebuild(
+        self, batch: Batch, records: Sequence[StoredRecord], parts: list[tuple[Span, int]], unfinished: list[int]
+    ) -> Batch:
         builder = self._producer.create_batch(compressed=True)
         for number, record in enumerate(records):
-            builder.append(number, record.timestamp_ms, record.key, record.value, record.headers)
+            taken = builder.append(number, record.timestamp_ms, record.key, record.value, record.headers)
+            # What fitted once fits again. If it does not, end rather than lose it.
+            assert taken is not None, f"record {number} of {len(records)} does not fit into {batch!r} rebuilt"
         builder.close(len(records))
         rebuilt = Batch(batch.slot, builder, batch.opened_ns)
         rebuilt.count = len(records)
-        rebuilt.parts = parts
-        rebuilt.extra = batch.extra
+        rebuilt.parts = list(parts)
+        for span, _ in parts:
+            span.pending += 1
+        rebuilt.unfinished = unfinished
         rebuilt.counted = rebuilt.messages
         rebuilt.size = builder.size()
         rebuilt.attempts = batch.attempts
@@ -297,7 +329,6 @@ class Sender:
         return rebuilt
 
     # --- waiting -----------------------------------------------------------------------------------
-    # --------------
 
     def _wait(self, queue: PartitionQueue) -> None:
         self._waiting.add(queue)
@@ -307,9 +338,16 @@ class Sender:
     def _retry_waiting(self) -> None:
         self._retry_timer = None
         waiting, self._waiting = self._waiting, set()
-        for queue in waiting:
-            if queue.in_flight is None:
-                self._send_next(queue)
+        try:
+            for queue in waiting:
+                if queue.in_flight is None:
+                    self._send_next(queue)
+        except Exception as error:  # noqa: BLE001 - the loop would only log it, and the partitions stand still
+            self._fatal(error)
+
+    def _watched(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fatal(error)
 
     async def _watch_deadlines(self) -> None:
         """Replace an incarnation that has left a batch without an answer: aiokafka itself would wait for ever."""
@@ -328,18 +366,16 @@ class Sender:
                     self._failed(queue, batch, IncarnationError(text))
 
 
-def _split_parts(parts: list[tuple[Span, int]], middle: int) -> tuple[list[tuple[Span, int]], list[tuple[Span, int]]]:
-    """Share out a batch's spans between its first ``middle`` messages and the rest."""
+def _share_out(batch: Batch, middle: int) -> tuple[list[tuple[Span, int]], list[tuple[Span, int]]]:
+    """Which messages of which spans are in the first ``middle`` records of a batch, and which in the rest."""
     first: list[tuple[Span, int]] = []
     second: list[tuple[Span, int]] = []
-    left = middle
-    for span, count in parts:
+    left = middle - sum(number < middle for number in batch.unfinished)
+    for span, count in batch.parts:
         taken = min(count, left)
         left -= taken
-        if taken or not count:
+        if taken:
             first.append((span, taken))
         if count - taken:
             second.append((span, count - taken))
-            if taken:
-                span.pending += 1  # it now waits for two batches
     return first, second

@@ -149,7 +149,7 @@ HEADERS: Final = (
     HeaderSpec(DLQ_ATTEMPTS, "(dead letters)", "decimal", "always", b"1"),
     HeaderSpec(DLQ_FIRST_SEEN_MS, "(dead letters)", "decimal milliseconds since 1970", "always", b"1763683200000"),
     HeaderSpec(DLQ_ROUTE, "(dead letters)", "UTF-8, the route's name", "when a route matched", b"telemetry"),
-    HeaderSpec(DLQ_PART, "(dead letters)", "`number/of`", "when the payload is larger than max_record_bytes", b"1/2"),
+    HeaderSpec(DLQ_PART, "(dead letters)", "`number/of`", "when one message takes several records", b"1/2"),
     HeaderSpec(DLQ_KAFKA_TOPIC, "(dead letters)", "UTF-8, where it was meant to go", "when it was known", b"telemetry"),
 )
 """Every header the gateway writes. docs/routing.md prints ``headers_table()``."""

@@ -263,7 +263,7 @@ class Worker:
         rows: dict[tuple[str, ...], float] = {}
         for slot in self.accumulator.slots:
             key = (slot.route, str(slot.qos))
-            rows[key] = rows.get(key, 0) + slot.messages + slot.count
+            rows[key] = rows.get(key, 0) + slot.taken
         return rows
 
     def _oldest_age_ns(self) -> int | None:

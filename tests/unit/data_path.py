@@ -1,0 +1,191 @@
+"""Accumulator, sender, dead letters and ledger on the Kafka in memory, wired as the worker wires them."""
+
+from __future__ import annotations
+
+__all__ = ["Observer", "Owner", "Path", "value_of"]
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+from bridge.accumulator import Accumulator
+from bridge.dead_letter import DeadLetters
+from bridge.ledger import Ledger
+from bridge.sender import Sender, SenderPolicy
+from tests.unit.manual_time import ManualLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bridge.accumulator import Batch, Slot, Span
+    from bridge.errors import BridgeError
+    from bridge.ports import Headers
+    from bridge.wire import DeadLetterReason
+    from tests.unit.fake_kafka import FakeBatch, FakeKafka
+
+DEAD_LETTERS = "dead-letters"
+POLICY = SenderPolicy(delivery_timeout_ns=120_000_000_000, settle_ns=10_000_000_000)
+
+
+def value_of(number: int, size: int = 0) -> bytes:
+    """A payload that says which one it is."""
+    return b"%d" % number + b"." * size
+
+
+@dataclass
+class Owner:
+    """A connection that is owed acknowledgements."""
+
+    released: list[bytes] = field(default_factory=list)
+    released2: list[bytes] = field(default_factory=list)
+
+    def release(self, ids: list[bytes], ids2: list[bytes]) -> None:
+        self.released += ids
+        self.released2 += ids2
+
+
+@dataclass
+class Observer:
+    """What the sender said."""
+
+    stored: int = 0
+    failed: list[BridgeError] = field(default_factory=list)
+    incarnations: list[int] = field(default_factory=list)
+
+    def batch_stored(self, batch: Batch, now_ns: int) -> None:
+        assert now_ns >= batch.sent_ns > 0
+        self.stored += batch.count
+
+    def batch_failed(self, batch: Batch, error: BridgeError) -> None:
+        assert batch.first_failed_ns
+        self.failed.append(error)
+
+    def incarnation_started(self, number: int) -> None:
+        self.incarnations.append(number)
+
+
+class Path:
+    """The data path below MQTT. Make it in a running ManualLoop; ``async with`` starts and closes the sender."""
+
+    def __init__(
+        self,
+        kafka: FakeKafka,
+        *,
+        policy: SenderPolicy = POLICY,
+        max_record_bytes: int = 4096,
+        topics: Sequence[str] | None = None,
+    ) -> None:
+        """``topics`` are those the producer's metadata knows from the start; all there are if not given."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, ManualLoop)
+        self.clock_ns = loop.time_ns
+        self.kafka = kafka
+        self.route = "route"
+        if DEAD_LETTERS not in kafka.topics:
+            kafka.topic(DEAD_LETTERS)
+        self.accumulator = Accumulator(self._create_batch, self.completed)
+        self.ledger = Ledger(self.accumulator.in_flight)
+        self.dead: list[DeadLetterReason] = []
+        self.dead_letters = DeadLetters(
+            self.accumulator,
+            DEAD_LETTERS,
+            instance="gw",
+            partition_count=self.partition_count,
+            max_record_bytes=max_record_bytes,
+            counted=lambda reason, count: self.dead.extend([reason] * count),
+        )
+        self.observer = Observer()
+        self.fatal: list[BaseException] = []
+        self.sender = Sender(
+            self.accumulator,
+            lambda: kafka.make_producer(kafka.topics if topics is None else topics),
+            policy,
+            self.dead_letters,
+            self.observer,
+            self.clock_ns,
+            self.fatal.append,
+        )
+        self.owner = Owner()
+        self.spans: list[Span] = []  # completed, in order
+        self._ids: list[bytes] = []
+        self._number = 0
+
+    def _create_batch(self, compressed: bool) -> FakeBatch:
+        return self.sender.create_batch(compressed)
+
+    def partition_count(self, topic: str) -> int | None:
+        return self.sender.producer.partition_count(topic)
+
+    async def __aenter__(self) -> Self:
+        await self.sender.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.sender.close(patience_s=1.0)
+
+    def completed(self, span: Span) -> None:
+        """What the flow does with a durable span."""
+        assert span.sealed
+        assert span.pending == 0
+        self.spans.append(span)
+        self.ledger.delivered += span.stored
+        self.ledger.dead_lettered += span.dead
+        self.ledger.filtered += span.filtered
+        for owner, ids, ids2 in span.owed:
+            owner.release(ids, ids2)
+
+    def slot(self, topic: str, partition: int = 0, *, qos: int = 1) -> Slot:
+        return self.accumulator.slot(self.route, qos, topic, partition)
+
+    def append(
+        self, slot: Slot, value: bytes | None, *, key: bytes | None = b"k", headers: Headers = (), timestamp: int = 7
+    ) -> bytes:
+        """Take in one message as the hot path does; returns its packet id, which is released when it is durable."""
+        self._number += 1
+        packet_id = b"%d" % self._number
+        self.accumulator.now_ns = self.clock_ns()
+        if slot.append(slot.count, timestamp, key, value, headers) is None:
+            slot.roll(timestamp, key, value, headers)
+        else:
+            slot.count += 1
+        self.took(packet_id)
+        return packet_id
+
+    def took(self, packet_id: bytes) -> None:
+        self.ledger.received += 1
+        self._ids.append(packet_id)
+
+    def flush(self) -> None:
+        """End the span, as the flow does."""
+        if self._ids:
+            self.accumulator.current.owed.append((self.owner, self._ids, []))
+            self._ids = []
+        self.accumulator.flush()
+        self.sender.pump()
+
+    def balanced(self) -> bool:
+        return self.ledger.imbalance() == 0
+
+    @property
+    def held(self) -> int:
+        return self.ledger.in_flight()
+
+    async def until(self, condition: Callable[[], bool], what: str = "", *, within_s: float = 600.0) -> None:
+        """Let time pass until the condition holds; the ledger balances at each look."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + within_s
+        wait_s = 0.001
+        while not condition():
+            assert loop.time() < deadline_s, f"not within {within_s:g} s: {what or condition}; {self.ledger}"
+            assert not self.fatal, self.fatal
+            assert self.balanced(), self.ledger
+            await asyncio.sleep(wait_s)
+            wait_s = min(1.2 * wait_s, 0.2)
+        assert self.balanced(), self.ledger
+
+    async def drained(self, *, within_s: float = 600.0) -> None:
+        """Everything taken in is durable and acknowledged, and no byte is held."""
+        await self.until(lambda: self.held == 0, "drained", within_s=within_s)
+        assert self.accumulator.buffered_bytes == 0, self.accumulator.buffered_bytes
+        assert not self.accumulator.spans
+        assert all(not queue.open and not queue.sealed for queue in self.accumulator.queues.values())

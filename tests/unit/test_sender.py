@@ -1,0 +1,775 @@
+"""The sender keeps order, takes poisoned batches apart, outlives its producers, and never hangs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bridge import wire
+from bridge.errors import (
+    IncarnationError,
+    LeaderMissingError,
+    PoisonedError,
+    RefusedError,
+)
+from bridge.sender import SenderPolicy
+from bridge.wire import DeadLetterReason
+from tests.unit.data_path import DEAD_LETTERS, Path, value_of
+from tests.unit.fake_kafka import DOWN, FakeKafka, FakeProducer
+from tests.unit.manual_time import manual_time
+
+if TYPE_CHECKING:
+    from bridge.errors import BridgeError
+    from bridge.ports import StoredRecord
+
+
+def poison(records: list[StoredRecord]) -> BridgeError | None:
+    """Kafka will not take a batch with a record that begins so."""
+    if any((record.value or b"").startswith(b"poison") for record in records):
+        return PoisonedError("Kafka will not take it: InvalidRecordError.", DeadLetterReason.INVALID_RECORD)
+    return None
+
+
+def first_occurrences(values: list[bytes | None]) -> list[bytes | None]:
+    return list(dict.fromkeys(values))
+
+
+# --- the ordinary way -----------------------------------------------------------------------------------------------
+
+
+@manual_time
+async def test_what_is_appended_arrives_once_and_in_order_and_is_acknowledged() -> None:
+    kafka = FakeKafka(batch_bytes=500)
+    topic = kafka.topic("t", 3)
+    async with Path(kafka) as path:
+        ids = []
+        for number in range(300):
+            ids.append(path.append(path.slot("t", number % 3), value_of(number)))
+            if number % 7 == 0:
+                path.flush()
+                await asyncio.sleep(0.001)
+        path.flush()
+        await path.drained()
+        assert path.owner.released == ids
+    for partition in range(3):
+        values = [record.value for record in topic.partitions[partition].log]
+        assert values == [value_of(number) for number in range(partition, 300, 3)]
+    assert path.observer.stored == 300
+    assert path.observer.incarnations == [1]
+
+
+@manual_time
+async def test_nothing_is_released_before_kafka_has_it() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    async with Path(kafka) as path:
+        kafka.freeze()
+        packet_id = path.append(path.slot("t"), b"x")
+        path.flush()
+        await asyncio.sleep(60)
+        assert path.owner.released == []
+        assert path.held == 1
+        assert topic.values() == []
+        kafka.thaw()
+        await path.drained()
+        assert path.owner.released == [packet_id]
+        assert topic.values() == [b"x"]
+
+
+@manual_time
+async def test_one_batch_of_a_partition_is_under_way_and_the_rest_travels_together() -> None:
+    """The producer in memory fails the test when a second batch of a partition is handed over."""
+    kafka = FakeKafka(batch_bytes=1 << 20)
+    kafka.topic("t")
+    kafka.latency_s = lambda: 0.1
+    sizes = []
+    async with Path(kafka) as path:
+        before = path.observer.batch_stored
+
+        def stored(batch: object, now_ns: int) -> None:
+            sizes.append(batch.count)  # type: ignore[attr-defined]
+            before(batch, now_ns)  # type: ignore[arg-type]
+
+        path.observer.batch_stored = stored  # type: ignore[method-assign]
+        for number in range(100):
+            path.append(path.slot("t"), value_of(number))
+            path.flush()
+            await asyncio.sleep(0.001)
+        await path.drained()
+    assert sizes == [1, 99]
+
+
+# --- poisoned batches -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "bad"), [(1, {0}), (2, {1}), (7, {0}), (8, {3}), (9, {8}), (20, {4, 5, 17}), (5, set(range(5)))]
+)
+def test_a_poisoned_record_is_isolated_and_dead_lettered_and_the_others_are_delivered(
+    count: int, bad: set[int]
+) -> None:
+    @manual_time
+    async def scenario() -> None:
+        kafka = FakeKafka()
+        topic = kafka.topic("t", reject=poison)
+        healthy = kafka.topic("healthy")
+        values = [b"poison %d" % n if n in bad else value_of(n) for n in range(count)]
+        async with Path(kafka) as path:
+            ids = [path.append(path.slot("t"), value) for value in values]
+            ids.append(path.append(path.slot("healthy"), b"bystander"))
+            path.flush()
+            later = path.append(path.slot("t"), b"later")
+            path.flush()
+            await path.drained()
+            assert path.owner.released == [*ids, later]
+        good = [value for n, value in enumerate(values) if n not in bad]
+        assert topic.values() == [*good, b"later"]
+        assert kafka.topics[DEAD_LETTERS].values() == [values[n] for n in sorted(bad)]
+        assert healthy.values() == [b"bystander"]  # once: it was left to finish, not sent again
+        assert path.ledger.dead_lettered == len(bad)
+        assert path.ledger.delivered == count - len(bad) + 2
+        assert path.dead == [DeadLetterReason.INVALID_RECORD] * len(bad)
+
+    scenario()
+
+
+@manual_time
+async def test_a_dead_letter_carries_the_original_bytes_and_says_why() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t", reject=poison)
+    headers = [("mqtt.topic", b"devices/7"), ("empty", b""), ("null", None), ("twice", b"1"), ("twice", b"2")]
+    async with Path(kafka) as path:
+        path.append(path.slot("t", qos=2), b"poison \x00\xff", key=b"key", headers=headers, timestamp=1_763_683_200_123)
+        path.flush()
+        await path.drained()
+    (record,) = kafka.topics[DEAD_LETTERS].records()
+    assert (record.key, record.value, record.timestamp_ms) == (b"key", b"poison \x00\xff", 1_763_683_200_123)
+    assert list(record.headers)[:5] == headers
+    said = dict(list(record.headers)[5:])
+    assert said == {
+        wire.DLQ_REASON: b"invalid_record",
+        wire.DLQ_ERROR_CLASS: b"PoisonedError",
+        wire.DLQ_ERROR: b"Kafka will not take it: InvalidRecordError.",
+        wire.DLQ_ATTEMPTS: b"1",
+        wire.DLQ_FIRST_SEEN_MS: b"1763683200123",
+        wire.DLQ_ROUTE: b"route",
+        wire.DLQ_KAFKA_TOPIC: b"t",
+        wire.GATEWAY_ID: b"gw",
+    }
+
+
+@manual_time
+async def test_a_poisoned_batch_over_several_spans_releases_each_span_in_order() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t", reject=poison)
+    async with Path(kafka) as path:
+        kafka.latency_s = lambda: 0.05
+        path.append(path.slot("t"), b"first")
+        path.flush()
+        for number in range(12):  # these share one batch, for the partition is busy
+            path.append(path.slot("t"), b"poison" if number in (3, 8) else value_of(number))
+            path.append(path.slot("t"), b"also %d" % number)
+            path.flush()
+        await path.drained()
+        assert path.owner.released == [b"%d" % n for n in range(1, 26)]
+        assert [(span.stored, span.dead) for span in path.spans[1:]] == [
+            (1, 1) if number in (3, 8) else (2, 0) for number in range(12)
+        ]
+    assert len(topic.values()) == 23
+
+
+@manual_time
+async def test_a_span_is_not_released_while_one_half_of_its_split_batch_waits() -> None:
+    """The dead letter's half is done, the other half of the same span is not: neither may be acknowledged."""
+    kafka = FakeKafka()
+    refusing = True
+
+    def reject(records: list[StoredRecord]) -> BridgeError | None:
+        alone = [record.value for record in records] == [b"good"]
+        return RefusedError("no") if alone and refusing else poison(records)
+
+    kafka.topic("t", reject=reject)
+    async with Path(kafka) as path:
+        path.append(path.slot("t"), b"poison")
+        path.append(path.slot("t"), b"good")
+        path.flush()
+        await path.until(lambda: kafka.topics[DEAD_LETTERS].values() == [b"poison"], "dead letter stored")
+        await asyncio.sleep(60)
+        assert path.owner.released == []
+        refusing = False
+        await path.drained()
+        assert path.owner.released == [b"1", b"2"]
+
+
+@manual_time
+async def test_a_dead_letter_that_kafka_refuses_is_held_and_delivered_once_it_takes_it() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t", reject=poison)
+    dead = kafka.topic(DEAD_LETTERS, refused=True)
+    async with Path(kafka) as path:
+        packet_id = path.append(path.slot("t"), b"poison")
+        path.flush()
+        await asyncio.sleep(300)
+        assert path.owner.released == []
+        assert path.held == 1
+        path.append(path.slot("t"), b"others go on")
+        path.flush()
+        await path.until(lambda: topic.values() == [b"others go on"], "delivered beside it")
+        dead.refused = False
+        await path.drained()
+        assert path.owner.released == [packet_id, b"2"]
+    assert dead.values() == [b"poison"]
+
+
+@manual_time
+async def test_a_dead_letter_that_is_poisoned_itself_is_held_not_buried_again() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t", reject=poison)
+    dead = kafka.topic(DEAD_LETTERS, reject=poison)
+    async with Path(kafka) as path:
+        for number in range(3):
+            path.append(path.slot("t"), b"poison %d" % number)
+        path.flush()
+        await asyncio.sleep(120)
+        assert path.held == 3
+        assert dead.values() == []
+        starts = len(kafka.producers)
+        await asyncio.sleep(120)
+        assert len(kafka.producers) - starts <= 15, "a held dead letter is asked for again every ten seconds, not more"
+        dead.reject = None
+        await path.drained()
+        assert path.ledger.dead_lettered == 3
+    assert dead.values() == [b"poison 0", b"poison 1", b"poison 2"]
+
+
+@manual_time
+async def test_records_too_large_for_their_topic_alone_are_dead_lettered_in_parts_the_topic_takes() -> None:
+    """The dead letters' topic usually has the same limit: a copy of the record would be refused as well."""
+    kafka = FakeKafka(batch_bytes=1 << 20)
+    topic = kafka.topic("t", max_batch_bytes=200_000)
+    dead = kafka.topic(DEAD_LETTERS, max_batch_bytes=200_000)
+    large = bytes(range(256)) * 2000
+    async with Path(kafka, max_record_bytes=1_000_000) as path:
+        path.append(path.slot("t"), b"small")
+        path.append(path.slot("t"), large, headers=[("mqtt.topic", b"x/y")])
+        path.append(path.slot("t"), b"also small")
+        path.flush()
+        await path.drained()
+        assert path.ledger.dead_lettered == 1
+        assert path.dead == [DeadLetterReason.TOO_LARGE]
+    assert topic.values() == [b"small", b"also small"]
+    parts = dead.records()
+    assert b"".join(record.value or b"" for record in parts) == large
+    numbers = [dict(record.headers)[wire.DLQ_PART] for record in parts]
+    assert numbers == [b"%d/%d" % (n, len(parts)) for n in range(1, len(parts) + 1)]
+    assert all(dict(record.headers)[wire.DLQ_REASON] == b"too_large" for record in parts)
+
+
+@manual_time
+async def test_a_batch_of_dead_letter_parts_can_be_split_and_counts_each_message_once() -> None:
+    kafka = FakeKafka(batch_bytes=1 << 20)
+    kafka.topic("t", max_batch_bytes=200_000)
+    dead = kafka.topic(DEAD_LETTERS, max_batch_bytes=200_000)
+    kafka.latency_s = lambda: 0.05
+    async with Path(kafka, max_record_bytes=1_000_000) as path:
+        bodies = [bytes([65 + n]) * 300_000 for n in range(3)]
+        for body in bodies:
+            path.append(path.slot("t"), body)
+            path.flush()
+        await path.drained()
+        assert path.ledger.dead_lettered == 3
+        assert path.owner.released == [b"1", b"2", b"3"]
+    assert b"".join(record.value or b"" for record in dead.records()) == b"".join(bodies)
+
+
+# --- incarnations -----------------------------------------------------------------------------------------------------
+
+
+class _Once:
+    """Fails one batch of a topic with an error, then takes everything."""
+
+    def __init__(self, error: BridgeError, times: int = 1) -> None:
+        self.error = error
+        self.left = times
+
+    def __call__(self, records: list[StoredRecord]) -> BridgeError | None:
+        if self.left:
+            self.left -= 1
+            return self.error
+        return None
+
+
+@manual_time
+async def test_a_lost_incarnation_is_replaced_and_order_is_kept_over_the_replacement() -> None:
+    kafka = FakeKafka(batch_bytes=300)
+    topic = kafka.topic("t", reject=_Once(IncarnationError("UnknownProducerId")))
+    async with Path(kafka) as path:
+        for number in range(100):
+            path.append(path.slot("t"), value_of(number))
+            path.flush()
+        await path.drained()
+        assert path.observer.incarnations == [1, 2]
+    assert topic.values() == [value_of(n) for n in range(100)]
+    assert kafka.producers[0].closed
+
+
+@manual_time
+async def test_healthy_partitions_are_left_to_finish_before_an_incarnation_is_replaced() -> None:
+    kafka = FakeKafka()
+    kafka.topic("bad", reject=_Once(IncarnationError("UnknownProducerId")))
+    slow = kafka.topic("slow")
+    async with Path(kafka) as path:
+        path.append(path.slot("bad"), b"x")
+        path.flush()
+        kafka.latency_s = lambda: 3.0
+        path.append(path.slot("slow"), b"y")
+        path.flush()
+        kafka.latency_s = lambda: 0.005
+        path.append(path.slot("slow"), b"meanwhile")
+        path.flush()
+        await path.drained()
+    assert slow.values() == [b"y", b"meanwhile"]  # y was not written by both incarnations
+    assert path.observer.incarnations == [1, 2]
+
+
+@manual_time
+async def test_a_healthy_partition_that_does_not_answer_is_waited_for_only_so_long_and_sent_again() -> None:
+    kafka = FakeKafka()
+    kafka.topic("bad", reject=_Once(IncarnationError("UnknownProducerId")))
+    slow = kafka.topic("slow")
+    loop = asyncio.get_running_loop()
+    async with Path(kafka) as path:
+        path.append(path.slot("bad"), b"x")
+        path.flush()
+        kafka.latency_s = lambda: 1e6
+        path.append(path.slot("slow"), b"y")
+        path.flush()
+        kafka.latency_s = lambda: 0.005
+        begun_s = loop.time()
+        await path.drained()
+        assert loop.time() - begun_s < POLICY_SETTLE_S + 2
+    assert slow.values() == [b"y"]
+
+
+POLICY_SETTLE_S = 10.0
+
+
+@manual_time
+async def test_the_old_incarnation_is_closed_before_the_new_one_starts() -> None:
+    """The Kafka in memory fails the test when two live side by side."""
+    kafka = FakeKafka()
+    kafka.topic("t", reject=_Once(IncarnationError("x"), times=3))
+    async with Path(kafka) as path:
+        path.append(path.slot("t"), b"x")
+        path.flush()
+        await path.drained()
+    assert path.observer.incarnations == [1, 2, 3, 4]
+    assert kafka.live == []
+
+
+@manual_time
+async def test_no_answer_within_the_delivery_timeout_replaces_the_incarnation() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    policy = SenderPolicy(delivery_timeout_ns=30_000_000_000, settle_ns=1_000_000_000)
+    async with Path(kafka, policy=policy) as path:
+        kafka.latency_s = lambda: 1e6
+        path.append(path.slot("t"), b"x")
+        path.flush()
+        kafka.latency_s = lambda: 0.005
+        await asyncio.sleep(29)
+        assert path.observer.incarnations == [1]
+        await path.until(lambda: path.observer.incarnations == [1, 2], "replaced", within_s=3)
+        await path.drained()
+        (error,) = path.observer.failed
+        assert str(error) == "No answer for t/0 within kafka.delivery_timeout (30 s)."
+    assert topic.values() == [b"x"]
+
+
+@manual_time
+async def test_an_answer_that_comes_before_the_batch_is_rebuilt_is_believed() -> None:
+    """The delivery time-out passed, Kafka answered while the incarnation was being replaced: no copy is written."""
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    kafka.topic("slow")
+    policy = SenderPolicy(delivery_timeout_ns=10_000_000_000, settle_ns=5_000_000_000)
+    async with Path(kafka, policy=policy) as path:
+        kafka.latency_s = lambda: 12.0
+        path.append(path.slot("t"), b"late")
+        path.flush()
+        await asyncio.sleep(5)
+        kafka.latency_s = lambda: 1e6
+        path.append(path.slot("slow"), b"keeps the replacement waiting")
+        path.flush()
+        kafka.latency_s = lambda: 0.005
+        await path.drained()
+    assert topic.values() == [b"late"]
+
+
+@manual_time
+async def test_what_the_old_incarnation_still_delivers_does_not_change_the_order_of_first_occurrences() -> None:
+    kafka = FakeKafka(batch_bytes=200)
+    topic = kafka.topic("t")
+    kafka.late = lambda: True
+    policy = SenderPolicy(delivery_timeout_ns=10_000_000_000, settle_ns=1_000_000_000)
+    async with Path(kafka, policy=policy) as path:
+        kafka.latency_s = lambda: 15.0
+        for number in range(30):
+            path.append(path.slot("t"), value_of(number))
+        path.flush()
+        await asyncio.sleep(11)
+        kafka.latency_s = lambda: 0.005
+        await path.drained()
+        await asyncio.sleep(20)
+    assert first_occurrences(topic.values()) == [value_of(n) for n in range(30)]
+    assert len(topic.values()) > 30  # the late ones came
+
+
+@manual_time
+async def test_a_failure_that_repeats_is_not_answered_by_a_storm_of_incarnations() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("bad", reject=lambda _records: IncarnationError("UnknownServerError"))
+    healthy = kafka.topic("healthy")
+    async with Path(kafka) as path:
+        path.append(path.slot("bad"), b"x")
+        path.flush()
+        await asyncio.sleep(600)
+        assert len(kafka.producers) < 80, "in ten minutes"
+        path.append(path.slot("healthy"), b"y")
+        path.flush()
+        await path.until(lambda: healthy.values() == [b"y"], "others go on", within_s=1)
+        topic.reject = None
+        await path.drained(within_s=15)
+    assert topic.values() == [b"x"]
+
+
+@manual_time
+async def test_a_failure_during_the_handover_to_the_new_incarnation_is_recovered_from_too() -> None:
+    """The replacement sends, and the new producer fails at once, while the recovery is not yet over."""
+    kafka = FakeKafka()
+    topic = kafka.topic("t", reject=_Once(IncarnationError("x")))
+    send = FakeProducer.send
+
+    async with Path(kafka) as path:
+
+        def failing(self: FakeProducer, *args: object) -> object:
+            if self.id == 2:
+                raise IncarnationError("fails at the handover")
+            return send(self, *args)  # type: ignore[arg-type]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(FakeProducer, "send", failing)
+            path.append(path.slot("t"), b"x")
+            path.flush()
+            await path.drained(within_s=10)
+    assert topic.values() == [b"x"]
+    assert path.observer.incarnations == [1, 2, 3]
+
+
+@manual_time
+async def test_kafka_away_at_a_replacement_is_tried_with_a_growing_wait_until_it_is_back() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t", reject=_Once(IncarnationError("x")))
+    async with Path(kafka) as path:
+        kafka.unreachable = DOWN
+        path.append(path.slot("t"), b"x")
+        path.flush()
+        await asyncio.sleep(600)
+        tries = len(kafka.producers)
+        assert 50 < tries < 100  # every ten seconds in the end
+        assert all(producer.closed for producer in kafka.producers)
+        kafka.unreachable = None
+        await path.drained(within_s=15)
+        # and soon again at the next time, for the connection lasted a while
+        await asyncio.sleep(120)
+        topic.reject = _Once(IncarnationError("x"))
+        kafka.start_failures.append(DOWN)
+        path.append(path.slot("t"), b"y")
+        path.flush()
+        await path.drained(within_s=1)
+    assert topic.values() == [b"x", b"y"]
+
+
+@manual_time
+async def test_credentials_refused_at_a_replacement_are_tried_again_too() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t", reject=_Once(IncarnationError("x")))
+    async with Path(kafka) as path:
+        kafka.unreachable = RefusedError("Kafka refused user 'gw'.")
+        path.append(path.slot("t"), b"x")
+        path.flush()
+        await asyncio.sleep(60)
+        kafka.unreachable = None
+        await path.drained(within_s=15)
+
+
+# --- refused ----------------------------------------------------------------------------------------------------------
+
+
+@manual_time
+async def test_a_right_that_is_lost_holds_the_partition_and_nothing_is_dead_lettered() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t", refused=True)
+    healthy = kafka.topic("healthy")
+    async with Path(kafka) as path:
+        for number in range(5):
+            path.append(path.slot("t"), value_of(number))
+            path.flush()
+        await asyncio.sleep(300)
+        assert kafka.topics[DEAD_LETTERS].values() == []
+        assert path.owner.released == []
+        assert {type(error) for error in path.observer.failed} == {RefusedError}
+        path.append(path.slot("healthy"), b"y")
+        path.flush()
+        await path.until(lambda: healthy.values() == [b"y"], "others go on", within_s=1)
+        topic.refused = False
+        await path.drained(within_s=15)
+        assert path.owner.released == [b"%d" % n for n in range(1, 7)]
+    assert topic.values() == [value_of(n) for n in range(5)]
+
+
+# --- leaders ----------------------------------------------------------------------------------------------------------
+
+
+@manual_time
+async def test_a_partition_without_a_leader_keeps_its_batch_until_it_has_one() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t", 2)
+    topic.partitions[0].has_leader = False
+    async with Path(kafka) as path:
+        for number in range(10):
+            path.append(path.slot("t", number % 2), value_of(number))
+            path.flush()
+        await asyncio.sleep(60)
+        assert [record.value for record in topic.partitions[1].log] == [value_of(n) for n in range(1, 10, 2)]
+        assert topic.partitions[0].log == []
+        assert path.observer.incarnations == [1]
+        topic.partitions[0].has_leader = True
+        await path.drained(within_s=3)
+    assert [record.value for record in topic.partitions[0].log] == [value_of(n) for n in range(0, 10, 2)]
+    assert kafka.handed_over_leaderless == 0
+    assert path.observer.failed == []
+
+
+@manual_time
+async def test_a_topic_that_metadata_has_lost_waits_and_is_asked_for() -> None:
+    """A replaced producer may not know a topic that was located through its predecessor."""
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    async with Path(kafka, topics=[DEAD_LETTERS]) as path:
+        path.append(path.slot("t"), b"x")
+        path.flush()
+        await path.drained(within_s=3)
+    assert topic.values() == [b"x"]
+
+
+@manual_time
+async def test_a_leader_lost_between_metadata_and_handover_costs_nothing() -> None:
+    """LeaderMissingError at the handover: nothing was sent, no sequence number used, no incarnation lost."""
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    send = FakeProducer.send
+    raised = 0
+
+    def failing(self: FakeProducer, *args: object) -> object:
+        nonlocal raised
+        raised += 1
+        if raised <= 3:
+            raise LeaderMissingError("gone")
+        return send(self, *args)  # type: ignore[arg-type]
+
+    async with Path(kafka) as path:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(FakeProducer, "send", failing)
+            for number in range(4):
+                path.append(path.slot("t"), value_of(number))
+                path.flush()
+            await path.drained(within_s=3)
+    assert topic.values() == [value_of(n) for n in range(4)]
+    assert path.observer.incarnations == [1]
+
+
+@manual_time
+async def test_a_leader_that_goes_while_a_batch_is_under_way_costs_the_incarnation_and_loses_nothing() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    async with Path(kafka) as path:
+        path.append(path.slot("t"), b"x")
+        path.flush()
+        topic.partitions[0].has_leader = False
+        await asyncio.sleep(30)
+        assert path.observer.incarnations == [1, 2]
+        path.append(path.slot("t"), b"y")
+        path.flush()
+        await asyncio.sleep(30)
+        topic.partitions[0].has_leader = True
+        await path.drained(within_s=3)
+    assert topic.values() == [b"x", b"y"]
+    assert path.observer.incarnations == [1, 2]
+
+
+# --- the start --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [DOWN, RefusedError("no")])
+def test_a_start_that_fails_leaves_nothing_behind_and_may_be_tried_again(error: BridgeError) -> None:
+    @manual_time
+    async def scenario() -> None:
+        kafka = FakeKafka()
+        topic = kafka.topic("t")
+        kafka.start_failures.append(error)
+        path = Path(kafka)
+        with pytest.raises(type(error)):
+            await path.sender.start()
+        assert kafka.live == []
+        async with path:
+            path.append(path.slot("t"), b"x")
+            path.flush()
+            await path.drained()
+        assert topic.values() == [b"x"]
+
+    scenario()
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+@manual_time
+async def test_close_ends_at_once_whatever_is_going_on() -> None:
+    """Under way, frozen, leaderless, replacing, unreachable: none of it makes a stop wait."""
+    loop = asyncio.get_running_loop()
+    for trouble in ("under way", "frozen", "leaderless", "replacing", "unreachable"):
+        kafka = FakeKafka()
+        topic = kafka.topic("t")
+        path = Path(kafka)
+        async with path:
+            if trouble == "frozen":
+                kafka.freeze()
+            topic.partitions[0].has_leader = trouble != "leaderless"
+            if trouble in ("replacing", "unreachable"):
+                topic.reject = lambda _records: IncarnationError("x")
+                kafka.unreachable = DOWN if trouble == "unreachable" else None
+            path.append(path.slot("t"), b"x")
+            path.flush()
+            await asyncio.sleep(0 if trouble == "under way" else 2)
+            begun_s = loop.time()
+        assert loop.time() - begun_s <= 2, trouble
+        assert path.owner.released == []
+        assert path.held == 1
+        assert path.balanced()
+        assert kafka.live == [], trouble
+
+
+@manual_time
+async def test_close_in_the_middle_of_a_replacement_s_start_leaves_no_producer_behind() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t", reject=_Once(IncarnationError("x")))
+    async with Path(kafka) as path:
+        path.append(path.slot("t"), b"x")
+        path.flush()
+        await asyncio.sleep(0.01)
+        kafka.latency_s = lambda: 100.0
+        await path.until(lambda: len(kafka.producers) == 2, "the new one is starting")
+        assert not kafka.producers[1].closed
+    assert kafka.live == []
+
+
+@manual_time
+async def test_nothing_is_sent_after_the_close() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    async with Path(kafka) as path:
+        pass
+    slot = path.slot("t")
+    path.append(slot, b"x")
+    path.flush()
+    await asyncio.sleep(10)
+    assert topic.values() == []
+    assert path.held == 1
+
+
+# --- defects of ours -------------------------------------------------------------------------------------------------
+
+
+@manual_time
+async def test_a_defect_in_the_recovery_is_fatal_not_silent() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t", reject=_Once(IncarnationError("x")))
+    defect = RuntimeError("a defect")
+
+    def broken(_self: FakeProducer, _batch: object) -> list[StoredRecord]:
+        raise defect
+
+    async with Path(kafka) as path:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(FakeProducer, "records", broken)
+            path.append(path.slot("t"), b"x")
+            path.flush()
+            await asyncio.sleep(1)
+        assert path.fatal == [defect]
+
+
+@manual_time
+async def test_a_defect_while_an_answer_is_taken_in_is_fatal_not_silent() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t")
+    defect = RuntimeError("a defect")
+
+    def broken(*_: object) -> None:
+        raise defect
+
+    async with Path(kafka) as path:
+        path.observer.batch_stored = broken  # type: ignore[method-assign]
+        path.append(path.slot("t"), b"x")
+        path.flush()
+        await asyncio.sleep(1)
+        assert path.fatal == [defect]
+
+
+@manual_time
+async def test_a_defect_in_the_watch_over_deadlines_is_fatal_not_silent() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t")
+    defect = RuntimeError("a defect")
+
+    def broken(*_: object) -> None:
+        raise defect
+
+    async with Path(kafka) as path:
+        path.observer.batch_failed = broken  # type: ignore[method-assign]
+        kafka.freeze()
+        path.append(path.slot("t"), b"x")
+        path.flush()
+        await asyncio.sleep(300)
+        assert path.fatal == [defect]
+
+
+@manual_time
+async def test_a_rebuilt_batch_that_would_lose_a_record_is_never_sent() -> None:
+    kafka = FakeKafka(batch_bytes=1000)
+    topic = kafka.topic("t", reject=_Once(IncarnationError("x")))
+    async with Path(kafka) as path:
+        for number in range(10):
+            path.append(path.slot("t"), value_of(number))
+        path.flush()
+        kafka.batch_bytes = 100  # the new incarnation's batches are smaller: not all records fit
+        await asyncio.sleep(1)
+        assert path.fatal
+        assert topic.values() == []
+        assert path.owner.released == []
+
+
+@manual_time
+async def test_a_start_that_fails_with_an_error_of_no_kind_ends_in_fatal_too() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t", reject=_Once(IncarnationError("x")))
+    async with Path(kafka) as path:
+        defect = KeyError("a defect in a client library")
+        kafka.start_failures.append(defect)
+        path.append(path.slot("t"), b"x")
+        path.flush()
+        await asyncio.sleep(1)
+        assert path.fatal == [defect]
+    assert kafka.live == []
