@@ -256,7 +256,6 @@ class Dispatcher:
         )
 
     # --- parking -----------------------------------------------------------------------------------
-    # ----------------
 
     def _park(self, kafka_topic: str, message: _Message, parked: list[_Message] | None) -> None:
         accumulator = self._accumulator

@@ -103,6 +103,7 @@ class Flow:
         self._tick_timer: asyncio.TimerHandle | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._writing = False
+        self._ticking = False  # sessions are being read one after the other
         self.paused = False
         self.reading_stopped = False
         self._loop = asyncio.get_running_loop()
@@ -140,21 +141,17 @@ class Flow:
         self.flush()
 
     # --- reading -----------------------------------------------------------------------------------
-    # ---------------
 
     def took(self, messages: int, size: int, *, pressed: bool) -> None:
         """A connection read ``size`` bytes with ``messages`` messages. ``pressed``: its window leaves the broker little
         to send."""
-        rhythm = self.rhythm
         self._ledger.received += messages
-        rhythm.messages += messages
+        self.rhythm.messages += messages
         self._bytes += size
-        now_ns = self._accumulator.now_ns
-        if messages:
-            if pressed or self._bytes >= self._span_bytes or now_ns >= rhythm.due_ns():
-                self.flush()
-            elif self._flush_timer is None:
-                self._flush_timer = self._loop.call_later((rhythm.due_ns() - now_ns) / 1e9, self._flush_due)
+        if pressed or self._bytes >= self._span_bytes:
+            self.flush()
+        elif messages and not self._ticking:
+            self._flush_or_wait()
         if self._accumulator.buffered_bytes > self._memory_bytes and not self.paused:
             self.pause()
 
@@ -185,16 +182,20 @@ class Flow:
         self._tick_timer = None
         if self.paused or self.reading_stopped:
             return
+        self._ticking = True
         for session in list(self._paced):
             session.read()
             if self.paused:
-                return
+                break
             if session.idle_ticks >= IDLE_TICKS:
                 self.unpace(session)
-        self._arm_tick()
+        self._ticking = False
+        if self.rhythm.messages:
+            self._flush_or_wait()  # once for all sessions of the tick
+        if not self.paused:
+            self._arm_tick()
 
     # --- flushing ----------------------------------------------------------------------------------
-    # ---------------
 
     def flush(self) -> None:
         """End the span: hand its batches to the sender and its packet ids to the window."""
@@ -209,12 +210,19 @@ class Flow:
         self.rhythm.flushed(time.monotonic_ns())
         self._sender.pump()
 
+    def _flush_or_wait(self) -> None:
+        """Flush if that is due, else see that it will be."""
+        wait_ns = self.rhythm.due_ns() - time.monotonic_ns()
+        if wait_ns <= 0:
+            self.flush()
+        elif self._flush_timer is None:
+            self._flush_timer = self._loop.call_later(wait_ns / 1e9, self._flush_due)
+
     def _flush_due(self) -> None:
         self._flush_timer = None
         self.flush()
 
     # --- memory ------------------------------------------------------------------------------------
-    # ---------------
 
     def pause(self) -> None:
         """Read nothing more until half the memory is free: the second line behind the window, for QoS 0 and floods."""

@@ -103,7 +103,6 @@ class PacketStream:
         return len(self._out)
 
     # --- paho's ------------------------------------------------------------------------------------
-    # -------------------
 
     def recv(self, count: int) -> bytes:
         control = self.control
