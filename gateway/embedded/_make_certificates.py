@@ -1,6 +1,6 @@
 """Makes the files of ``certificates.py`` inside a JVM.
 
-Run as a script: ``_make_certificates.py JVM_LIBRARY DIRECTORY PASSWORD``.
+Run as a script: ``_make_certificates.py JVM_LIBRARY DIRECTORY``, the password on standard input.
 """
 
 from __future__ import annotations
@@ -87,6 +87,6 @@ def _store(store: Any, path: Path, secret: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], Path(sys.argv[2]), sys.stdin.read())
     sys.stdout.flush()
     os._exit(0)  # the JVM's own exit is not waited for: nothing is left to write

@@ -78,11 +78,11 @@ def make_certificates(directory: Path) -> Certificates:
             password = secrets.token_urlsafe(12)
             java = ensure_java()
             answer = subprocess.run(
-                [sys.executable, _SCRIPT, java.jvm_library, directory, password],
+                [sys.executable, "-P", _SCRIPT, java.jvm_library, directory],
                 capture_output=True,
                 text=True,
                 check=False,
-                stdin=subprocess.DEVNULL,
+                input=password,  # not an argument, which everybody can read
             )
             if answer.returncode != 0:
                 raise StartError(f"Certificates could not be made: {(answer.stderr or answer.stdout).strip()[-800:]}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["run_download"]
+__all__ = ["STALLED", "run_download"]
 
+import contextlib
+import time
 from typing import TYPE_CHECKING
 
 from gateway.embedded.process import GuardedProcess
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from gateway.embedded.progress import ProgressCallback
 
 _POLL_SECONDS = 0.1
+STALLED = b"\n(ended: nothing arrived any more)\n"
 
 
 def run_download(
@@ -27,27 +30,35 @@ def run_download(
     announce: Download,
     progress: ProgressCallback,
     give_up: Callable[[bytes], bool] = lambda _text: False,
+    patience_s: float | None = None,
 ) -> tuple[int, bytes]:
     """Run a download tool to its end; returns its exit status and what it printed.
 
     ``progress`` gets ``announce``, then an event whenever the files under ``landing`` have grown. ``give_up`` sees the
-    output so far and ends the tool early when the rest cannot succeed either. Ends the tool when interrupted.
+    output so far and ends the tool early when the rest cannot succeed either. ``patience_s`` ends it when neither a
+    file nor its output has grown for so long; :data:`STALLED` then ends the output. Ends the tool when interrupted.
     """
     log.unlink(missing_ok=True)
     progress(announce)
     process = GuardedProcess(argv, log=log, env=env)
-    seen = 0
+    drawn, before, moved_at = 0, (0, 0), time.monotonic()
     try:
         while process.returncode is None:
-            try:
+            with contextlib.suppress(TimeoutError):
                 process.wait(_POLL_SECONDS)
-            except TimeoutError:
-                done = min(_size(landing), announce.total_bytes)
-                if done > seen:
-                    seen = done
-                    progress(Download(announce.label, announce.files, announce.total_bytes, done))
-                if give_up(log.read_bytes()):
-                    process.kill()
+                break
+            landed, said = _size(landing), log.read_bytes()
+            if (landed, len(said)) != before:
+                before, moved_at = (landed, len(said)), time.monotonic()
+            elif patience_s is not None and time.monotonic() - moved_at > patience_s:
+                process.kill()
+                return process.wait(0), said + STALLED
+            done = min(landed, announce.total_bytes)
+            if done > drawn:
+                drawn = done
+                progress(Download(announce.label, announce.files, announce.total_bytes, done))
+            if give_up(said):
+                process.kill()
         return process.wait(0), log.read_bytes()
     finally:
         process.kill()

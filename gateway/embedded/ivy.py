@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 from xml.sax.saxutils import quoteattr
 
-from gateway.embedded.download import run_download
+from gateway.embedded.download import STALLED, run_download
 from gateway.embedded.errors import DownloadError
 from gateway.embedded.java import argument_file_line, jvm_environment
+from gateway.embedded.mirror import Mirror, find_mirror
 from gateway.embedded.trust import trust_store_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from gateway.embedded.jars import Jar
     from gateway.embedded.java import Java
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 ARTIFACT_PATTERN = "[organisation]/[artifact]-[revision].[ext]"
 _ATTEMPTS = 3  # one connection in some hundreds is cut; what arrived is kept between attempts
+_PATIENCE_SECONDS = 45.0  # without a byte: longer than Ivy waits for one answer, shorter than 46 times that
 _HOPELESS = 3  # so many connections refused or timed out: the rest will fare no better
 
 
@@ -41,11 +43,12 @@ def find_ivy() -> Path:
     )
 
 
-def fetch(jars: Iterable[Jar], staging: Path, java: Java, announce: Download, progress: ProgressCallback) -> None:
+def fetch(jars: Sequence[Jar], staging: Path, java: Java, announce: Download, progress: ProgressCallback) -> None:
     """Fetch ``jars`` into ``staging/cache``; those there already are not fetched again. Raises DownloadError."""
     settings, module, options = staging / "settings.xml", staging / "ivy.xml", staging / "java-options"
     try:
-        _write_private(settings, settings_xml(staging / "cache"))
+        mirror = find_mirror(jars)
+        _write_private(settings, settings_xml(staging / "cache", mirror=mirror))
         module.write_text(_module_xml(jars))
         _write_private(options, "\n".join(argument_file_line(option) for option in java_options(java, staging)))
         command: list[str | Path] = [
@@ -67,43 +70,38 @@ def fetch(jars: Iterable[Jar], staging: Path, java: Java, announce: Download, pr
                 announce=announce,
                 progress=progress,
                 give_up=_is_hopeless,
+                patience_s=_PATIENCE_SECONDS,
             )
             if status == 0:
                 return
-            if attempt == _ATTEMPTS or _is_hopeless(output) or b"No space left" in output:
+            if attempt == _ATTEMPTS or _is_hopeless(output):
                 raise _failure(output.decode(errors="replace"), staging / "ivy.log")
     finally:
         settings.unlink(missing_ok=True)
         options.unlink(missing_ok=True)
 
 
-def settings_xml(cache: Path, *, poms: bool = False) -> str:
-    """Ivy's settings: one Maven-layout repository, Ivy's own default or the mirror ``$GATEWAY_MAVEN_MIRROR``.
+def settings_xml(cache: Path, *, mirror: Mirror | None, poms: bool = False) -> str:
+    """Ivy's settings: one repository in Maven's layout, ``mirror`` or else Ivy's default.
 
     With ``poms`` false no descriptor is read: a jar's name is all there is to it. Checksum files beside the jars are
-    not fetched: ours are in the repository. User name and password may stand in the mirror's address.
+    not fetched: ours are in the repository.
     """
     credentials = root = ""
-    descriptors = str(poms).lower()
-    if mirror := os.environ.get("GATEWAY_MAVEN_MIRROR"):
-        parts = urlsplit(mirror)
-        if parts.scheme not in ("http", "https", "file") or not (parts.hostname or parts.scheme == "file"):
-            raise DownloadError(
-                "GATEWAY_MAVEN_MIRROR is no address of a Maven repository: it should begin with https://, http:// or file://."
-            )
-        address = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-        root = f" root={quoteattr(address.rstrip('/') + '/')}"
-        if parts.username:
+    if mirror is not None:
+        root = f" root={quoteattr(mirror.address)}"
+        if mirror.username:
             credentials = (
-                f"<credentials host={quoteattr(parts.hostname or '')} username={quoteattr(unquote(parts.username))} "
-                f"passwd={quoteattr(unquote(parts.password or ''))}/>"
+                f"<credentials realm={quoteattr(mirror.realm)} host={quoteattr(mirror.host)} "
+                f"username={quoteattr(mirror.username)} passwd={quoteattr(mirror.password)}/>"
             )
+    descriptors = str(poms).lower()
     return f"""<ivysettings>
   <settings defaultResolver="main"/>
   {credentials}
   <caches defaultCacheDir={quoteattr(str(cache))} artifactPattern={quoteattr(ARTIFACT_PATTERN)}/>
   <timeout-constraints>
-    <timeout-constraint name="patience" connectionTimeout="10000" readTimeout="60000"/>
+    <timeout-constraint name="patience" connectionTimeout="10000" readTimeout="30000"/>
   </timeout-constraints>
   <resolvers>
     <ibiblio name="main" m2compatible="true" usepoms="{descriptors}" checksums="" timeoutConstraint="patience"{root}/>
@@ -138,7 +136,7 @@ def java_options(java: Java, directory: Path) -> list[str]:
     return options
 
 
-def _module_xml(jars: Iterable[Jar]) -> str:
+def _module_xml(jars: Sequence[Jar]) -> str:
     dependencies = "\n".join(
         f"    <dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.name)} rev={quoteattr(jar.version)} "
         'transitive="false" conf="default->default"/>'
@@ -155,31 +153,33 @@ def _module_xml(jars: Iterable[Jar]) -> str:
 
 
 def _is_hopeless(output: bytes) -> bool:
-    return (
-        len(re.findall(rb"UnknownHostException|ConnectException|NoRouteToHost|connect timed out|PKIX path", output))
-        >= _HOPELESS
-    )
+    """Whether so much went wrong in the same way that another attempt, or the rest of this one, will fare no better."""
+    signs = rb"ConnectException|NoRouteToHost|timed out|PKIX path|requires authentication|not well configured"
+    return len(re.findall(signs, output)) >= _HOPELESS or output.endswith(STALLED) or b"No space left" in output
+
+
+_NETWORK = "is there a network, or is a proxy needed (https_proxy)?"
+_CAUSES = (
+    ("PKIX|SSLHandshake", "the repository's certificate is not trusted by Java; for a private CA set SSL_CERT_FILE."),
+    ("requires authentication|407", "the proxy wants a user name and password: https_proxy=http://user:password@host."),
+    # The second is what Ivy says at once; the first comes in its summary, which an early end does without.
+    (r"Host \S+ not found|not well configured", f"the repository's name cannot be resolved: {_NETWORK}"),
+    (
+        "ConnectException|NoRouteToHost|timed out|nothing arrived any more",
+        f"the repository cannot be reached: {_NETWORK}",
+    ),
+    ("No space left", "the disk is full: free some space, or set GATEWAY_CACHE to a directory on another disk."),
+    ("not found", "the repository lacks some of them: is GATEWAY_MAVEN_MIRROR set, and to a mirror of Maven Central?"),
+    ("", "the downloader failed."),
+)
 
 
 def _failure(output: str, log: Path) -> DownloadError:
-    if "PKIX path" in output or "SSLHandshakeException" in output:
-        cause = "the repository shows a certificate this Java does not trust; for a private CA set SSL_CERT_FILE"
-    elif "UnknownHost" in output:
-        cause = "the repository's name cannot be resolved: is there a network, or is a proxy needed (https_proxy)?"
-    elif "ConnectException" in output or "NoRouteToHost" in output or "timed out" in output:
-        cause = "the repository cannot be reached: is there a network, or is a proxy needed (https_proxy)?"
-    elif "407" in output:
-        cause = "the proxy wants a user name and password: https_proxy=http://user:password@host:port"
-    elif "No space left" in output:
-        cause = "the disk is full: free some space, or set GATEWAY_CACHE to a directory on another disk"
-    elif "not found" in output:
-        cause = "the repository lacks some of them: does GATEWAY_MAVEN_MIRROR point to a mirror of Maven Central?"
-    else:
-        cause = "the downloader failed"
-    lines = [line.strip() for line in output.splitlines() if re.search(r"Exception|error|not found|WARN", line)]
+    cause = next(sentence for pattern, sentence in _CAUSES if re.search(pattern, output))
+    lines = [line.strip() for line in output.splitlines() if re.search(r"Exception|rror|not found|WARN", line)]
     tail = "\n".join(f"    {line}" for line in lines[-4:])
     return DownloadError(
-        f"The jars could not be fetched: {cause}. A mirror can be set with GATEWAY_MAVEN_MIRROR. "
+        f"The jars could not be fetched: {cause} A mirror can be set with GATEWAY_MAVEN_MIRROR. "
         f"What has arrived is kept. (log: {log})" + (f"\n{tail}" if tail else "")
     )
 

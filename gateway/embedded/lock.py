@@ -15,6 +15,7 @@ from pathlib import Path
 from gateway.embedded.ivy import ARTIFACT_PATTERN, find_ivy, java_options, settings_xml
 from gateway.embedded.jars import BUNDLES, LOCK_FILE, Bundle
 from gateway.embedded.java import argument_file_line, ensure_java, jvm_environment
+from gateway.embedded.mirror import find_mirror
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def _resolve(bundle: Bundle, scratch: Path) -> list[str]:
     scratch.mkdir()
     java = ensure_java()
     cache = scratch / "cache"
-    (scratch / "settings.xml").write_text(settings_xml(cache, poms=True))
+    (scratch / "settings.xml").write_text(settings_xml(cache, mirror=find_mirror(()), poms=True))
     (scratch / "ivy.xml").write_text(_module_xml(_ROOTS[bundle]))
     (scratch / "options").write_text("\n".join(argument_file_line(option) for option in java_options(java, scratch)))
     files: list[str | Path] = [

@@ -212,7 +212,7 @@ class MqttBroker:
         path.touch(mode=0o600)
         path.write_text(json.dumps(description))
         log = self._directory / "mqtt.log"
-        argv = [sys.executable, str(_SCRIPT), str(path)]
+        argv = [sys.executable, "-P", str(_SCRIPT), str(path)]  # -P: our modules are not to hide the standard library
         self._process = GuardedProcess(argv, log=log, env=jvm_environment(), remove=[self._directory])
         wait_for_line(self._process, _READY, time.monotonic() + _START_SECONDS, "The MQTT broker")
         # It calls itself started with listeners missing, and only logs which.
