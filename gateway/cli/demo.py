@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["add_parser"]
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,8 +102,9 @@ async def _show(options: DemoOptions) -> DemoResult:
     from gateway.demo.view import LiveView, PlainView
 
     state = DemoState(devices=options.devices, with_spark=options.spark, duration_s=options.duration_s)
-    on_terminal = sys.stdout.isatty() and sys.stderr.isatty() and not options.json
-    view = LiveView(state) if on_terminal else PlainView(state)
+    redrawable = os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
+    on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
+    view = LiveView(state) if on_terminal and redrawable and not options.json else PlainView(state)
     view.start()
     try:
         from gateway.demo.run import run_demo  # half a second of imports, with something to look at meanwhile

@@ -6,6 +6,7 @@ __all__ = ["DemoError", "Services"]
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -17,6 +18,7 @@ from gateway.demo.children import in_thread
 from gateway.demo.options import TOPIC, gateway_toml
 from gateway.demo.spark_events import LineTail, SparkEvents
 from gateway.demo.state import GatewayCounts, Step, StepState
+from gateway.demo.sweeper import Sweeper
 from gateway.embedded.cache import cache_directory, format_bytes
 from gateway.embedded.jars import pending_bytes, resolve
 from gateway.embedded.java import ensure_java, pending_java_bytes
@@ -26,7 +28,7 @@ from gateway.embedded.ports import reserve_ports
 from gateway.embedded.process import GuardedProcess, last_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from gateway.demo.scrape import GatewayClient
@@ -69,6 +71,7 @@ class Services:
         self._mqtt: MqttBroker | None = None
         self._gateway: GuardedProcess | None = None
         self._spark: GuardedProcess | None = None
+        self._sweeper: Sweeper | None = None
         self._spark_lines: LineTail | None = None
         self._spark_jars: asyncio.Task[None] | None = None
         self._http: GatewayClient | None = None
@@ -179,7 +182,10 @@ class Services:
         progress = self.root / "spark-progress.jsonl"
         command = [*_OURSELVES, "stream", "ingest", "--config", str(self.root / "gateway.toml")]
         # The guard gives a process one file for both of its outputs; the shell takes the progress lines out of it.
-        self._spark = self._guarded(["/bin/sh", "-c", 'exec "$@" >"$0"', str(progress), *command], "spark.log")
+        shell = ["/bin/sh", "-c", 'exec "$@" >"$0"', str(progress)]
+        self._sweeper = Sweeper([] if self._keep else [self.root])
+        environment = {**self._sweeper.environment, **self._spark_scratch()}
+        self._spark = self._guarded([*shell, *command], "spark.log", environment)
         self._spark_lines = LineTail(progress)
 
     # ── watch ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -235,6 +241,7 @@ class Services:
         if process is not None:
             await in_thread(lambda: process.terminate(_SPARK_STOP_S))
             self.read_spark()
+            shutil.rmtree(self.root / "tmp", ignore_errors=True)
             self._stopped("spark", f"{self._state.spark.rows:,} rows written")
 
     async def stop_mqtt(self) -> None:
@@ -266,14 +273,27 @@ class Services:
         for process in (self._gateway, self._spark):
             if process is not None:
                 process.kill()
+        if self._sweeper is not None and not await in_thread(self._sweeper.sweep):
+            self._view.warn("Some of Spark's processes could not be ended.")
         if self._http is not None:
             await self._http.close()
         self._reserved.release()
 
     # ── inside ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _guarded(self, argv: list[str], log: str) -> GuardedProcess:
-        return GuardedProcess(argv, log=self.root / log, env=_environment(), remove=[] if self._keep else [self.root])
+    def _guarded(self, argv: list[str], log: str, extra: Mapping[str, str] | None = None) -> GuardedProcess:
+        environment = {**_environment(), **(extra or {})}
+        return GuardedProcess(argv, log=self.root / log, env=environment, remove=[] if self._keep else [self.root])
+
+    def _spark_scratch(self) -> dict[str, str]:
+        """The environment that keeps all temporary files of Spark, Python's and Java's, in this run's folder.
+
+        They would stay in the system's if Spark is killed with us.
+        """
+        scratch = self.root / "tmp"
+        scratch.mkdir()
+        options = f'{os.environ.get("SPARK_SUBMIT_OPTS", "")} -Djava.io.tmpdir="{scratch}"'.strip()
+        return {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch), "SPARK_SUBMIT_OPTS": options}
 
     def _progress(self, key: str) -> ProgressCallback:
         step = self._state.steps[key]

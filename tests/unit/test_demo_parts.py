@@ -5,12 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import signal
 import statistics
+import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -28,6 +33,7 @@ from gateway.demo.records import Identity, count_parquet, read_identity
 from gateway.demo.scrape import read_counts
 from gateway.demo.spark_events import LineTail, SparkEvents
 from gateway.demo.state import GatewayCounts, Rate
+from gateway.demo.sweeper import Sweeper
 from streaming.progress import (
     BatchEvent,
     Event,
@@ -37,9 +43,6 @@ from streaming.progress import (
     WindowEvent,
     format_line,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # ── latencies and rates ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -370,10 +373,66 @@ async def test_a_child_that_does_not_end_is_given_up_and_killed(child: Child) ->
     await child.kill()
 
 
+SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+PARENT = """
+import os, subprocess, sys
+from pathlib import Path
+from gateway.demo.sweeper import Sweeper
+sweeper = Sweeper([Path(sys.argv[1])])
+child = subprocess.Popen(
+    [sys.executable, "-S", "-c", "import time; time.sleep(600)"],
+    env={**os.environ, **sweeper.environment}, start_new_session=True,
+)
+print(child.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+linux_only = pytest.mark.skipif(not Path("/proc").exists(), reason="processes are found in /proc")
+
+
+@linux_only
+def test_a_sweep_ends_what_has_the_mark_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "to go"
+    folder.mkdir()
+    sweeper = Sweeper([folder])
+    marked = subprocess.Popen(SLEEPER, env={**os.environ, **sweeper.environment}, start_new_session=True)
+    other = subprocess.Popen(SLEEPER, start_new_session=True)
+    try:
+        assert folder.exists()
+        assert marked.poll() is None
+        # A zombie has no environment, so the sweep ends although nobody has waited for it yet.
+        assert sweeper.sweep()
+        assert marked.wait(10) == -signal.SIGKILL
+        assert other.poll() is None
+        assert not folder.exists()
+        assert sweeper.sweep()
+    finally:
+        for process in (marked, other):
+            process.kill()
+            process.wait()
+
+
+def lives(pid: int) -> bool:
+    """Whether the process runs; one that only waits to be waited for does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@linux_only
+def test_our_own_death_starts_the_sweep(tmp_path: Path) -> None:
+    folder = tmp_path / "to go"
+    folder.mkdir()
+    parent = subprocess.run([sys.executable, "-c", PARENT, folder], capture_output=True, text=True, check=False)
+    assert parent.returncode == -signal.SIGKILL, parent.stderr
+    deadline = time.monotonic() + 30.0
+    while folder.exists() or lives(int(parent.stdout)):
+        assert time.monotonic() < deadline, "the marked process or the folder is still there"
+        time.sleep(0.05)
+
+
 def test_the_command_line_needs_no_client_library() -> None:
     """The main parser imports every command's module at each start, `gateway run` included."""
-    import subprocess
-
     code = (
         "import sys, gateway.cli.demo; "
         "print([m for m in ('rich', 'aiokafka', 'paho', 'jpype', 'pyarrow', 'aiohttp', 'asyncio') if m in sys.modules])"
