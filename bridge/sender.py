@@ -4,11 +4,12 @@ poisoned.
 Order within a partition is kept by having one batch of it under way and putting a failed one back in front of its
 followers.
 
-aiokafka retries what can be retried by itself. What it gives up on costs the whole producer, because an idempotent
-producer whose batch was rejected has used that batch's sequence numbers: every later batch of the partition fails
-with OutOfOrderSequenceNumber for ever. So a producer is an *incarnation*. Replacing one goes: hold every partition;
-let healthy batches finish (bounded); close it; start another; put failed and undecided batches, rebuilt, at the head
-of their partitions; go on. What the old one wrote without telling us is written twice: at least once.
+The producer tries again what can be tried again, by itself. A batch that Kafka rejects is split until the bad record is
+alone, or held when it is our rights that are missing; the producer goes on. When an answer stays out too long, or Kafka
+has lost track of our sequence numbers, only another producer helps: one is an *incarnation*. Replacing it goes: hold
+every partition; let healthy batches finish (bounded); close it; start another; put failed and undecided batches,
+rebuilt, at the head of their partitions; go on. What the old one wrote without telling us is written twice: at least
+once.
 
 The event loop's thread owns everything here.
 """
@@ -200,6 +201,14 @@ class Sender:
             queue.sealed.appendleft(batch)
             self._wait(queue)
             return
+        if isinstance(error, PoisonedError | RefusedError):
+            # Kafka said no and stored nothing: the producer has its sequence numbers back and serves on.
+            queue.in_flight = None
+            self._put_back(queue, batch, error, self._producer.records(batch.builder))
+            self._answered.set()
+            self._send_next(queue)
+            self.pump()
+            return
         self._failures[queue] = error
         self._answered.set()
         self._begin_recovery()
@@ -218,8 +227,7 @@ class Sender:
         elif self._failures:  # the new incarnation failed before this was called
             self._begin_recovery()
 
-    # --- incarnations
-    # -------------------------------------------------------------------------------------------------------------
+    # --- incarnations ------------------------------------------------------------------------------
 
     async def _recover(self) -> None:
         self._held = True
