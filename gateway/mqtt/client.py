@@ -38,6 +38,11 @@ class PahoClient(paho.Client):
     stream: PacketStream | None = None
     framed = False  # a WebSocket
 
+    def _get_proxy(self) -> dict[str, Any] | None:
+        """The settings' proxy or none; paho would look into the environment as well (mqtt_proxy), unasked."""
+        proxy: dict[str, Any] = self._proxy
+        return proxy or None
+
     def _create_socket(self) -> Any:
         try:
             create = super()._create_socket
