@@ -1,9 +1,9 @@
 """A Kafka in memory behind the Producer port, as far as the data path can tell the two apart.
 
 ``tests/producer_port.py`` holds this one and the real one to the same behaviour. What it imitates beyond the obvious:
-an idempotent producer whose batch was rejected has used that batch's sequence numbers; a batch without a leader
-expires after the request time-out, its numbers used; futures of a closed producer stay pending for ever; what a closed
-producer had sent may still arrive.
+sequence numbers (a rejected batch gives them back, any other failure leaves a gap that fails every later batch of the
+partition); a batch whose leader has gone waits for the next one; futures of a closed producer stay pending for ever;
+what a closed producer had sent may still arrive.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bridge.errors import BridgeError
     from bridge.ports import BatchBuilder, Headers
 
+RETRY_BACKOFF_S = 0.1
 HEADER_BYTES = 61  # of an empty batch, as Kafka's format has it
 DOWN = UnreachableError("No broker answers.")
 
@@ -75,7 +76,6 @@ class FakePartition:
     has_leader: bool = True
     log: list[StoredRecord] = field(default_factory=list)
     next_sequence: dict[int, int] = field(default_factory=dict)
-    spoilt: set[int] = field(default_factory=set)  # producers whose sequence has a gap here
 
 
 @dataclass
@@ -103,12 +103,11 @@ class _Request:
     partition: int
     batch: FakeBatch
     sequence: int
-    sent_s: float
     answer: asyncio.Future[object]
 
 
 class FakeKafka:
-    """A cluster. Tests change its attributes while it runs, and call ``settle`` when requests that wait may go on.
+    """A cluster. Tests change its attributes while it runs.
 
     - ``frozen``: takes requests and answers none, until thawed;
     - ``unreachable``: an error that starting producers get;
@@ -131,7 +130,6 @@ class FakeKafka:
         self.late: Callable[[], bool] = lambda: False
         self.fault: Callable[[StoredRecord], int] | None = None
         self.producers: list[FakeProducer] = []
-        self.handed_over_leaderless = 0
         self._waiting: list[_Request] = []
         self._ids = itertools.count(1)
 
@@ -162,19 +160,13 @@ class FakeKafka:
 
     def arrive(self, request: _Request) -> None:
         """A request has reached the cluster, or waits no longer."""
-        loop = asyncio.get_running_loop()
         partition = self.topics[request.topic].partitions[request.partition]
         if self.frozen:
             self._waiting.append(request)
             return
         if not partition.has_leader:
-            left_s = request.sent_s + self.request_timeout_s - loop.time()
-            if left_s > 0:
-                self._waiting.append(request)
-                loop.call_later(left_s, self.settle)
-            else:
-                partition.spoilt.add(request.producer.id)
-                self._answer(request, IncarnationError("The partition had no leader for the request time-out."))
+            if not request.producer.closed:  # which asks again, for as long as it lives
+                asyncio.get_running_loop().call_later(RETRY_BACKOFF_S, self.arrive, request)
             return
         lost = self.lose()
         error = self._write(request, partition)
@@ -184,13 +176,14 @@ class FakeKafka:
     def _write(self, request: _Request, partition: FakePartition) -> BridgeError | None:
         topic, producer_id = self.topics[request.topic], request.producer.id
         expected = partition.next_sequence.get(producer_id, 0)
-        if producer_id in partition.spoilt or request.sequence > expected:
+        if request.sequence > expected:
             return IncarnationError("OutOfOrderSequenceNumber")
         if request.sequence < expected:
             return None  # written before
         error = self._refusal(topic, request.batch)
         if error is not None:
-            partition.spoilt.add(producer_id)
+            if isinstance(error, PoisonedError | RefusedError):
+                request.producer.give_back(request.topic, request.partition, request.sequence)
             return error
         partition.next_sequence[producer_id] = expected + len(request.batch.stored)
         partition.log += request.batch.stored
@@ -234,6 +227,7 @@ class FakeProducer:
 
     async def start(self) -> None:
         kafka = self._kafka
+        assert not self.closed, "a closed incarnation stays closed"
         assert not self.started, "an incarnation is started once"
         self.started = True
         kafka.producers.append(self)
@@ -272,18 +266,17 @@ class FakeProducer:
             raise IncarnationError("The producer is closed.")
         key = (topic, partition)
         leaders = self._fresh().get(topic)
-        if leaders is None or partition >= len(leaders):
-            raise LeaderMissingError(f"Kafka's metadata does not list partition {topic}/{partition}; was it deleted?")
+        if leaders is None or partition >= len(leaders) or not leaders[partition]:
+            raise LeaderMissingError(f"Kafka names no leader for {topic}/{partition}; was the topic deleted?")
         under_way = self._under_way.get(key)
         assert under_way is None or under_way.done(), f"two batches of {topic}/{partition} under way"
-        self._kafka.handed_over_leaderless += not leaders[partition]
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[object] = loop.create_future()
         sequence = self._sequences.get(key, 0)
         self._sequences[key] = sequence + len(batch.stored)
         self._under_way[key] = answer
         batch.sent = True
-        request = _Request(self, topic, partition, batch, sequence, loop.time(), answer)
+        request = _Request(self, topic, partition, batch, sequence, answer)
         timer = loop.call_later(self._kafka.latency_s(), self._land, request)
         self._flying[timer] = request
         return answer
@@ -291,6 +284,10 @@ class FakeProducer:
     def _land(self, request: _Request) -> None:
         self._flying = {timer: r for timer, r in self._flying.items() if r is not request}
         self._kafka.arrive(request)
+
+    def give_back(self, topic: str, partition: int, sequence: int) -> None:
+        """Nothing was stored under these numbers: the next batch has them."""
+        self._sequences[topic, partition] = sequence
 
     def failure(self, answer: asyncio.Future[object]) -> BridgeError | None:
         if answer.cancelled():
