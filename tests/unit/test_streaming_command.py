@@ -131,6 +131,12 @@ def test_settings_reach_spark() -> None:
     assert "-Dgateway.spark.log=info" in conf(Settings(log=LogSettings(level="debug")))["spark.driver.extraJavaOptions"]
 
 
+def test_jvm_options_of_a_user_are_added_to_ours() -> None:
+    both = conf(extra={"spark.driver.extraJavaOptions": "-Xss4m"})["spark.driver.extraJavaOptions"]
+    assert "log4j2.properties" in both
+    assert both.endswith(" -Xss4m")
+
+
 def test_a_users_properties_win_but_times_stay_utc() -> None:
     mine = conf(extra={"spark.ui.enabled": "true", "spark.sql.session.timeZone": "Europe/Oslo"})
     assert mine["spark.ui.enabled"] == "true"

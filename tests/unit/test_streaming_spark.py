@@ -35,7 +35,9 @@ FIVE_MINUTES = timedelta(minutes=5)
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    running = start_spark(Settings(), [], {"spark.driver.memory": "512m"})
+    # The quick compiler alone: nothing here runs long enough for the thorough one to pay.
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    running = start_spark(Settings(), [], {"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": quick})
     yield running.session
     running.end()
 
