@@ -25,7 +25,7 @@ from gateway.demo.services import DemoError, Services
 from gateway.demo.state import DemoState, StepState, WitnessCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from gateway.demo.options import DemoOptions
     from gateway.demo.outbox import DeviceLedger
@@ -62,9 +62,9 @@ class DemoResult:
 async def run_demo(options: DemoOptions, state: DemoState, view: View) -> DemoResult:
     """Runs the whole demo and returns its account; the view must be started.
 
-    The first SIGINT, SIGTERM or SIGHUP ends the flow early, in order and with the account; one before messages flow, or
-    a second one, ends everything at once (CancelledError). Raises GatewayError when a part fails. Nothing is left
-    running in any case.
+    The first SIGINT or SIGTERM ends the flow early, in order and with the account. One before messages flow, a second
+    one, and SIGHUP (the terminal is gone, nobody would read the account) end everything at once (CancelledError).
+    Raises GatewayError when a part fails. Nothing is left running in any case.
     """
     return await _Demo(options, state, view).run()
 
@@ -83,14 +83,15 @@ class _Demo:
         self._stop = asyncio.Event()
         self._signals = 0
         self._background: list[asyncio.Task[None]] = []
+        self._watching: asyncio.Task[None] | None = None
 
     async def run(self) -> DemoResult:
         if self._options.keep is not None:
             _require_empty(self._options.keep)
-        watching = asyncio.create_task(self._watch())
+        self._watching = watching = asyncio.create_task(self._watch())
         task = asyncio.current_task()
         assert task is not None
-        with _signal_handlers(lambda: self._on_signal(task)):
+        with _signal_handlers(lambda number: self._on_signal(number, task)):
             try:
                 await self._start()
                 await self._flow()
@@ -310,8 +311,8 @@ class _Demo:
         for child in (self._fleet, self._witness):
             if child is not None:
                 child.check()
-        for task in self._background:
-            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+        for task in (*self._background, self._watching):
+            if task is not None and task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
     # ── the rest ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -328,11 +329,11 @@ class _Demo:
         self._state.headline = headline
         self._view.note(headline)
 
-    def _on_signal(self, task: asyncio.Task[Any]) -> None:
+    def _on_signal(self, number: signal.Signals, task: asyncio.Task[Any]) -> None:
         self._signals += 1
         if self._signals > 2:
             os._exit(128 + signal.SIGINT)  # cleaning up hangs; the guards end what we started
-        if self._signals == 1 and self._state.flow_started_s is not None:
+        if number is not signal.SIGHUP and self._signals == 1 and self._state.flow_started_s is not None:
             self._view.warn("Ending in order, with the account. Once more ends at once, without it.")
             self._stop.set()
         else:
@@ -366,11 +367,11 @@ def _first(group: ExceptionGroup[Exception]) -> Exception:
 
 
 @contextlib.contextmanager
-def _signal_handlers(handler: Callable[[], None]) -> Any:
+def _signal_handlers(handler: Callable[[signal.Signals], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for number in numbers:
-        loop.add_signal_handler(number, handler)
+        loop.add_signal_handler(number, handler, number)
     try:
         yield
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["LiveView", "PlainView", "View", "draw", "status_line"]
 
+import contextlib
 import sys
 import time
 from datetime import UTC, datetime
@@ -30,7 +31,10 @@ _SHOWN_MEASUREMENTS = ("temperature", "humidity", "voltage", "rssi")
 
 
 class View(Protocol):
-    """How the demo tells what is going on, on standard error: standard output belongs to the account."""
+    """How the demo tells what is going on, on standard error: standard output belongs to the account.
+
+    A terminal or pipe that is gone stops nothing: nobody reads, and the messages still have to be accounted for.
+    """
 
     def start(self) -> None: ...
 
@@ -62,8 +66,9 @@ class PlainView:
         self._started_s = time.monotonic()
 
     def note(self, text: str) -> None:
-        for line in text.splitlines():
-            print(f"[{time.monotonic() - self._started_s:6.1f} s] {line}", file=self._stream, flush=True)
+        with contextlib.suppress(OSError):
+            for line in text.splitlines():
+                print(f"[{time.monotonic() - self._started_s:6.1f} s] {line}", file=self._stream, flush=True)
 
     warn = note
 
@@ -106,17 +111,20 @@ class LiveView:
         pass  # the tables show it
 
     def warn(self, text: str) -> None:
-        self._console.print(text, style="yellow", markup=False)
+        with contextlib.suppress(OSError):
+            self._console.print(text, style="yellow", markup=False)
 
     def refresh(self) -> None:
         if self._live is not None:
-            self._live.refresh()
+            with contextlib.suppress(OSError):
+                self._live.refresh()
 
     def stop(self) -> None:
-        if self._live is not None:
-            self._live.refresh()
-            self._live.stop()
-            self._live = None
+        live, self._live = self._live, None
+        if live is not None:
+            with contextlib.suppress(OSError):
+                live.refresh()
+                live.stop()
 
 
 def status_line(state: DemoState) -> str:

@@ -208,6 +208,15 @@ def test_two_ctrl_c_end_at_once(start: Any) -> None:
     demo.assert_nothing_left()
 
 
+def test_a_closed_terminal_ends_it_at_once(start: Any) -> None:
+    demo = start("--no-spark", "--duration", "600")
+    demo.wait_for(FLOWING)
+    demo.process.send_signal(signal.SIGHUP)
+    status, out = demo.finish()
+    assert (status, out) == (130, ""), "\n".join(demo.told)
+    demo.assert_nothing_left()
+
+
 def test_ctrl_c_while_it_starts_ends_at_once(start: Any) -> None:
     demo = start("--no-spark")
     demo.wait_for("a real broker is starting")

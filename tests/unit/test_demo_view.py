@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 
 import pytest
@@ -117,6 +118,27 @@ def test_plain_lines_go_on_while_spark_is_waited_for(state: DemoState) -> None:
     state.catching_up = True
     PlainView(state, stream).refresh()
     assert stream.getvalue().endswith("Spark wrote 100,000 rows, 23,400 behind\n")
+
+
+class GoneTerminal(io.StringIO):
+    """What a terminal that was closed does."""
+
+    def write(self, text: str) -> int:
+        raise OSError(5, "Input/output error")
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_that_is_gone_stops_nothing(state: DemoState, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", GoneTerminal())
+    for view in (LiveView(state), PlainView(state, GoneTerminal())):
+        with contextlib.suppress(OSError):  # it was there when the demo began
+            view.start()
+        view.note("a note")
+        view.warn("a warning")
+        view.refresh()
+        view.stop()
 
 
 def test_the_live_view_writes_to_standard_error_only(state: DemoState, capsys: pytest.CaptureFixture[str]) -> None:
