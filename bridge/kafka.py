@@ -16,7 +16,6 @@ from __future__ import annotations
 __all__ = ["KafkaProducer", "Topics", "connection_options"]
 
 import asyncio
-import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import create_conn
+from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 from aiokafka.record import MemoryRecords
@@ -46,9 +46,9 @@ from bridge.tls import tls_context
 from bridge.wire import DeadLetterReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from bridge.ports import BatchBuilder
+    from bridge.ports import Append, BatchBuilder, Headers
     from config.settings import KafkaSettings
 
 log = structlog.get_logger("kafka")
@@ -72,6 +72,14 @@ _REFUSED = (
 )
 
 
+class InvalidRecordError(kafka_errors.BrokerResponseError):  # type: ignore[misc]
+    """INVALID_RECORD (KIP-467), which aiokafka has no name for: it would pass for an unknown error of the broker."""
+
+    errno = 87
+    message = "INVALID_RECORD"
+    description = "The broker refuses a record of the batch."
+
+
 def connection_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]:
     """What every aiokafka client of ours is made with: addresses, security, time-outs."""
     options: dict[str, Any] = {
@@ -93,6 +101,8 @@ def connection_options(settings: KafkaSettings, client_id: str) -> dict[str, Any
 
 _CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # the attribute bits of record batch format v2
 _DUPLICATE_SEQUENCE = 46
+_THROTTLED = 89  # THROTTLING_QUOTA_EXCEEDED (KIP-599): unknown to aiokafka
+_CLOSE_PATIENCE_S = 1.0
 _SEQUENCES = 1 << 31  # they wrap to 0 behind Java's largest int
 
 
@@ -107,25 +117,37 @@ class KafkaBatch:
 
     def __init__(self, batch_bytes: int, codec: int) -> None:
         builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, batch_bytes)
-        self._builder = builder
+        self._builder: DefaultRecordBatchBuilder | None = builder
         self._data: bytearray | None = None
         self._count = 0
-        self.append = builder.append
-        self.size = builder.size
+        self.append: Append = builder.append
+        self.size: Callable[[], int] = builder.size
 
     def close(self, count: int) -> None:
         self._count = count
 
+    @property
+    def built(self) -> bool:
+        return self._data is not None
+
     def build(self, producer_id: int, epoch: int, sequence: int) -> bytearray:
-        """The batch's bytes as this producer sends them. A batch is built once: its builder is of no use afterwards."""
+        """The batch's bytes as this producer sends them. A batch is built once: its builder is of no use afterwards,
+        and let go, for it holds the records uncompressed."""
         if self._data is None:
-            self._builder.set_producer_state(producer_id, epoch, sequence)
-            self._data = self._builder.build()
+            builder, self._builder = self._builder, None
+            assert builder is not None
+            builder.set_producer_state(producer_id, epoch, sequence)
+            self._data = builder.build()
+            self.append, self.size = _full, self._data.__len__
         return self._data
 
     def record_count(self) -> int:
         # The batch's header counts its records (KIP-98: RecordCount, after 57 bytes); before that we know only ours.
         return self._count if self._data is None else int.from_bytes(self._data[57:61])
+
+
+def _full(_number: int, _timestamp: int, _key: bytes | None, _value: bytes | None, _headers: Headers) -> None:
+    """What a batch answers once it has been built."""
 
 
 class _Handover:
@@ -166,19 +188,20 @@ class KafkaProducer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._refreshed_ns = 0
         self._closed = False
+        self._ended: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
+        self._ended = asyncio.get_running_loop().create_future()
         client = self._client = AIOKafkaClient(**self._options)
         client.cluster.add_listener(self._refreshed)
         try:
             await client.bootstrap()
         except kafka_errors.KafkaConnectionError as error:
             raise await _why_unreachable(self._options) from error
-        except kafka_errors.KafkaError as error:
-            raise translate(error) from error
-        if self._topics:
-            client.set_topics(self._topics)
+        metadata = client.set_topics(self._topics) if self._topics else client.force_metadata_update()
         await self._fetch_producer_id(client)
+        # Without it the data path would take every topic for an unknown one.
+        await asyncio.wait([metadata], timeout=4 * self._timeout_ms / 1000)
 
     async def _fetch_producer_id(self, client: AIOKafkaClient) -> None:
         """Any broker gives one (KIP-98). They may be starting, or without a controller: bounded patience."""
@@ -212,19 +235,25 @@ class KafkaProducer:
 
     async def close(self, *, patience_s: float) -> None:
         client = self._client
-        if client is None or self._closed:
+        if client is None:
             return
-        self._closed = True
-        for task in self._tasks:
+        if not self._closed:
+            self._closed = True
+            if self._ended is not None:
+                self._ended.set_result(None)
+            for task in self._tasks:
+                task.cancel()
+            # A frozen broker leaves bytes in our buffers, which would be delivered after a thaw; only abort drops them.
+            for connection in list(client._conns.values()):
+                if connection._writer is not None:
+                    connection._writer.transport.abort()
+        # Not wait_for: it would wait on for a close that does not end.
+        closing = asyncio.get_running_loop().create_task(client.close())
+        _, unfinished = await asyncio.wait({*self._tasks, closing}, timeout=patience_s)
+        for task in unfinished:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=patience_s)
-        # A frozen broker leaves bytes in our buffers, which would be delivered after a thaw; only abort drops them.
-        for connection in list(client._conns.values()):
-            if connection._writer is not None:
-                connection._writer.transport.abort()
-        with contextlib.suppress(TimeoutError, OSError, kafka_errors.KafkaError):
-            await asyncio.wait_for(client.close(), patience_s)
+        if closing.done() and not closing.cancelled():
+            closing.exception()  # an error at the end of a connection changes nothing any more
 
     def create_batch(self, *, compressed: bool) -> BatchBuilder:
         return KafkaBatch(self._settings.batch_bytes, self._codec if compressed else 0)
@@ -233,6 +262,7 @@ class KafkaProducer:
         assert isinstance(batch, KafkaBatch)
         if self._closed:
             raise IncarnationError("The producer has been closed.")
+        assert not batch.built, "its sequence number is in its bytes: a batch is sent once"
         if not self.has_leader(topic, partition):
             raise LeaderMissingError(f"Kafka names no leader for {topic}/{partition}; was the topic deleted?")
         place = (topic, partition)
@@ -288,16 +318,22 @@ class KafkaProducer:
             for handover in handovers:
                 self._settle(handover, error)
             return
-        answers = {
-            (topic, answer[0]): (answer[1], answer[2]) for topic, partitions in response.topics for answer in partitions
-        }
+        except Exception as error:
+            # A defect, of ours or the client's: were it only the task's, the batches would wait for the time-out.
+            log.exception("produce_defect", broker=leader)
+            for handover in handovers:
+                self._settle(handover, kafka_errors.KafkaError(repr(error)))
+            return
+        answers = {(topic, answer[0]): answer[1:] for topic, partitions in response.topics for answer in partitions}
         for handover in handovers:
-            code, offset = answers.get((handover.topic, handover.partition), (-1, -1))
+            code, offset, *more = answers.get((handover.topic, handover.partition), (-1, -1))
             if code in {0, _DUPLICATE_SEQUENCE}:
                 if not handover.future.done():
                     handover.future.set_result(offset)
             else:
-                self._settle(handover, kafka_errors.for_code(code)())
+                kind = InvalidRecordError if code == InvalidRecordError.errno else kafka_errors.for_code(code)
+                said = more[-1] if more and isinstance(more[-1], str) else None  # since version 8 of the answer
+                self._settle(handover, kind(said) if said else kind())
 
     def _settle(self, handover: _Handover, error: kafka_errors.KafkaError) -> None:
         """Try again what may be; else say what became of it."""
@@ -306,7 +342,7 @@ class KafkaProducer:
         if error.retriable:
             self._send_later(handover)
             return
-        failure = translate(error)
+        failure = translate(error, handover.topic)
         if isinstance(failure, PoisonedError | RefusedError):
             if handover.attempts == 1:
                 # Nothing was stored, so the next batch may have these numbers; the order is kept by one batch at a
@@ -340,11 +376,21 @@ class KafkaProducer:
         return self._refreshed_ns
 
     def watch_topic(self, topic: str) -> None:
-        self._topics.add(topic)
-        self._live().add_topic(topic)
+        if topic not in self._topics:
+            self._topics.add(topic)
+            # Not add_topic: it changes the set that a request under way was made from, whose answer, without the
+            # topic, would then pass for the answer to this one.
+            self._live().set_topics(self._topics)
 
     async def refresh_metadata(self) -> bool:
-        return bool(await self._live().force_metadata_update())
+        ended = self._ended
+        assert ended is not None, "start() comes first"
+        if self._closed:
+            return False
+        update = self._live().force_metadata_update()
+        # Once closed, nobody fetches any more: the update would stay pending for ever.
+        await asyncio.wait([update, ended], return_when=asyncio.FIRST_COMPLETED)
+        return update.done() and not update.cancelled() and bool(update.result())
 
     def records(self, batch: BatchBuilder) -> list[StoredRecord]:
         assert isinstance(batch, KafkaBatch)
@@ -362,20 +408,20 @@ class KafkaProducer:
         self._refreshed_ns = time.monotonic_ns()
 
 
-def translate(error: BaseException) -> BridgeError:
-    """The most specific of our errors for one of aiokafka's."""
+def translate(error: BaseException, topic: str | None = None) -> BridgeError:
+    """The most specific of our errors for one of aiokafka's; ``topic`` is where the batch was to go."""
+    where = f" to topic {topic}" if topic is not None else ""
     if isinstance(error, _REFUSED):
         return RefusedError(
-            f"Kafka refused us: {error or type(error).__name__}. "
-            "Check kafka.sasl and the ACLs: Write and Describe on the topics."
+            f"Kafka refused us{where}: {error}. Check kafka.sasl and the ACLs: Write and Describe on the topics."
         )
-    if getattr(error, "errno", None) in _POISONED:
+    if isinstance(error, kafka_errors.BrokerResponseError) and error.errno in _POISONED:
         too_large = isinstance(error, kafka_errors.MessageSizeTooLargeError | kafka_errors.RecordListTooLargeError)
         reason = DeadLetterReason.TOO_LARGE if too_large else DeadLetterReason.INVALID_RECORD
-        return PoisonedError(f"Kafka will not take it: {type(error).__name__} ({error}).", reason)
+        return PoisonedError(f"Kafka will not take a batch{where}: {error}.", reason)
     if isinstance(error, BridgeError):
         return error
-    return IncarnationError(f"{type(error).__name__}: {error}")
+    return IncarnationError(f"A batch{where} failed: {error}." if where else f"{error}")
 
 
 async def _why_unreachable(options: dict[str, Any]) -> BridgeError:
@@ -386,8 +432,10 @@ async def _why_unreachable(options: dict[str, Any]) -> BridgeError:
     }
     for address in options["bootstrap_servers"]:
         host, _, port = address.rpartition(":")
+        conn = None
         try:
             conn = await create_conn(host.strip("[]"), int(port), **connection)
+            await conn.send(MetadataRequest([]))  # a SASL listener takes the connection, and then hangs up
         except _REFUSED as error:
             user = options.get("sasl_plain_username")
             mechanism = options.get("sasl_mechanism")
@@ -398,8 +446,10 @@ async def _why_unreachable(options: dict[str, Any]) -> BridgeError:
         except (OSError, TimeoutError, kafka_errors.KafkaError) as error:
             reasons.append(f"{address}: {_guess(error, options)}")
         else:
-            conn.close()
-            reasons.append(f"{address}: answers now")
+            reasons.append(f"{address}: answers now.")
+        finally:
+            if conn is not None:
+                conn.close()
     return UnreachableError(f"Kafka cannot be reached. {' '.join(reasons)}")
 
 
@@ -461,10 +511,11 @@ class Topics:
         try:
             await admin.start()
             response = await admin.create_topics(new)
-        except kafka_errors.KafkaError as error:
-            raise RetriableError(f"Topics could not be created now: {error}") from error
+        except (OSError, TimeoutError, AttributeError, kafka_errors.KafkaError) as error:
+            # aiokafka's answer to a cluster without a controller is an AttributeError.
+            raise RetriableError(f"Topics could not be created now: {error or type(error).__name__}") from error
         finally:
-            await admin.close()
+            await asyncio.wait([asyncio.ensure_future(admin.close())], timeout=_CLOSE_PATIENCE_S)
         for name, code, *text in response.topic_errors:
             kind = kafka_errors.for_code(code)
             if kind is kafka_errors.NoError:
@@ -472,6 +523,8 @@ class Topics:
             if kind in {kafka_errors.NoError, kafka_errors.TopicAlreadyExistsError}:
                 continue
             reason = (text[0] if text and text[0] else None) or kind.__name__
+            if kind.retriable or code == _THROTTLED:
+                raise RetriableError(f"Topic {name} could not be created now: {reason}")
             if issubclass(kind, _REFUSED):
                 raise RefusedError(
                     f"Kafka does not let us create topic {name}: {reason}. Create it by hand or allow Create on it."

@@ -1,0 +1,67 @@
+"""The Kafka in memory behaves at the port as the real one does."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.producer_port import ProducerPort
+from tests.unit.fake_kafka import DOWN, FakeKafka, FakePartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bridge.ports import StoredRecord
+    from tests.unit.fake_kafka import FakeProducer
+
+
+class FakeBackend:
+    """``tests.producer_port.Backend`` in memory."""
+
+    def __init__(self) -> None:
+        self.kafka = FakeKafka(batch_bytes=16_384)
+        self.kafka.latency_s = lambda: 0.001
+        self.kafka.metadata_max_age_s = 0.05
+        self.batch_bytes = self.kafka.batch_bytes
+        self._numbers = itertools.count()
+
+    async def topic(self, partitions: int = 1, *, max_batch_bytes: int | None = None) -> str:
+        name = f"topic-{next(self._numbers)}"
+        self.kafka.topic(name, partitions, max_batch_bytes=max_batch_bytes or 1 << 20)
+        return name
+
+    async def grow(self, topic: str, partitions: int) -> None:
+        have = self.kafka.topics[topic].partitions
+        have += [FakePartition() for _ in range(partitions - len(have))]
+
+    def producer(self, topics: Iterable[str] = ()) -> FakeProducer:
+        return self.kafka.make_producer(topics)
+
+    def nowhere(self) -> FakeProducer:
+        self.kafka.unreachable = DOWN
+        return self.kafka.make_producer()
+
+    async def read(self, topic: str, partition: int = 0) -> list[StoredRecord]:
+        await asyncio.sleep(0.01)
+        return self.kafka.topics[topic].partitions[partition].log
+
+    async def forbid(self, topic: str, *, forbidden: bool = True) -> None:
+        self.kafka.topics[topic].refused = forbidden
+
+    def freeze(self) -> None:
+        self.kafka.freeze()
+
+    def thaw(self) -> None:
+        self.kafka.thaw()
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    return FakeBackend()
+
+
+class TestFakeKafka(ProducerPort):
+    """All of the suite."""
