@@ -99,7 +99,9 @@ class Worker:
             property_entries=settings.flow.property_cache_entries,
             pump=self.sender.pump,
         )
-        self._path = DataPath(self.flow, self.accumulator, self.dispatcher, self.ledger, self.metrics)
+        self._path = DataPath(
+            self.flow, self.accumulator, self.dispatcher, self.dead_letters, self.ledger, self.metrics
+        )
         self.sessions = [self._make_session(number) for number in range(settings.mqtt.sessions)]
         lifecycle = Lifecycle()
         self.http = HttpServer(

@@ -16,7 +16,6 @@ import structlog
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 
-from bridge.dispatch import TopicNameError
 from gateway.mqtt import reasons
 from gateway.mqtt.errors import MalformedPacketError
 from gateway.mqtt.flow import SHORTEST_PACE_NS
@@ -144,7 +143,7 @@ class Connection:
         stream, ingest = self._stream, self._ingest
         messages = size = 0
         at_end = False
-        failure: MalformedPacketError | TopicNameError | None = None
+        failure: MalformedPacketError | None = None
         for _ in range(MAX_READS):
             data = stream.read()
             if not data:
@@ -153,7 +152,7 @@ class Connection:
             size += len(data)
             try:
                 messages += self._feed(data)
-            except (MalformedPacketError, TopicNameError) as error:
+            except MalformedPacketError as error:
                 messages += ingest.taken
                 failure = error
                 break
@@ -230,11 +229,10 @@ class Connection:
                 flow.pace(self)
         flow.took(messages, size, pressed=pressed)
 
-    def _reject(self, error: MalformedPacketError | TopicNameError) -> None:
-        code = error.reason_code if isinstance(error, MalformedPacketError) else 0x90
+    def _reject(self, error: MalformedPacketError) -> None:
         log.error("mqtt_malformed", error=str(error), consequence="disconnecting; the broker may send it again")
         self._end("protocol", str(error))
-        self._client.disconnect(reasoncode=ReasonCode(PacketTypes.DISCONNECT, identifier=code))
+        self._client.disconnect(reasoncode=ReasonCode(PacketTypes.DISCONNECT, identifier=error.reason_code))
         self._client.loop_write()
 
     # --- the window --------------------------------------------------------------------------------

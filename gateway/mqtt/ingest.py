@@ -5,7 +5,9 @@ bytes, and the append; everything else (UTF-8, filters, templates, the partition
 seen. No object is built per message.
 
 What a hostile or broken broker can send is checked on the way: lengths against the packet's end, packet id 0,
-reserved bits, QoS 3; a topic's bytes at first sight."""
+reserved bits, QoS 3. Such a connection ends. A topic name that MQTT forbids is another matter: EMQX passes on what a
+device made up (``mqtt.strict_mode`` is off by default) and would send it again after every reconnect, so it is
+dead-lettered."""
 
 from __future__ import annotations
 
@@ -15,12 +17,14 @@ import time
 from typing import TYPE_CHECKING
 
 from bridge.dispatch import TopicNameError
+from bridge.wire import MQTT_TOPIC, DeadLetterReason
 from gateway.mqtt.errors import MalformedPacketError
 from gateway.mqtt.packets import packet_name
 
 if TYPE_CHECKING:
     from bridge.accumulator import Accumulator
-    from bridge.dispatch import Dispatcher
+    from bridge.dead_letter import DeadLetters
+    from bridge.dispatch import Dispatcher, Entry
 
 PUBLISH, PUBREL, PUBCOMP, PINGRESP = 0x30, 0x62, 0x70, 0xD0
 # First bytes of what else a broker may send: CONNACK, PUBACK, PUBREC, PUBCOMP, SUBACK, UNSUBACK, DISCONNECT, AUTH, each
@@ -35,15 +39,23 @@ class Ingest:
     ``control`` collects whole packets that are paho's business, ``answers`` what must go out at once (PUBCOMP)."""
 
     __slots__ = (
-        "_accumulator", "_dispatcher", "_max_packet", "_max_record", "_v5",
+        "_accumulator", "_dead_letters", "_dispatcher", "_max_packet", "_max_record", "_v5",
         "answers", "control", "ids", "ids2", "missing", "pongs", "qos2", "redelivered", "taken",
     )  # fmt: skip
 
     def __init__(
-        self, dispatcher: Dispatcher, accumulator: Accumulator, *, v5: bool, max_packet: int, max_record: int
+        self,
+        dispatcher: Dispatcher,
+        accumulator: Accumulator,
+        dead_letters: DeadLetters,
+        *,
+        v5: bool,
+        max_packet: int,
+        max_record: int,
     ) -> None:
         self._dispatcher = dispatcher
         self._accumulator = accumulator
+        self._dead_letters = dead_letters
         self._v5 = v5
         self._max_packet = max_packet
         self._max_record = max_record
@@ -61,8 +73,8 @@ class Ingest:
         """Take in what was read. Returns how many bytes were used up and how many messages they held.
 
         The rest is the beginning of a packet: call again with it in front of what comes next, once ``missing`` more
-        bytes are there. Raises MalformedPacketError or TopicNameError; ``taken`` says then how many messages before
-        the bad packet were taken, and their packet ids are in the lists."""
+        bytes are there. Raises MalformedPacketError; ``taken`` says then how many messages before the bad packet were
+        taken, and their packet ids are in the lists."""
         accumulator = self._accumulator
         accumulator.now_ns = time.monotonic_ns()
         span = accumulator.current
@@ -147,7 +159,7 @@ class Ingest:
                 except KeyError:
                     if body > stop or not topic:
                         raise self._without_topic(data, body, stop) from None
-                    slot, key, headers, extras = dispatcher.entry(flags & 15, topic)
+                    slot, key, headers, extras = self._entry(flags & 15, topic)
                 properties = b""
                 if v5:
                     size = data[body]
@@ -168,14 +180,14 @@ class Ingest:
                 if slot is None or length > unusual:
                     if stop - position > max_packet:
                         raise self._too_large(stop - position)
-                    dispatcher.slow(flags & 15, topic, properties, value)
+                    self._slow(flags & 15, topic, properties, value)
                 elif slot.append(slot.count, timestamp, key, value, headers) is None:
                     slot.roll(timestamp, key, value, headers)
                 else:
                     slot.count += 1
                 count += 1
                 position = stop
-        except (IndexError, MalformedPacketError, TopicNameError):
+        except (IndexError, MalformedPacketError):
             self.taken = count
             if kind and body > position:
                 self._disown(kind, packet_id)
@@ -183,6 +195,22 @@ class Ingest:
         if end - position and not self.missing:
             self.missing = 1
         return position, count
+
+    def _entry(self, flags: int, topic: bytes) -> Entry:
+        try:
+            return self._dispatcher.entry(flags, topic)
+        except TopicNameError:
+            return None, None, [], None  # said, and buried, for each message
+
+    def _slow(self, flags: int, topic: bytes, properties: bytes, payload: bytes) -> None:
+        try:
+            self._dispatcher.slow(flags, topic, properties, payload)
+        except TopicNameError as error:
+            headers = [(MQTT_TOPIC, topic.decode(errors="backslashreplace").encode())]
+            self._dead_letters.bury(
+                "", flags >> 1 & 3, self._dispatcher.received_ms, topic, payload, headers,
+                DeadLetterReason.INVALID_TOPIC, error,
+            )  # fmt: skip
 
     def _disown(self, kind: int, packet_id: bytes) -> None:
         """Take the packet id of a bad PUBLISH back out: its message was not taken, so nothing is owed for it."""

@@ -78,11 +78,9 @@ def _bytes(raw: bytes, position: int, length: int) -> bytes:
 def _text(raw: bytes, position: int) -> tuple[str, int]:
     length = raw[position] << 8 | raw[position + 1]
     position += 2
-    data = _bytes(raw, position, length)
-    try:
-        return data.decode(), position + length
-    except UnicodeDecodeError:
-        raise MalformedPacketError("A property of a PUBLISH is no UTF-8.") from None
+    # What is no UTF-8 is shown as \xff and the like. MQTT calls it malformed, but it is a device's doing, which EMQX
+    # passes on (``mqtt.strict_mode`` is off by default): it would come again after each reconnect, nothing behind it.
+    return _bytes(raw, position, length).decode(errors="backslashreplace"), position + length
 
 
 def _skip_varint(raw: bytes, position: int) -> int:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from bridge.accumulator import Accumulator
+    from bridge.dead_letter import DeadLetters
     from bridge.dispatch import Dispatcher
     from bridge.filters import Subscription
     from bridge.ledger import Ledger
@@ -62,6 +63,7 @@ class DataPath:
     flow: Flow
     accumulator: Accumulator
     dispatcher: Dispatcher
+    dead_letters: DeadLetters
     ledger: Ledger
     metrics: Metrics
 
@@ -100,6 +102,7 @@ class Session:
         self._ingest = Ingest(
             path.dispatcher,
             path.accumulator,
+            path.dead_letters,
             v5=mqtt.protocol == "5",
             max_packet=mqtt.max_packet_bytes,
             max_record=settings.kafka.max_record_bytes,

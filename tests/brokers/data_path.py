@@ -104,11 +104,20 @@ class MemoryProducer:
         self.holding = False
         self._answer()
 
+    def take(self, value: bytes) -> None:
+        """Take the one held batch that has a record with this value, out of turn."""
+        (found,) = (held for held in self._held if any(record.value == value for record in held[2].records))
+        self._held.remove(found)
+        self._take(*found)
+
     def _answer(self) -> None:
         held, self._held = self._held, []
-        for topic, partition, batch, future in held:
-            self.log += (Stored(topic, partition, record) for record in batch.records)
-            future.set_result(None)
+        for batch in held:
+            self._take(*batch)
+
+    def _take(self, topic: str, partition: int, batch: MemoryBatch, future: asyncio.Future[object]) -> None:
+        self.log += (Stored(topic, partition, record) for record in batch.records)
+        future.set_result(None)
 
     def failure(self, answer: asyncio.Future[object]) -> BridgeError | None:
         return None
@@ -165,14 +174,14 @@ class MemoryPath:
         self.metrics = Metrics(settings)
         self.accumulator = Accumulator(self._create_batch, self._complete)
         self.ledger = Ledger(self.accumulator.in_flight)
-        dead_letters = DeadLetters(
+        self.dead_letters = DeadLetters(
             self.accumulator, settings.dead_letter.topic, instance=settings.instance,
             partition_count=lambda _topic: PARTITIONS, max_record_bytes=settings.kafka.max_record_bytes,
             counted=lambda _reason, _count: None,
         )  # fmt: skip
         self.sender = Sender(
             self.accumulator, lambda: self.producer, SenderPolicy(delivery_timeout_ns=10**12, settle_ns=10**9),
-            dead_letters, _Observer(), time.monotonic_ns, self.defects.append,
+            self.dead_letters, _Observer(), time.monotonic_ns, self.defects.append,
         )  # fmt: skip
         self.flow = Flow(
             self.accumulator, self.sender, self.ledger,
@@ -180,12 +189,14 @@ class MemoryPath:
             memory_bytes=settings.flow.memory_bytes,
         )  # fmt: skip
         self.dispatcher = Dispatcher(
-            self.router, self.accumulator, _Topics(), dead_letters, parse_properties=parse_properties,
+            self.router, self.accumulator, _Topics(), self.dead_letters, parse_properties=parse_properties,
             filtered=lambda route, reason: self.filtered.append((route, reason)),
             max_record_bytes=settings.kafka.max_record_bytes, cache_entries=settings.flow.route_cache_entries,
             property_entries=settings.flow.property_cache_entries, pump=self.sender.pump,
         )  # fmt: skip
-        self.data_path = DataPath(self.flow, self.accumulator, self.dispatcher, self.ledger, self.metrics)
+        self.data_path = DataPath(
+            self.flow, self.accumulator, self.dispatcher, self.dead_letters, self.ledger, self.metrics
+        )
 
     def _create_batch(self, compressed: bool) -> BatchBuilder:
         return self.producer.create_batch(compressed=compressed)
@@ -205,7 +216,7 @@ class MemoryPath:
     def ingest(self) -> Ingest:
         """An ingest of its own, with the settings' protocol and limits."""
         return Ingest(
-            self.dispatcher, self.accumulator, v5=self.settings.mqtt.protocol == "5",
+            self.dispatcher, self.accumulator, self.dead_letters, v5=self.settings.mqtt.protocol == "5",
             max_packet=self.settings.mqtt.max_packet_bytes, max_record=self.settings.kafka.max_record_bytes,
         )  # fmt: skip
 

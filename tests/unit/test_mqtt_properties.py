@@ -1,0 +1,108 @@
+"""The properties of a PUBLISH against paho's reading of them, and what the specification forbids there."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties as PahoProperties
+
+from bridge.message import Properties
+from gateway.mqtt.errors import MalformedPacketError
+from gateway.mqtt.properties import parse_properties
+from tests.brokers.packets import read_varint, text, user_property, varint
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+
+
+@st.composite
+def pahos(draw: st.DrawFn) -> PahoProperties:
+    """Any properties a PUBLISH may have, packed by paho, but for the topic alias, which has a test of its own."""
+    properties = PahoProperties(PacketTypes.PUBLISH)
+    chosen = draw(st.sets(st.sampled_from(["format", "expiry", "type", "response", "correlation", "id", "user"])))
+    if "format" in chosen:
+        properties.PayloadFormatIndicator = draw(st.integers(0, 1))
+    if "expiry" in chosen:
+        properties.MessageExpiryInterval = draw(st.integers(0, 2**32 - 1))
+    if "type" in chosen:
+        properties.ContentType = draw(texts)
+    if "response" in chosen:
+        properties.ResponseTopic = draw(texts)
+    if "correlation" in chosen:
+        properties.CorrelationData = draw(st.binary(max_size=40))
+    if "id" in chosen:
+        properties.SubscriptionIdentifier = draw(st.integers(1, 268_435_455))
+    if "user" in chosen:
+        properties.UserProperty = draw(st.lists(st.tuples(texts, texts), min_size=1, max_size=5))
+    return properties
+
+
+@given(pahos())
+def test_reads_what_paho_packed(packed: PahoProperties) -> None:
+    whole = bytes(packed.pack())
+    _, start = read_varint(whole, 0)
+    raw = whole[start:]
+    assert parse_properties(raw) == Properties(
+        tuple(getattr(packed, "UserProperty", ())),
+        getattr(packed, "ContentType", None),
+        getattr(packed, "ResponseTopic", None),
+        getattr(packed, "CorrelationData", None),
+        getattr(packed, "PayloadFormatIndicator", 0),
+        getattr(packed, "MessageExpiryInterval", None),
+    )
+
+
+@given(st.binary(max_size=60))
+def test_junk_is_read_or_refused_and_read_only_where_paho_can(raw: bytes) -> None:
+    try:
+        ours = parse_properties(raw)
+    except MalformedPacketError as error:
+        assert error.reason_code in {0x81, 0x82, 0x94}  # noqa: PT017 - the other outcome is as good
+        return
+    properties = PahoProperties(PacketTypes.PUBLISH)
+    properties.unpack(varint(len(raw)) + raw)
+    assert tuple(getattr(properties, "UserProperty", ())) == ours.user
+
+
+def test_user_properties_keep_their_order_and_their_repeats() -> None:
+    raw = user_property("b", "1") + user_property("a", "2") + user_property("b", "1")
+    assert parse_properties(raw).user == (("b", "1"), ("a", "2"), ("b", "1"))
+
+
+def test_several_subscription_identifiers_are_one_message_matched_by_several_filters() -> None:
+    assert parse_properties(b"\x0b\x01\x0b\xff\x7f") == Properties()
+
+
+FORBIDDEN = {
+    "an unknown property": (b"\x7f\0", 0x81, "0x7f"),
+    "identifier 0": (b"\x00", 0x81, "0x00"),
+    "a property of another packet": (b"\x11\0\0\0\1", 0x81, "0x11"),
+    "payload format twice": (b"\x01\x00\x01\x00", 0x82, "twice"),
+    "expiry twice": (b"\x02\0\0\0\1\x02\0\0\0\1", 0x82, "twice"),
+    "response topic twice": (b"\x08\0\1a\x08\0\1a", 0x82, "twice"),
+    "correlation data twice": (b"\x09\0\1a\x09\0\1a", 0x82, "twice"),
+    "payload format 2": (b"\x01\x02", 0x82, "payload format 2"),
+    "a topic alias": (b"\x23\0\1", 0x94, "topic alias"),
+    "half a number": (b"\x02\0\0", 0x81, "middle"),
+    "half a length": (b"\x03\0", 0x81, "middle"),
+    "half a text": (b"\x03\0\5abc", 0x81, "middle"),
+    "half a user property": (b"\x26" + text("name"), 0x81, "middle"),
+    "no value at all": (b"\x01", 0x81, "middle"),
+    "a subscription identifier of five bytes": (b"\x0b\x80\x80\x80\x80\x01", 0x81, "longer than four bytes"),
+    "an unfinished subscription identifier": (b"\x0b\x80", 0x81, "middle"),
+}
+
+
+@pytest.mark.parametrize("case", FORBIDDEN)
+def test_what_is_forbidden_is_refused_with_its_reason(case: str) -> None:
+    raw, code, words = FORBIDDEN[case]
+    with pytest.raises(MalformedPacketError, match=words) as caught:
+        parse_properties(raw)
+    assert caught.value.reason_code == code
+
+
+def test_text_that_is_no_utf_8_is_kept_visibly() -> None:
+    """A device's doing, which EMQX passes on: refusing it would stop the session at this message for good."""
+    raw = b"\x26\0\2a\xff\0\2\xfeb" + b"\x03\0\1\x80"
+    assert parse_properties(raw) == Properties(((r"a\xff", r"\xfeb"),), content_type=r"\x80")
