@@ -98,9 +98,11 @@ class Rig:
                 self.connection.read()
 
     def hang_up(self) -> None:
-        """Close the broker's end."""
+        """Close the broker's end; the account is settled as the session does it."""
         self.peer.close()
         self.connection.read()
+        self.connection.close()
+        self.path.ledger.returned += self.connection.returned
 
     def answers(self) -> list[Packet]:
         """The whole packets that came since the last call."""

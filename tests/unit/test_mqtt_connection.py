@@ -1,0 +1,314 @@
+"""One connection: acknowledged in order once Kafka has it, flushed before the broker stalls, alive or ended in time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.metrics import DISCONNECTS
+from gateway.mqtt.connection import Connection
+from tests.brokers import packets
+from tests.brokers.packets import Packet, Type
+from tests.brokers.rig import Rig, make_rig, until
+
+if TYPE_CHECKING:
+    from gateway.mqtt.ingest import Ingest
+
+
+def ids(answers: list[Packet], kind: Type = Type.PUBACK) -> list[int]:
+    return [int.from_bytes(answer.body[:2]) for answer in answers if answer.type is kind]
+
+
+def qos1(rig: Rig, number: int, topic: str = "devices/1") -> bytes:
+    return rig.publish(topic, b"%d" % number, qos=1, packet_id=number)
+
+
+# --- the window ---
+
+
+async def test_nothing_is_acknowledged_before_kafka_has_it() -> None:
+    async with make_rig() as rig:
+        rig.path.producer.holding = True
+        rig.send(*(qos1(rig, number, f"devices/{number}") for number in range(1, 9)))
+        await rig.settle()
+        assert rig.answers() == []
+        assert rig.connection.unacked == 8
+        rig.path.producer.release()
+        await rig.settle()
+        assert ids(rig.answers()) == list(range(1, 9))
+        assert rig.connection.acknowledged == 8
+        rig.path.check()
+
+
+async def test_acknowledgements_leave_in_the_order_of_arrival_whatever_order_the_partitions_answer_in() -> None:
+    async with make_rig() as rig:
+        rig.path.producer.holding = True
+        partitions = {}
+        for number in range(1, 200):  # topics of three different partitions
+            topic = f"devices/{number}"
+            slot = rig.path.dispatcher.entry(2, topic.encode())[0]
+            assert slot is not None
+            partitions.setdefault(slot.queue.partition, topic)
+        first, second, third = list(partitions.values())[:3]
+        for number, topic in enumerate((first, second, third), 1):
+            rig.send(qos1(rig, number, topic))
+            await rig.settle()
+        rig.path.producer.take(b"3")
+        await rig.settle()
+        assert rig.answers() == [], "3 is in Kafka, but 1 and 2 come before it [MQTT-4.6.0-2]"
+        rig.path.producer.take(b"1")
+        await rig.settle()
+        assert ids(rig.answers()) == [1]
+        rig.path.producer.take(b"2")
+        await rig.settle()
+        assert ids(rig.answers()) == [2, 3]
+        rig.path.check()
+
+
+async def test_what_is_unacknowledged_when_a_connection_ends_is_returned_and_not_acknowledged_later() -> None:
+    async with make_rig() as rig:
+        rig.path.producer.holding = True
+        rig.send(qos1(rig, 1), qos1(rig, 2))
+        await rig.settle()
+        rig.send(qos1(rig, 3))  # read, not flushed
+        old = rig.connection
+        rig.hang_up()
+        assert old.returned == 3
+        rig.connect()
+        rig.send(qos1(rig, 1), qos1(rig, 2), qos1(rig, 3))
+        rig.path.producer.release()
+        await rig.settle()
+        assert ids(rig.answers()) == [1, 2, 3]
+        assert old.acknowledged == 0
+        snapshot = rig.path.ledger.snapshot()
+        assert (snapshot.received, snapshot.returned, snapshot.delivered) == (6, 3, 3)
+        rig.path.check()
+
+
+async def test_messages_in_front_of_the_end_of_the_stream_are_taken_and_counted() -> None:
+    async with make_rig() as rig:
+        rig.peer.send(qos1(rig, 1) + rig.publish("devices/1", b"qos 0"))
+        rig.hang_up()
+        await rig.settle()
+        assert rig.path.values.count(b"1") == 1
+        assert b"qos 0" in rig.path.values, "a broker has forgotten QoS 0: it must not be lost here"
+        rig.path.check()
+
+
+async def test_the_window_is_flushed_before_the_broker_stalls() -> None:
+    """Whatever the linger: the broker sends no more than the window, so nobody would end the wait."""
+    async with make_rig(window=4, flow={"linger_max": "10s", "read_pacing_max": "1s"}) as rig:
+        for start in range(1, 41, 2):
+            rig.send(qos1(rig, start), qos1(rig, start + 1))
+            await until(lambda: rig.connection.unacked <= 2, "the window is half free again", deadline_s=0.5)
+
+
+async def test_a_window_the_broker_does_not_tell_of_is_found_out() -> None:
+    """MQTT 3.1.1 has no receive maximum, and HiveMQ sends one message until it sees an acknowledgement."""
+    async with make_rig(mqtt={"protocol": "3.1.1"}, flow={"linger_max": "10s", "read_pacing_max": "1s"}) as rig:
+        next_id = 1
+        for burst in [1, 1, 20, 20, 20, 20]:
+            began = time.monotonic()
+            rig.send(*(qos1(rig, next_id + n) for n in range(burst)))
+            next_id += burst
+            await until(lambda: not rig.connection.unacked, f"a window of {burst} is answered")
+            assert time.monotonic() - began < 2, "a broker with a small window waited for the linger"
+
+
+async def test_a_message_that_comes_alone_is_acknowledged_at_once() -> None:
+    async with make_rig(flow={"linger_max": "10s", "read_pacing_max": "1s"}) as rig:
+        rig.send(qos1(rig, 1))
+        await until(lambda: ids(rig.answers()) == [1], "the acknowledgement", deadline_s=0.5)
+
+
+# --- the end ---
+
+
+@pytest.mark.parametrize(
+    ("code", "label", "words"),
+    [
+        (0x8E, "taken_over", "session taken over"),
+        (0x8B, "server_stopping", "server shutting down"),
+        (0x98, "administrative", "administrative action"),
+        (0x8D, "keepalive", "keep alive timeout"),
+        (0x93, "protocol", "receive maximum exceeded"),
+        (0x9C, "other", "use another server"),
+    ],
+)
+async def test_a_disconnect_of_the_brokers_is_said_in_words(code: int, label: str, words: str) -> None:
+    async with make_rig() as rig:
+        rig.send(packets.disconnect(code))
+        found, detail = rig.connection.ended.result()
+        assert found == label
+        assert found in DISCONNECTS
+        assert detail == f"the broker disconnected us: {words} (0x{code:02X})"
+
+
+async def test_messages_behind_a_disconnect_in_the_same_read_are_still_in_the_account() -> None:
+    async with make_rig() as rig:
+        rig.send(qos1(rig, 1) + packets.disconnect(0x8E) + qos1(rig, 2))
+        rig.connection.close()
+        rig.path.ledger.returned += rig.connection.returned
+        await rig.settle()
+        rig.path.check()
+
+
+async def test_a_defect_of_ours_in_a_read_ends_the_connection_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half a read is gone from the stream; going on behind it would lose what was in it."""
+    async with make_rig() as rig:
+
+        def broken(_self: Ingest, _data: bytes) -> tuple[int, int]:
+            raise ZeroDivisionError("a defect")
+
+        monkeypatch.setattr("gateway.mqtt.ingest.Ingest.feed", broken)
+        rig.send(qos1(rig, 1))
+        label, detail = rig.connection.ended.result()
+        assert label == "other"
+        assert "a defect" in (detail or "")
+        monkeypatch.undo()
+        rig.hang_up()
+        rig.connect()
+        rig.send(qos1(rig, 1))
+        await rig.settle()
+        assert ids(rig.answers()) == [1]
+
+
+async def test_a_broken_socket_is_noticed_by_reading_not_by_an_exception_in_writing() -> None:
+    async with make_rig() as rig:
+        rig.path.producer.holding = True
+        rig.send(qos1(rig, 1))
+        await rig.settle()
+        rig.peer.close()
+        rig.path.producer.release()
+        await rig.settle()  # writes the acknowledgement to nobody
+        await until(rig.connection.ended.done, "the end of the connection")
+        assert rig.connection.ended.result()[0] == "closed"
+
+
+# --- keepalive ---
+
+
+async def test_pings_keep_a_quiet_connection_and_a_silent_broker_ends_it() -> None:
+    async with make_rig(keepalive_s=0.1) as rig:
+        for _ in range(3):
+            await until(lambda: rig.answers() == [Packet(Type.PINGREQ, 0, b"")], "a ping")
+            rig.send(packets.PINGRESP)
+        await until(rig.connection.ended.done, "the end for want of an answer")
+        assert rig.connection.ended.result() == ("keepalive", "no PINGRESP")
+
+
+async def test_messages_are_a_sign_of_life_too() -> None:
+    async with make_rig(keepalive_s=0.1) as rig:
+        end = time.monotonic() + 0.5
+        number = 0
+        while time.monotonic() < end:
+            number += 1
+            rig.send(qos1(rig, number))
+            await asyncio.sleep(0.005)
+        assert not rig.connection.ended.done(), rig.connection.ended
+
+
+async def test_a_large_packet_on_a_slow_link_is_a_sign_of_life_too() -> None:
+    """A PINGRESP cannot overtake it."""
+    async with make_rig(keepalive_s=0.1) as rig:
+        data = rig.publish("devices/1", bytes(100_000))
+        for start in range(0, len(data), 1000):
+            rig.send(data[start : start + 1000])
+            await asyncio.sleep(0.005)
+        assert not rig.connection.ended.done(), rig.connection.ended
+        assert len(rig.path.values) == 1
+
+
+async def test_a_servers_keep_alive_shortens_the_interval_at_once_and_zero_does_not_flood_it() -> None:
+    async with make_rig(keepalive_s=60) as rig:
+        rig.connection.set_window(1000, 0)
+        for _ in range(50):
+            await asyncio.sleep(0.002)
+        assert rig.answers() == [], "0 means that the server does not mind (MQTT 5.0 section 3.2.2.3.14)"
+        rig.connection.set_window(1000, 0.1)
+        await until(lambda: Type.PINGREQ in [a.type for a in rig.answers()], "a ping in the server's interval")
+
+
+async def test_a_paused_connection_is_not_given_up_for_answers_it_does_not_read() -> None:
+    async with make_rig(keepalive_s=0.1) as rig:
+        rig.path.flow.pause()
+        pings = 0
+        end = time.monotonic() + 0.6
+        while time.monotonic() < end:
+            pings += len(rig.answers())
+            await asyncio.sleep(0.01)
+        assert pings >= 3, "the broker hears of us while reading is paused"
+        assert not rig.connection.ended.done()
+
+
+# --- waiting ---
+
+
+async def test_settled_waits_for_acknowledgements_and_not_longer_than_the_connection() -> None:
+    async with make_rig() as rig:
+        rig.path.producer.holding = True
+        rig.send(qos1(rig, 1))
+        await rig.settle()
+        waiting = asyncio.create_task(rig.connection.settled())
+        await rig.settle()
+        assert not waiting.done()
+        rig.path.producer.release()
+        await asyncio.wait_for(waiting, 5)
+        assert ids(rig.answers()) == [1]
+        rig.path.producer.holding = True
+        rig.send(qos1(rig, 2))
+        await rig.settle()
+        waiting = asyncio.create_task(rig.connection.settled())
+        rig.hang_up()
+        await asyncio.wait_for(waiting, 5)
+
+
+async def test_drained_waits_until_the_broker_has_nothing_more() -> None:
+    """Of a queue longer than the window, more comes with each acknowledgement."""
+    async with make_rig(window=3) as rig:
+        queue = [qos1(rig, number) for number in range(1, 41)]
+        rig.send(*queue[:3])
+        del queue[:3]
+        waiting = asyncio.create_task(rig.connection.drained())
+        acknowledged: list[int] = []
+        while not waiting.done():
+            await asyncio.sleep(0)
+            for answer in rig.answers():
+                if answer.type is Type.PUBACK:
+                    acknowledged.append(int.from_bytes(answer.body[:2]))
+                    if queue:
+                        rig.send(queue.pop(0))
+                else:
+                    assert answer.type is Type.PINGREQ
+                    rig.send(packets.PINGRESP)
+        assert acknowledged == list(range(1, 41))
+        rig.path.check()
+
+
+async def test_a_handshake_is_read_while_reading_is_paused() -> None:
+    """Else a session that loses its connection during an outage of Kafka cannot come back before it is over."""
+    async with make_rig() as rig:
+        rig.path.flow.pause()
+        rig.hang_up()
+        rig.connect()
+        rig.peer.send(packets.PINGRESP)
+        await until(lambda: rig.ingest.pongs == 1, "what came during the handshake is read")
+        rig.connection.subscribed()
+        rig.peer.send(qos1(rig, 1))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert not rig.connection.unacked, "afterwards the pause holds for it as well"
+
+
+async def test_a_pause_does_not_end_the_reading_of_a_handshake_under_way() -> None:
+    async with make_rig() as rig:
+        assert isinstance(rig.connection, Connection)
+        assert rig.connection.handshaking
+        rig.path.flow.pause()
+        rig.peer.send(packets.PINGRESP)
+        await until(lambda: rig.ingest.pongs == 1, "what came during the handshake is read")

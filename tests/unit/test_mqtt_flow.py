@@ -1,0 +1,241 @@
+"""The rhythm: quiet input is answered at once, load is gathered, nothing waits where the broker waits for us."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.mqtt.flow import Flow, Rhythm
+from tests.brokers.data_path import MemoryPath, make_settings
+from tests.brokers.rig import until
+
+if TYPE_CHECKING:
+    from bridge.accumulator import Span
+
+MS = 1_000_000
+SECOND = 1000 * MS
+
+
+def run(rhythm: Rhythm, rate: float, seconds: float, now_ns: int = SECOND) -> int:
+    """Feed messages at a rate, flushing whenever it is due; returns the time."""
+    end_ns = now_ns + int(seconds * SECOND)
+    while now_ns < end_ns:
+        due_ns = max(rhythm.due_ns(), now_ns + 1)
+        rhythm.messages += round(rate * (due_ns - now_ns) / SECOND)
+        now_ns = due_ns
+        rhythm.flushed(now_ns)
+    return now_ns
+
+
+def test_flushes_are_close_at_a_low_rate_and_apart_at_a_high_one() -> None:
+    rhythm = Rhythm(5 * MS, 20 * MS)
+    now_ns = run(rhythm, 500, 2)
+    assert rhythm.linger_ns == 5 * MS
+    now_ns = run(rhythm, 200_000, 2, now_ns)
+    assert rhythm.linger_ns == 20 * MS
+    run(rhythm, 500, 2, now_ns)
+    assert rhythm.linger_ns == 5 * MS, "it comes back when the load has gone"
+
+
+def test_the_distance_grows_with_the_rate() -> None:
+    distances = []
+    for rate in (1_000, 5_000, 8_000, 12_000, 100_000):
+        rhythm = Rhythm(5 * MS, 20 * MS)
+        run(rhythm, rate, 3)
+        distances.append(rhythm.linger_ns)
+    assert distances == sorted(distances)
+    assert distances[0] < distances[-1]
+
+
+def test_after_a_silence_the_next_message_is_due_at_once() -> None:
+    rhythm = Rhythm(5 * MS, 20 * MS)
+    now_ns = run(rhythm, 100_000, 1)
+    assert rhythm.due_ns() <= now_ns + 20 * MS
+
+
+@given(
+    shortest=st.integers(0, 50 * MS),
+    longest=st.integers(0, 50 * MS),
+    events=st.lists(st.tuples(st.integers(0, 10 * SECOND), st.integers(0, 1_000_000)), max_size=50),
+)
+def test_the_distance_never_leaves_its_bounds(shortest: int, longest: int, events: list[tuple[int, int]]) -> None:
+    """Also with linger_max 0, with a clock that stands still, and after any burst."""
+    rhythm = Rhythm(shortest, longest)
+    now_ns = 1
+    for step_ns, messages in events:
+        now_ns += step_ns
+        rhythm.messages += messages
+        rhythm.flushed(now_ns)
+        assert min(shortest, longest) <= rhythm.linger_ns <= longest
+        assert rhythm.messages == 0
+
+
+class Paced:
+    """A session for the flow alone: counts what it is told."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self.pace_ns = MS
+        self.idle_ticks = 0
+        self.handshaking = False
+        self.listening = False
+        self.reads = 0
+        self.handed = 0
+        self.written = 0
+
+    def read(self) -> None:
+        self.reads += 1
+
+    def listen(self) -> None:
+        self.listening = True
+
+    def ignore(self) -> None:
+        self.listening = False
+
+    def hand_over(self, span: Span) -> None:
+        self.handed += 1
+
+    def send_acknowledgements(self) -> None:
+        self.written += 1
+
+
+def path(**flow: object) -> MemoryPath:
+    return MemoryPath(make_settings(flow=flow))
+
+
+def append(path: MemoryPath, value: bytes, topic: str = "telemetry") -> None:
+    """A message, past the ingest."""
+    path.accumulator.now_ns = time.monotonic_ns()
+    slot = path.accumulator.slot("telemetry", 0, topic, 0)
+    path.accumulator.append(slot, timestamp=1, key=b"k", value=value, headers=[])
+
+
+async def test_a_paced_session_is_read_on_the_tick_and_waited_for_again_when_it_is_idle() -> None:
+    async with path() as it:
+        session = Paced(it.flow)
+        it.flow.add(session)
+        assert session.listening
+        it.flow.pace(session)
+        assert not session.listening, "a wake-up for every few messages is what pacing saves"
+        await until(lambda: session.reads > 5, "ticks")
+        session.idle_ticks = 100
+        await until(lambda: session.listening, "the idle session is waited for")
+        reads = session.reads
+        await asyncio.sleep(0.02)
+        assert session.reads == reads, "no tick without a session that is paced"
+
+
+async def test_a_session_that_leaves_is_forgotten_by_the_tick() -> None:
+    async with path() as it:
+        session = Paced(it.flow)
+        it.flow.add(session)
+        it.flow.pace(session)
+        it.flow.remove(session)
+        await asyncio.sleep(0.02)
+        assert session.reads == 0
+        it.flow.pace(session)
+        await asyncio.sleep(0.02)
+        assert session.reads == 0, "what is not there cannot be paced"
+
+
+async def test_too_much_in_memory_stops_the_reading_until_half_is_gone() -> None:
+    async with path(memory_bytes=1 << 20) as it:
+        session = Paced(it.flow)
+        it.flow.add(session)
+        it.producer.holding = True
+        for _ in range(30):
+            append(it, bytes(50_000))
+            it.flow.took(1, 50_000, pressed=False)
+            it.flow.flush()
+            if it.flow.paused:
+                break
+        assert it.flow.paused
+        assert not session.listening
+        assert it.accumulator.buffered_bytes < 1.3 * (1 << 20), "it stopped in time"
+        late = Paced(it.flow)
+        late.handshaking = True
+        it.flow.add(late)
+        assert late.listening, "a handshake is read, or the session would never be there"
+        it.flow.pace(late)
+        assert late.listening, "there is no tick while reading is paused"
+        it.producer.release()
+        await until(lambda: not it.flow.paused, "reading goes on")
+        assert session.listening
+        assert late.listening
+        assert it.accumulator.buffered_bytes == 0
+        it.check()
+
+
+async def test_memory_stays_bounded_when_a_flood_meets_a_kafka_that_answers_nothing() -> None:
+    """QoS 0 has no window: only the pause holds it."""
+    async with path(memory_bytes=1 << 20) as it:
+        it.producer.holding = True
+        session = Paced(it.flow)
+        it.flow.add(session)
+        taken = 0
+        while session.listening:
+            for _ in range(100):
+                append(it, bytes(1000))
+            it.flow.took(100, 100_000, pressed=False)
+            taken += 100
+            assert taken < 100_000, "it reads on for ever"
+        assert it.accumulator.buffered_bytes < 2 << 20
+
+
+async def test_stopping_to_read_is_for_good() -> None:
+    async with path() as it:
+        first, second = Paced(it.flow), Paced(it.flow)
+        it.flow.add(first)
+        it.flow.add(second)
+        it.flow.pace(second)
+        it.flow.stop_reading()
+        assert not first.listening
+        late = Paced(it.flow)
+        it.flow.add(late)
+        it.flow.unpace(second)
+        await asyncio.sleep(0.02)
+        assert (late.listening, second.listening, second.reads) == (False, False, 0)
+
+
+async def test_a_flush_is_written_out_once_whatever_the_number_of_spans() -> None:
+    async with path() as it:
+        session = Paced(it.flow)
+        it.flow.add(session)
+        it.producer.holding = True
+        for number in range(5):
+            append(it, b"%d" % number)
+            it.flow.took(1, 10, pressed=True)
+        it.producer.release()
+        await until(lambda: it.ledger.delivered == 5, "all durable")
+        await asyncio.sleep(0)
+        assert session.written <= 2, "acknowledgements of one loop turn leave in one write"
+        it.check()
+
+
+async def test_messages_wait_for_company_no_longer_than_the_linger() -> None:
+    async with path(linger_max="40ms", read_pacing_max="40ms") as it:
+        append(it, b"first")
+        it.flow.took(1, 10, pressed=False)
+        assert len(it.log) == 1, "alone: at once"
+        append(it, b"second")
+        it.flow.took(1, 10, pressed=False)
+        began = time.monotonic()
+        assert len(it.log) == 1, "soon after another: it waits for company"
+        await until(lambda: len(it.log) == 2, "the flush that is due")
+        assert time.monotonic() - began < 5
+        it.check()
+
+
+async def test_a_ping_is_no_message_that_waits() -> None:
+    """The next message would look as old as the ping, and /readyz would call it overdue."""
+    async with path() as it:
+        ingest = it.ingest()
+        ingest.feed(b"\xd0\x00")
+        await asyncio.sleep(0.05)
+        before_ns = time.monotonic_ns()
+        ingest.feed(b"\x30\x0e\x00\x09devices/1\x00ab")
+        assert it.accumulator.oldest_ns() >= before_ns

@@ -1,0 +1,199 @@
+"""The seam's socket: partial writes, layers that hold bytes, WebSocket frames, and the ends a connection can have."""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+import ssl
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.mqtt.stream import PacketStream
+
+
+class Wrapped:
+    """What paho would have used: ``room`` says what each send takes, ``arriving`` what each recv gives."""
+
+    def __init__(self, room: list[Any] | None = None, arriving: list[Any] | None = None) -> None:
+        self.room = room if room is not None else []
+        self.arriving = arriving if arriving is not None else []
+        self.sent = bytearray()
+        self.closed = False
+
+    def send(self, data: bytes | bytearray) -> int:
+        step = self.room.pop(0) if self.room else len(data)
+        if isinstance(step, Exception):
+            raise step
+        self.sent += data[:step]
+        return min(step, len(data))
+
+    def recv(self, count: int) -> bytes:
+        step = self.arriving.pop(0) if self.arriving else BlockingIOError()
+        if isinstance(step, Exception):
+            raise step
+        assert len(step) <= count
+        return step
+
+    def close(self) -> None:
+        self.closed = True
+
+    def fileno(self) -> int:
+        return -1 if self.closed else 99
+
+
+WOULD_BLOCK = [BlockingIOError(), InterruptedError(), ssl.SSLWantReadError(), ssl.SSLWantWriteError()]
+
+
+@given(
+    writes=st.lists(st.binary(min_size=1, max_size=50), max_size=20),
+    room=st.lists(st.one_of(st.integers(0, 30), st.sampled_from(WOULD_BLOCK)), max_size=40),
+    through_paho=st.lists(st.booleans(), min_size=20, max_size=20),
+)
+def test_bytes_leave_once_and_in_order_however_little_the_socket_takes(
+    writes: list[bytes], room: list[Any], through_paho: list[bool]
+) -> None:
+    wrapped = Wrapped(room)
+    stream = PacketStream(wrapped, framed=False)
+    wanted = 0
+
+    def want_write() -> None:
+        nonlocal wanted
+        wanted += 1
+
+    stream.want_write = want_write
+    for data, paho in zip(writes, through_paho, strict=False):
+        if paho:
+            assert stream.send(data) == len(data), "paho must never have to send a part again: ours come between"
+        else:
+            stream.write(data)
+        assert wanted or not stream.unwritten, "what is left over has to be asked for"
+    while not stream.flush():
+        pass
+    assert wrapped.sent == b"".join(writes)
+    assert stream.unwritten == 0
+
+
+@pytest.mark.parametrize("error", WOULD_BLOCK, ids=lambda error: type(error).__name__)
+def test_nothing_to_read_is_not_the_end(error: Exception) -> None:
+    stream = PacketStream(Wrapped(arriving=[error, b"data", b""]), framed=False)
+    assert stream.read() is None
+    assert stream.read() == b"data"
+    assert stream.read() == b""
+    assert stream.failure is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConnectionResetError(errno.ECONNRESET, "reset"), TimeoutError(), ssl.SSLError("bad record"), OSError(5, "x")],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_in_reading_is_the_end_and_keeps_its_reason(error: OSError) -> None:
+    stream = PacketStream(Wrapped(arriving=[error]), framed=False)
+    assert stream.read() == b""
+    assert stream.failure is error
+
+
+def test_an_error_in_writing_does_not_raise_and_keeps_its_reason() -> None:
+    """Whoever writes is in the middle of something; the reader sees the end and deals with it."""
+    reset = ConnectionResetError(errno.ECONNRESET, "reset")
+    stream = PacketStream(Wrapped([reset]), framed=False)
+    stream.write(b"x")
+    assert stream.failure is reset
+    assert stream.flush()
+    assert stream.unwritten == 0
+
+
+def test_the_frames_of_a_websocket_are_read_together() -> None:
+    """A frame a read, paced, would be a message a tick."""
+    wrapped = Wrapped(arriving=[b"a", b"b", b"c", BlockingIOError(), b"d"])
+    stream = PacketStream(wrapped, framed=True)
+    assert stream.read() == b"abc"
+    assert stream.read() == b"d"
+    assert stream.read() is None
+
+
+def test_the_frames_in_front_of_a_websockets_end_are_read_first() -> None:
+    stream = PacketStream(Wrapped(arriving=[b"a", b"b", b"", b""]), framed=True)
+    assert stream.read() == b"ab"
+    assert stream.read() == b""
+
+
+def test_one_read_of_a_websocket_is_bounded() -> None:
+    frames = [bytes(100_000) for _ in range(20)]
+    stream = PacketStream(Wrapped(arriving=list(frames)), framed=True)
+    first = stream.read()
+    assert first is not None
+    assert len(first) == 300_000
+
+
+def test_paho_sees_what_is_fed_to_it_and_nothing_else() -> None:
+    stream = PacketStream(Wrapped(arriving=[b"PUBLISH"]), framed=False)
+    with pytest.raises(BlockingIOError):
+        stream.recv(1)
+    stream.control += b"CONNACK"
+    assert stream.recv(1) == b"C"
+    assert stream.recv(100) == b"ONNACK"
+    with pytest.raises(BlockingIOError):
+        stream.recv(1)
+
+
+def test_what_a_tls_layer_holds_is_known() -> None:
+    class Holding(Wrapped):
+        def pending(self) -> int:
+            return 5
+
+    assert PacketStream(Holding(), framed=False).pending() == 5
+    assert PacketStream(Wrapped(), framed=False).pending() == 0
+
+
+def test_closing_writes_what_fits_first_and_happens_once() -> None:
+    wrapped = Wrapped([BlockingIOError()])
+    stream = PacketStream(wrapped, framed=False)
+    stream.write(b"\xe0\x00")
+    assert wrapped.sent == b""
+    stream.close()
+    assert wrapped.sent == b"\xe0\x00", "the DISCONNECT left"
+    assert wrapped.closed
+    assert stream.closed
+    stream.close()
+    assert stream.fileno() == -1
+
+
+def test_a_real_socket_that_fills_up() -> None:
+    """The same over a real buffer: half a megabyte in odd pieces through a socket pair."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        theirs.setblocking(False)
+        stream = PacketStream(ours, framed=False)
+        stream.setblocking(False)
+        chooser = random.Random(1)
+        data = chooser.randbytes(500_000)
+        received = bytearray()
+        at = 0
+        while at < len(data) or stream.unwritten:
+            size = chooser.randrange(1, 20_000)
+            if at < len(data):
+                stream.write(data[at : at + size])
+                at += size
+            received += theirs.recv(chooser.randrange(1, 30_000))
+            stream.flush()
+        while True:
+            try:
+                received += theirs.recv(65536)
+            except BlockingIOError:
+                break
+        assert bytes(received) == data
+
+
+def test_nagle_is_off_and_the_kernel_gives_a_dead_peer_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
+        stream = PacketStream(ours, framed=False)
+        stream.setblocking(False)
+        stream.set_user_timeout(45_000)
+        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 45_000
