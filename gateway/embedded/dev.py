@@ -138,6 +138,7 @@ def _ask(command: str, timeout: float) -> dict[str, Any] | None:
             connection.sendall(json.dumps({"secret": state["secret"], "command": command}).encode() + b"\n")
             with connection.makefile("rb") as stream:
                 line = stream.readline()
+                stream.read()  # to the end: after a "stop" that is the server's own
         return json.loads(line) if line else None
     except TimeoutError:
         raise

@@ -43,9 +43,6 @@ def main(description: dict[str, Any]) -> int:
         _say({"brokers": server.brokers()})
         stopping.wait()
         _stop(kafka, mqtt)
-        server.stopped.set()
-        server.shutdown()
-        server.server_close()  # waits for the answers under way
     finally:
         state_file.unlink(missing_ok=True)
         _stop(kafka, mqtt)
@@ -73,14 +70,12 @@ def _stop(kafka: KafkaCluster, mqtt: MqttBroker) -> None:
 class _ControlServer(socketserver.ThreadingTCPServer):
     """Answers ``status`` and ``stop`` to who knows the secret in the state file."""
 
-    daemon_threads = False
-    block_on_close = True
+    daemon_threads = True
 
     def __init__(self, kafka: KafkaCluster, mqtt: MqttBroker, stopping: threading.Event) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.secret = secrets.token_urlsafe(24)
         self.stopping = stopping
-        self.stopped = threading.Event()
         self._kafka, self._mqtt = kafka, mqtt
         self._addresses = {
             "kafka": kafka.bootstrap,
@@ -109,11 +104,10 @@ class _Handler(socketserver.StreamRequestHandler):
             return
         if not hmac.compare_digest(secret, self.server.secret):
             return
-        answer = {"brokers": self.server.brokers()}
+        self.wfile.write(json.dumps({"brokers": self.server.brokers()}).encode() + b"\n")
         if command == "stop":
             self.server.stopping.set()
-            self.server.stopped.wait()  # the answer says that they are gone
-        self.wfile.write(json.dumps(answer).encode() + b"\n")
+            threading.Event().wait()  # this process's end closes the connection, which tells that all are gone
 
 
 def _write_private(path: Path, state: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ import psutil
 import pytest
 
 from gateway.embedded import jars
+from gateway.embedded.certificates import make_certificates
 from gateway.embedded.errors import ChecksumError, DownloadError, EmbeddedError
 from gateway.embedded.java import ensure_java
 
@@ -383,6 +385,24 @@ class TestMirrorsAndProxies:
             target.parent.mkdir(parents=True)
             target.write_bytes(content)
         monkeypatch.setenv("GATEWAY_MAVEN_MIRROR", (tmp_path / "mirror").as_uri())
+        assert contents(jars.resolve("kafka", Events())) == EXPECTED
+
+    def test_a_mirror_behind_a_private_authority(
+        self, cache: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """Java trusts it once SSL_CERT_FILE names the authority, and otherwise says what is missing."""
+        certificates = make_certificates(tmp_path / "certificates")
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificates.server_certificate, certificates.server_key)
+        repository.socket = context.wrap_socket(repository.socket, server_side=True)
+        monkeypatch.setenv("GATEWAY_MAVEN_MIRROR", repository.address.replace("http://127.0.0.1", "https://localhost"))
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+        monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+        with pytest.raises(
+            DownloadError, match="certificate is not trusted by Java; for a private CA set SSL_CERT_FILE"
+        ):
+            jars.resolve("kafka", Events())
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificates.ca_file))
         assert contents(jars.resolve("kafka", Events())) == EXPECTED
 
     def test_a_proxy(self, cache: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:

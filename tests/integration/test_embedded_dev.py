@@ -1,0 +1,208 @@
+"""``gateway dev`` as people type it: brokers that stay when the command has ended, and go when they are told to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from gateway.embedded.cache import cache_directory
+from tests.brokers.client import Client
+from tests.brokers.topics import create_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DEADLINE = 120.0
+
+
+class Dev:
+    """``gateway dev`` with a cache of its own, whose downloads are the real cache's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cache, self.temporary = folder / "cache", folder / "tmp"
+        self.cache.mkdir()
+        self.temporary.mkdir()
+        for name in ("jars", "java", "kafka"):
+            if (cache_directory() / name).exists():
+                (self.cache / name).symlink_to(cache_directory() / name)
+        self.environment = {**os.environ, "GATEWAY_CACHE": str(self.cache), "TMPDIR": str(self.temporary)}
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "gateway.cli.main", "dev", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            env=self.environment,
+            check=False,
+        )
+
+    def up(self, *arguments: str) -> dict[str, Any]:
+        answer = self("up", "--json", "--kafka-port", "0", "--mqtt-port", "0", *arguments)
+        assert answer.returncode == 0, answer.stderr
+        brokers: dict[str, Any] = json.loads(answer.stdout)
+        return brokers
+
+
+@pytest.fixture
+def dev(tmp_path: Path, kafka: object, mqtt_broker: object) -> Iterator[Dev]:
+    """The shared brokers are asked for so that everything is downloaded."""
+    made = Dev(tmp_path)
+    yield made
+    made("down")
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    server = psutil.Process(pid)
+    return [server, *server.children(recursive=True)]
+
+
+def runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE  # ended, and not yet collected by the machine's init
+    except psutil.NoSuchProcess:
+        return False
+
+
+def all_gone(processes: list[psutil.Process]) -> bool:
+    return not psutil.wait_procs(processes, timeout=DEADLINE)[1]
+
+
+def port_of(address: str) -> int:
+    return int(address.removesuffix("/mqtt").rpartition(":")[2])
+
+
+@contextmanager
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+async def test_up_status_down(dev: Dev, unique: str) -> None:
+    assert dev("status").returncode == 1
+    brokers = dev.up()
+    await create_topic(brokers["kafka"], unique)
+    producer = AIOKafkaProducer(bootstrap_servers=brokers["kafka"])
+    await producer.start()
+    await producer.send_and_wait(unique, b"x")
+    await producer.stop()
+    for address, websocket in ((brokers["mqtt"], False), (brokers["websocket"], True)):
+        with Client(port_of(address), websocket=websocket) as client:
+            client.publish(unique, b"x")
+
+    again = dev("up")
+    assert again.returncode == 0
+    assert "running already" in again.stdout
+    assert brokers["kafka"] in again.stdout
+    status = dev("status", "--json")
+    assert (status.returncode, json.loads(status.stdout)) == (0, brokers)
+
+    processes = tree(brokers["pid"])
+    assert len(processes) >= 5, "server, and a guard and a broker twice"
+    down = dev("down")
+    assert (down.returncode, down.stdout) == (0, "stopped\n")
+    assert not [process for process in processes if runs(process)], "down returned before all had ended"
+    assert not list(dev.temporary.glob("gateway-[km]*")), "files were left"
+    status = dev("status", "--json")
+    assert (status.returncode, status.stdout) == (1, "null\n")
+    assert dev("down").stdout == "not running\n"
+
+
+def test_two_at_once_start_one_and_data_can_be_kept(dev: Dev, tmp_path: Path) -> None:
+    kept = ("--data", str(tmp_path / "kept"))
+    command = [sys.executable, "-m", "gateway.cli.main", "dev", "up", "--json", "--kafka-port", "0", "--mqtt-port", "0"]
+    both = [
+        subprocess.Popen([*command, *kept], stdout=subprocess.PIPE, text=True, env=dev.environment) for _ in range(2)
+    ]
+    answers = [json.loads(process.communicate(timeout=DEADLINE)[0]) for process in both]
+    assert answers[0] == answers[1]
+    identity = (tmp_path / "kept" / "cluster.id").read_text()
+    dev("down")
+    assert dev.up(*kept)["logs"] == str(tmp_path / "kept")
+    assert (tmp_path / "kept" / "cluster.id").read_text() == identity
+
+
+def test_a_taken_port_is_told_and_nothing_is_left(dev: Dev) -> None:
+    with taken_port() as port:
+        answer = dev("up", "--kafka-port", "0", "--mqtt-port", str(port))
+    assert answer.returncode == 69
+    assert f"Port {port} on 127.0.0.1 is in use: the MQTT broker cannot listen there" in answer.stderr
+    assert "--mqtt-port 0" in answer.stderr
+    assert dev("status").returncode == 1
+    assert not list(dev.temporary.glob("gateway-[km]*")), "files were left"
+    left = [p for p in psutil.process_iter(["cmdline"]) if str(dev.cache) in " ".join(p.info["cmdline"] or [])]
+    assert not left
+
+
+def test_only_who_knows_the_secret_is_answered_and_a_broker_that_ended_is_told(dev: Dev) -> None:
+    brokers = dev.up()
+    path = dev.cache / "dev" / "state.json"
+    assert path.stat().st_mode & 0o777 == 0o600
+    port = json.loads(path.read_text())["port"]
+    for request in (
+        b'{"secret": "wrong", "command": "stop"}\n',
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"[]\n",
+        b"\n",
+        b"x" * 9000,
+    ):
+        with socket.create_connection(("127.0.0.1", port), DEADLINE) as connection:
+            connection.sendall(request)
+            with suppress(ConnectionResetError):
+                assert connection.recv(100) == b""
+    assert dev("status").returncode == 0
+
+    broker = next(p for p in tree(brokers["pid"]) if any(part.endswith("_hivemq.py") for part in p.cmdline()))
+    broker.kill()
+    deadline = time.monotonic() + DEADLINE
+    while (answer := dev("status")).returncode == 0:
+        assert time.monotonic() < deadline
+    assert "MQTT broker has ended by itself" in answer.stdout
+
+
+def test_a_killed_server_takes_the_brokers_along_and_its_place_is_not_trusted(dev: Dev) -> None:
+    """Its state file is left, and another program may get its port and its process id: neither is told to stop."""
+    brokers = dev.up()
+    processes = tree(brokers["pid"])
+    os.kill(brokers["pid"], signal.SIGKILL)
+    assert all_gone(processes)
+    assert dev("status").returncode == 1
+    state = json.loads((dev.cache / "dev" / "state.json").read_text())
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        state |= {"port": other.getsockname()[1], "pid": os.getpid()}
+        (dev.cache / "dev" / "state.json").write_text(json.dumps(state))
+        other.settimeout(DEADLINE)
+        command = [sys.executable, "-m", "gateway.cli.main", "dev", "down"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dev.environment) as down:
+            connection, _ = other.accept()
+            connection.close()
+            assert down.communicate(timeout=DEADLINE)[0] == "not running\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_server_stops_the_brokers(dev: Dev, number: int) -> None:
+    brokers = dev.up()
+    processes = tree(brokers["pid"])
+    os.kill(brokers["pid"], number)
+    assert all_gone(processes)
+    assert not list(dev.temporary.glob("gateway-[km]*")), "files were left"
+    assert dev("status").returncode == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["up", "--kafka-port", "65536"], ["up", "--mqtt-port", "x"], ["up", "--nodes", "0"], []]
+)
+def test_wrong_arguments(tmp_path: Path, arguments: list[str]) -> None:
+    assert Dev(tmp_path)(*arguments).returncode == 2

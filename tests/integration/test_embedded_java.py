@@ -1,0 +1,139 @@
+"""On a machine without Java: the runtime installed as a wheel runs all that is run on one."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from gateway.embedded import java
+from gateway.embedded.certificates import make_certificates
+from gateway.embedded.ivy import find_ivy
+from gateway.embedded.kafka import KafkaCluster
+from gateway.embedded.mqtt import MqttBroker
+from gateway.embedded.trust import jks
+from tests.brokers.client import Client
+from tests.brokers.topics import create_topic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gateway.embedded.java import Java
+
+pytestmark = pytest.mark.slow  # the first time it fetches 35 MB
+
+
+@pytest.fixture
+def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Java:
+    """The wheel's Java, in the real cache: no other is to be found."""
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    made = java.ensure_java()
+    assert made.source == "wheel"
+    return made
+
+
+async def test_kafka_and_the_mqtt_broker_run_on_it(wheel: Java, unique: str) -> None:
+    with KafkaCluster(tls=True, sasl=True) as cluster, MqttBroker({"me": "x"}, tls=True) as broker:
+        await create_topic(cluster.bootstrap, unique)
+        assert str(wheel.home) in psutil.Process(cluster.pid()).exe()
+        for options in ({"port": broker.port}, {"port": broker.tls_port, "ca_file": broker.ca_file}):
+            with Client(**options, user=("me", "x")) as client:
+                client.publish(unique, b"x")
+
+
+def test_it_is_found_again_without_installing(wheel: Java) -> None:
+    java._probe.cache_clear()
+    assert java.pending_java_bytes() == 0
+    found = java.find_java()
+    assert found == wheel
+
+
+def test_spark_s_flag_is_refused_by_it_and_dropped_by_the_wrapper(wheel: Java) -> None:
+    command = ["--add-modules=jdk.incubator.vector", "-version"]
+    assert subprocess.run([wheel.executable, *command], capture_output=True, check=False).returncode != 0
+    wrapper = wheel.spark_home() / "bin" / "java"
+    answer = subprocess.run([wrapper, *command], capture_output=True, text=True, check=True)
+    assert f'"{wheel.version}' in answer.stderr
+
+
+def test_an_interrupted_installation_leaves_nothing_usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed while pip runs: no java is found afterwards, no pip is left, and the next attempt starts afresh."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("GATEWAY_CACHE", str(tmp_path / "cache"))
+    script = "import time\nprint('up', flush=True)\ntime.sleep(600)"
+    code = (
+        "import sys; from gateway.embedded import java;"
+        f"java._PIP = [sys.executable, '-c', {script!r}];"
+        "java.ensure_java(lambda event: print('begun', flush=True))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        tools: list[psutil.Process] = []
+        while len(tools) < 2:  # the guard and the tool
+            tools = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+    assert psutil.wait_procs(tools, timeout=20)[1] == []
+    assert java.find_java() is None
+    assert java.pending_java_bytes() > 0
+
+
+def test_java_reads_the_trust_store_we_write(tmp_path: Path) -> None:
+    """Read by Java's own keytool code: the entries, and the seal over them."""
+    made = java.ensure_java()
+    certificates = make_certificates(tmp_path / "certificates")
+    der = ssl.PEM_cert_to_DER_cert(certificates.ca_file.read_text())
+    store = tmp_path / "trust.jks"
+    store.write_bytes(jks([der, der]))
+    keytool = [made.executable, "-m", "java.base/sun.security.tools.keytool.Main", "-list", "-keystore", store]
+    answer = subprocess.run([*keytool, "-storepass", "changeit"], capture_output=True, text=True, check=False)
+    assert "contains 2 entries" in answer.stdout, answer.stdout + answer.stderr
+    assert answer.stdout.count("trustedCertEntry") == 2
+    store.write_bytes(store.read_bytes()[:-1] + b"\0")
+    assert subprocess.run([*keytool, "-storepass", "changeit"], capture_output=True, check=False).returncode != 0
+
+
+def test_certificates_hold_what_servers_and_clients_check(tmp_path: Path) -> None:
+    certificates = make_certificates(tmp_path / "certificates")
+    assert make_certificates(tmp_path / "certificates") == certificates, "a second call made others"
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(certificates.server_certificate, certificates.server_key)
+    client = ssl.create_default_context(cafile=str(certificates.ca_file))
+    client.verify_flags |= ssl.VERIFY_X509_STRICT  # what Python 3.13 asks for
+    for name in ("localhost", "127.0.0.1"):
+        assert handshake(server, client, name)
+    with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
+        handshake(server, client, "example.org")
+    assert certificates.directory.stat().st_mode & 0o077 == 0, "private keys lie in a folder others may read"
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> bool:
+    """A TLS handshake in memory; raises what the client finds wrong."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    near = client.wrap_bio(to_client, to_server, server_hostname=name)
+    far = server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(5):
+        done = 0
+        for side in (near, far):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+                done += 1
+        if done == 2:
+            return True
+    return False
+
+
+def test_ivy_is_the_one_inside_pyspark() -> None:
+    assert find_ivy().parent.parent.name == "pyspark"
+    code = (
+        "import sys; from gateway.embedded.ivy import find_ivy; find_ivy(); raise SystemExit('pyspark' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0, "finding it imported pyspark"
