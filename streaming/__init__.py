@@ -1,9 +1,9 @@
 """Spark jobs: Kafka to Parquet and windowed results.
 
-    source ─▶ transforms ─▶ tables        what a job is made of; ``ingest`` and ``windows`` are the queries
-    schemas                               columns, and the fields of the devices' JSON (named in ``bridge.wire``)
-    driver · session · listener           the process: start Spark, report, stop in order
-    options · progress · kafka · errors   without pyspark, for who starts a job or reads what it prints
+A job is read → transforms → write: ``source``, ``transforms`` and ``tables``, with columns and the fields of the devices'
+JSON in ``schemas`` (their names are ``bridge.wire``'s). ``ingest`` and ``windows`` are the queries. ``driver`` is the
+process around them: ``session`` starts Spark, ``queries`` runs them to their end, ``listener`` reports.
 
-Importing this package loads none of them.
+Without pyspark, for those who start a job or read what it prints: ``options``, ``progress``, ``kafka``, ``reach``,
+``errors``. Importing this package loads none of its modules.
 """

@@ -1,9 +1,4 @@
-"""Runs a job's queries in this process: starts Spark, waits, stops in order, and says how it ended.
-
-Order of a stop: each query finishes the batch it is in (written and committed), then ends; then Spark, then the JVM. A
-second signal, or the deadline (``shutdown_timeout``), ends queries inside their batch; it is repeated at the next start
-and nothing is lost or doubled by that.
-"""
+"""A job's process: command line, signals, progress lines, Spark's start and end, and the exit status."""
 
 from __future__ import annotations
 
@@ -20,34 +15,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus, GatewayError
-from streaming import kafka, options
-from streaming.errors import StreamError, UnfinishedBatchError
-from streaming.failures import explain
+from streaming import options, reach
+from streaming.errors import StreamError
 from streaming.job import JobContext
-from streaming.listener import ProgressListener, Terminated
-from streaming.progress import BatchEvent, FailedEvent, StartedEvent, StoppedEvent, format_line
+from streaming.progress import BatchEvent, FailedEvent, StoppedEvent, format_line
+from streaming.queries import run_queries
 from streaming.session import start_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from types import FrameType
 
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from config.settings import Settings
     from streaming.job import Job
     from streaming.progress import Event
+    from streaming.queries import Mailbox
 
 _PROCESS_START_S = time.monotonic()
 _REACH_TIMEOUT_S = 5.0
-_BETWEEN_LOOKS_S = 0.05
-_LAST_REPORTS_S = 10.0
-_ENDING_SHARE = 0.2
-"""Of ``shutdown_timeout``, what is kept for ending queries, Spark and the JVM after the last batch; 5 s at the most."""
-
-Mailbox = queue.SimpleQueue[signal.Signals | Terminated]
-"""What the main thread waits on while the queries run."""
 
 
 class _StopDuringStartup(BaseException):
@@ -124,13 +108,15 @@ def main(name: str, jobs: Sequence[Job], argv: list[str] | None) -> int:
     try:
         settings = options.load_settings(arguments)
         conf = options.parse_spark_conf(arguments.conf)
-        kafka.require_reachable(settings.kafka.bootstrap_servers, _REACH_TIMEOUT_S)
-        context = JobContext(emit, allow_data_loss=arguments.allow_data_loss)
+        reach.require_kafka(settings.kafka.bootstrap_servers, _REACH_TIMEOUT_S)
+        reach.require_master(settings.stream.master, _REACH_TIMEOUT_S)
+        context = JobContext(emit, allow_data_loss=arguments.allow_data_loss, begun_s=_PROCESS_START_S)
         jars = [Path(path) for path in arguments.jars.split(os.pathsep) if path]
         spark = start_spark(settings, jars, conf)
         try:
             signals.install()
-            _run(spark.session, settings, jobs, context, signals=signals)
+            signals.running()
+            run_queries(spark.session, settings, jobs, context, signals.mailbox)
         finally:
             spark.end()
     except _StopDuringStartup:
@@ -144,90 +130,3 @@ def main(name: str, jobs: Sequence[Job], argv: list[str] | None) -> int:
         emit(StoppedEvent(reason, emit.batches))
     signals.reraise()
     return ExitStatus.OK
-
-
-def _run(
-    session: SparkSession, settings: Settings, jobs: Sequence[Job], context: JobContext, *, signals: _Signals
-) -> None:
-    """Starts the queries and returns when all have ended, in order. Raises what ended one of them otherwise."""
-    mailbox = signals.mailbox
-    session.streams.addListener(ProgressListener(context, mailbox.put))
-    signals.running()
-    running: dict[str, StreamingQuery] = {}
-    try:
-        for job in jobs:
-            query = job(session, settings, context)
-            running[str(query.id)] = query
-    except BaseException:
-        _end_now(running.values())
-        raise
-    context.emit(
-        StartedEvent(
-            queries=tuple(str(query.name) for query in running.values()),
-            master=str(session.sparkContext.master),
-            application=str(session.sparkContext.applicationId),
-            startup_s=round(time.monotonic() - _PROCESS_START_S, 2),
-        )
-    )
-    while running:
-        message = mailbox.get()
-        if isinstance(message, Terminated):
-            ended = running.pop(message.query_id)
-            if failure := ended.exception():
-                _end_now(running.values())
-                raise explain(str(ended.name), failure, settings)
-        else:
-            timeout_s = settings.shutdown_timeout.total_seconds()
-            deadline_s = time.monotonic() + timeout_s - min(5.0, timeout_s * _ENDING_SHARE)
-            _stop(running, mailbox, deadline_s)
-
-
-def _end_now(queries: Iterable[StreamingQuery]) -> None:
-    for query in queries:
-        query.stop()
-
-
-def _stop(running: dict[str, StreamingQuery], mailbox: Mailbox, deadline_s: float) -> None:
-    """Ends each query as soon as the batch it is in is committed, or at once when told again or when the time is over.
-
-    Spark has no "stop after this batch", and nothing to wait on for it: hence the looking, while a stop is under way.
-    Empties ``running``. Raises UnfinishedBatchError if a batch was not awaited.
-    """
-    batches = {name: _last_batch(query) for name, query in running.items()}
-    cut_off: list[str] = []
-    stopped: set[str] = set()
-    forced = False
-    while running:
-        for name, query in running.items():
-            if name in stopped:
-                continue
-            finished = not query.status["isTriggerActive"] or _last_batch(query) != batches[name]
-            forced = forced or time.monotonic() >= deadline_s
-            if finished or forced:
-                if not finished:
-                    cut_off.append(str(query.name))
-                query.stop()
-                stopped.add(name)
-                deadline_s = max(deadline_s, time.monotonic() + _LAST_REPORTS_S)
-        try:
-            message = mailbox.get(timeout=_BETWEEN_LOOKS_S)
-        except queue.Empty:
-            if len(stopped) == len(running) and time.monotonic() >= deadline_s:
-                break  # all have ended, only Spark's last report of it does not come
-            continue
-        if isinstance(message, Terminated):
-            running.pop(message.query_id)
-            stopped.discard(message.query_id)
-        else:
-            forced = True
-    running.clear()
-    if cut_off:
-        raise UnfinishedBatchError(
-            f"The stop did not wait until the last batch of {' and '.join(cut_off)} was written: a second signal came,"
-            " or shutdown_timeout was over. Nothing is lost: it is read and written again at the next start."
-        )
-
-
-def _last_batch(query: StreamingQuery) -> int | None:
-    progress = query.lastProgress
-    return None if progress is None else int(progress["batchId"])

@@ -4,6 +4,7 @@ GatewayError
 ├── ConfigError                 bad settings, or a checkpoint that belongs to something else
 └── StreamError
     ├── KafkaUnavailableError   a broker or a topic is not there (status 69): worth a retry
+    ├── MasterUnavailableError  the Spark cluster is not there (status 69): worth a retry
     ├── KafkaRefusedError       Kafka refused our credentials or rights (status 77)
     ├── DataLossError           records vanished from Kafka before they were read (status 1)
     └── UnfinishedBatchError    stopped before the last batch was written; it is repeated at the next start (status 75)
@@ -11,7 +12,14 @@ GatewayError
 
 from __future__ import annotations
 
-__all__ = ["DataLossError", "KafkaRefusedError", "KafkaUnavailableError", "StreamError", "UnfinishedBatchError"]
+__all__ = [
+    "DataLossError",
+    "KafkaRefusedError",
+    "KafkaUnavailableError",
+    "MasterUnavailableError",
+    "StreamError",
+    "UnfinishedBatchError",
+]
 
 from config.errors import ExitStatus, GatewayError
 
@@ -24,6 +32,12 @@ class StreamError(GatewayError):
 
 class KafkaUnavailableError(StreamError):
     """No broker answers, or a topic to read does not exist. Starting again later may work."""
+
+    exit_status = ExitStatus.UNAVAILABLE
+
+
+class MasterUnavailableError(StreamError):
+    """No master of the Spark cluster answers. Starting again later may work."""
 
     exit_status = ExitStatus.UNAVAILABLE
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["BatchCounts", "Job", "JobContext", "Tally"]
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -50,6 +51,8 @@ class JobContext:
     tally: Tally = field(default_factory=Tally)
     allow_data_loss: bool = False
     """Step over records that vanished from Kafka before they were read, with a warning, instead of ending."""
+    begun_s: float = field(default_factory=time.monotonic)
+    """When the job began, by the monotonic clock; ``started`` counts from it."""
 
 
 Job = Callable[["SparkSession", "Settings", JobContext], "StreamingQuery"]

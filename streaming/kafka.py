@@ -6,16 +6,12 @@ the options, not as paths, so that the executors of a cluster need no files.
 
 from __future__ import annotations
 
-__all__ = ["require_reachable", "source_options", "topics"]
+__all__ = ["GROUP_ID_PREFIX", "source_options", "topics"]
 
-import contextlib
 import re
-import socket
 from typing import TYPE_CHECKING
 
-from config.addresses import parse_kafka_address
 from config.errors import ConfigError
-from streaming.errors import KafkaUnavailableError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,22 +130,4 @@ def _pkcs8_key(text: str, path: Path) -> str:
     raise ConfigError(
         f"The private key in {str(path)!r} is not in the PKCS #8 form that Spark's Kafka client reads (BEGIN PRIVATE"
         f" KEY or BEGIN ENCRYPTED PRIVATE KEY). Convert it: openssl pkcs8 -topk8 -nocrypt -in {path} -out {path}.pkcs8"
-    )
-
-
-def require_reachable(bootstrap_servers: tuple[str, ...], timeout_s: float) -> None:
-    """Returns once one of the brokers accepts a connection; raises KafkaUnavailableError if none does. Blocks up to
-    ``timeout_s`` for each.
-
-    Spark itself would start a JVM first, wait a minute and then end with a page of Java.
-    """
-    failures = []
-    for server in bootstrap_servers:
-        try:
-            with contextlib.closing(socket.create_connection(parse_kafka_address(server), timeout_s)):
-                return
-        except OSError as error:
-            failures.append(f"{server} ({error.strerror or error})")
-    raise KafkaUnavailableError(
-        f"Kafka cannot be reached at {', '.join(failures)}. Is it running, and is kafka.bootstrap_servers right?"
     )

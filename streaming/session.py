@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+
+from streaming.errors import StreamError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,8 +54,8 @@ _JVM_OPTIONS = "spark.driver.extraJavaOptions"
 _JIT = (
     # Starting Spark runs a great deal of code a few thousand times. The thorough compiler (tier 4) takes it all for hot
     # and works for longer than the code it made will run: a third of all CPU time until the first batch. Ten times its
-    # thresholds leave it to what really is hot; 300,000 records then cost 61 CPU seconds from start to end instead of 77,
-    # and no more per record.
+    # thresholds leave it to what really is hot; 300,000 records then cost 61 CPU seconds from start to end instead of
+    # 77, and no more per record.
     "-XX:+IgnoreUnrecognizedVMOptions -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=10000"
     " -XX:Tier4CompileThreshold=100000 -XX:Tier4BackEdgeThreshold=600000"
 )
@@ -114,7 +118,7 @@ class Spark:
 
 
 def start_spark(settings: Settings, jars: Sequence[Path], extra: Mapping[str, str]) -> Spark:
-    """Starts the JVM and a session in it. Blocks for seconds. Main thread only.
+    """Starts the JVM and a session in it. Blocks for seconds; main thread only. Raises StreamError if that fails.
 
     The JVM is in a process session of its own: Ctrl-C and whatever else is sent to the terminal's or the supervisor's
     process group ends the batch in order by way of this process, not the JVM in its middle. It ends with this process,
@@ -127,11 +131,29 @@ def start_spark(settings: Settings, jars: Sequence[Path], extra: Mapping[str, st
     if not submitted and str(conf.get("spark.master")).startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     launch: Any = launch_gateway  # which has no types
-    gateway = launch(conf, {"stdout": sys.stderr.fileno(), "start_new_session": True})
     try:
-        context = SparkContext(conf=conf, gateway=gateway)
-    except BaseException:
+        gateway = launch(conf, {"stdout": sys.stderr.fileno(), "start_new_session": True})
+    except (PySparkRuntimeError, OSError) as error:
+        java = os.environ.get("JAVA_HOME", "the java on the path")
+        raise StreamError(
+            f"Spark's JVM did not start; what it said is above. It was to run on {java}: is that a Java 17 or newer,"
+            " and is there memory for it?"
+        ) from error
+    try:
+        return Spark(SparkSession(SparkContext(conf=conf, gateway=gateway)), gateway.proc)
+    except BaseException as error:
         if gateway.proc is not None:
             gateway.proc.kill()
+        if isinstance(error, Py4JError):
+            raise StreamError(
+                f"Spark could not start with stream.master {settings.stream.master!r}: {_cause(error)} Is that a master"
+                " Spark knows, is it up, and can it reach this machine?"
+            ) from error
         raise
-    return Spark(SparkSession(context), gateway.proc)
+
+
+def _cause(error: Py4JError) -> str:
+    """The line of a Java trace that says most: its last cause, or what it begins with."""
+    lines = str(error).splitlines()
+    causes = [line.strip() for line in lines if line.startswith(("Caused by:", ": "))]
+    return (causes or lines)[-1].removeprefix("Caused by:").removeprefix(":").strip().rstrip(".") + "."

@@ -11,8 +11,9 @@ from pydantic import SecretStr
 
 from config.errors import ConfigError, ExitStatus
 from config.settings import KafkaSettings, RouteSettings, SaslSettings, Settings, StreamSettings, TlsSettings
-from streaming.errors import KafkaUnavailableError
-from streaming.kafka import require_reachable, source_options, topics
+from streaming.errors import KafkaUnavailableError, MasterUnavailableError
+from streaming.kafka import source_options, topics
+from streaming.reach import require_kafka, require_master
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,11 +157,25 @@ def test_topics_nobody_knows_have_to_be_named() -> None:
 def test_one_broker_that_answers_is_enough() -> None:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
         port = server.getsockname()[1]
-        require_reachable(("127.0.0.1:1", f"127.0.0.1:{port}"), timeout_s=5)
+        require_kafka(("127.0.0.1:1", f"127.0.0.1:{port}"), timeout_s=5)
+        require_master(f"spark://127.0.0.1:1,127.0.0.1:{port}", timeout_s=5)
 
 
 def test_brokers_that_do_not_answer_are_named() -> None:
     with pytest.raises(KafkaUnavailableError, match=r"127\.0\.0\.1:1 \(Connection refused\)") as caught:
-        require_reachable(("127.0.0.1:1",), timeout_s=5)
+        require_kafka(("127.0.0.1:1",), timeout_s=5)
     assert "kafka.bootstrap_servers" in str(caught.value)
     assert caught.value.exit_status is ExitStatus.UNAVAILABLE
+
+
+def test_a_master_that_does_not_answer_is_named() -> None:
+    with pytest.raises(MasterUnavailableError, match=r"127\.0\.0\.1:1 \(Connection refused\)") as caught:
+        require_master("spark://127.0.0.1:1", timeout_s=5)
+    assert "stream.master" in str(caught.value)
+    with pytest.raises(ConfigError, match=r"stream\.master is 'spark://nowhere'"):
+        require_master("spark://nowhere", timeout_s=5)
+
+
+@pytest.mark.parametrize("master", ["local[2]", "yarn", "k8s://https://cluster:6443"])
+def test_other_kinds_of_master_are_sparks_business(master: str) -> None:
+    require_master(master, timeout_s=5)
