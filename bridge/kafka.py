@@ -1,4 +1,4 @@
-"""The Kafka port on aiokafka: the only module of the data path that knows it.
+"""The Kafka port on aiokafka: with ``kafka_connection`` and ``kafka_topics`` all of the data path that knows it.
 
 aiokafka's client, its protocol and its compiled record builder are used; its producer is not. That one spends 37 µs
 on a partition batch (a coroutine, five futures and as many turns of the loop for each), where a batch at 2,000
@@ -13,19 +13,16 @@ failed goes to the log only, so ``start`` asks each address again to say it."""
 
 from __future__ import annotations
 
-__all__ = ["KafkaProducer", "Topics", "connection_options"]
+__all__ = ["KafkaBatch", "KafkaProducer"]
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import aiokafka.errors as kafka_errors
 import structlog
 from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient
-from aiokafka.conn import create_conn
-from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 from aiokafka.record import MemoryRecords
@@ -37,13 +34,10 @@ from bridge.errors import (
     LeaderMissingError,
     PoisonedError,
     RefusedError,
-    RetriableError,
-    TopicMissingError,
     UnreachableError,
 )
+from bridge.kafka_connection import REFUSED, InvalidRecordError, connection_options, translate, why_unreachable
 from bridge.ports import StoredRecord
-from bridge.tls import tls_context
-from bridge.wire import DeadLetterReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -53,56 +47,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("kafka")
 
-_POISONED = {
-    10,  # MESSAGE_TOO_LARGE
-    17,  # INVALID_TOPIC_EXCEPTION
-    18,  # RECORD_LIST_TOO_LARGE
-    32,  # INVALID_TIMESTAMP
-    43,  # UNSUPPORTED_FOR_MESSAGE_FORMAT
-    87,  # INVALID_RECORD: a compacted topic's record without key, a rejected schema
-}
-_REFUSED = (
-    kafka_errors.TopicAuthorizationFailedError,
-    kafka_errors.ClusterAuthorizationFailedError,
-    kafka_errors.TransactionalIdAuthorizationFailed,
-    kafka_errors.SaslAuthenticationFailed,
-    kafka_errors.AuthenticationFailedError,
-    kafka_errors.UnsupportedSaslMechanismError,
-    kafka_errors.IllegalSaslStateError,
-)
-
-
-class InvalidRecordError(kafka_errors.BrokerResponseError):  # type: ignore[misc]
-    """INVALID_RECORD (KIP-467), which aiokafka has no name for: it would pass for an unknown error of the broker."""
-
-    errno = 87
-    message = "INVALID_RECORD"
-    description = "The broker refuses a record of the batch."
-
-
-def connection_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]:
-    """What every aiokafka client of ours is made with: addresses, security, time-outs."""
-    options: dict[str, Any] = {
-        "bootstrap_servers": list(settings.bootstrap_servers),
-        "client_id": client_id,
-        "request_timeout_ms": int(settings.request_timeout.total_seconds() * 1000),
-        "metadata_max_age_ms": int(settings.metadata_max_age.total_seconds() * 1000),
-        "retry_backoff_ms": int(settings.retry_backoff.total_seconds() * 1000),
-        "security_protocol": settings.security,
-    }
-    if settings.security.endswith("SSL"):
-        options["ssl_context"] = tls_context(settings.tls, "kafka.tls")
-    if settings.sasl is not None:
-        options["sasl_mechanism"] = settings.sasl.mechanism
-        options["sasl_plain_username"] = settings.sasl.username
-        options["sasl_plain_password"] = settings.sasl.password.get_secret_value()
-    return options
-
-
 _CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # the attribute bits of record batch format v2
 _DUPLICATE_SEQUENCE = 46
-_THROTTLED = 89  # THROTTLING_QUOTA_EXCEEDED (KIP-599): unknown to aiokafka
-_CLOSE_PATIENCE_S = 1.0
 _SEQUENCES = 1 << 31  # they wrap to 0 behind Java's largest int
 
 
@@ -197,7 +143,7 @@ class KafkaProducer:
         try:
             await client.bootstrap()
         except kafka_errors.KafkaConnectionError as error:
-            raise await _why_unreachable(self._options) from error
+            raise await why_unreachable(self._options) from error
         metadata = client.set_topics(self._topics) if self._topics else client.force_metadata_update()
         await self._fetch_producer_id(client)
         # Without it the data path would take every topic for an unknown one.
@@ -220,7 +166,7 @@ class KafkaProducer:
                                 self._producer_id, self._epoch = response.producer_id, response.producer_epoch
                                 return
                             last = error.__name__
-                            if not error.retriable and issubclass(error, _REFUSED):
+                            if not error.retriable and issubclass(error, REFUSED):
                                 raise translate(error())
                     except kafka_errors.KafkaError as failed:
                         last = failed
@@ -406,143 +352,3 @@ class KafkaProducer:
 
     def _refreshed(self, _cluster: object) -> None:
         self._refreshed_ns = time.monotonic_ns()
-
-
-def translate(error: BaseException, topic: str | None = None) -> BridgeError:
-    """The most specific of our errors for one of aiokafka's; ``topic`` is where the batch was to go."""
-    where = f" to topic {topic}" if topic is not None else ""
-    if isinstance(error, _REFUSED):
-        return RefusedError(
-            f"Kafka refused us{where}: {error}. Check kafka.sasl and the ACLs: Write and Describe on the topics."
-        )
-    if isinstance(error, kafka_errors.BrokerResponseError) and error.errno in _POISONED:
-        too_large = isinstance(error, kafka_errors.MessageSizeTooLargeError | kafka_errors.RecordListTooLargeError)
-        reason = DeadLetterReason.TOO_LARGE if too_large else DeadLetterReason.INVALID_RECORD
-        return PoisonedError(f"Kafka will not take a batch{where}: {error}.", reason)
-    if isinstance(error, BridgeError):
-        return error
-    return IncarnationError(f"A batch{where} failed: {error}." if where else f"{error}")
-
-
-async def _why_unreachable(options: dict[str, Any]) -> BridgeError:
-    """Ask each bootstrap address why it cannot be used, and say it in a sentence."""
-    reasons = []
-    connection = {
-        k: v for k, v in options.items() if k not in {"bootstrap_servers", "metadata_max_age_ms", "retry_backoff_ms"}
-    }
-    for address in options["bootstrap_servers"]:
-        host, _, port = address.rpartition(":")
-        conn = None
-        try:
-            conn = await create_conn(host.strip("[]"), int(port), **connection)
-            await conn.send(MetadataRequest([]))  # a SASL listener takes the connection, and then hangs up
-        except _REFUSED as error:
-            user = options.get("sasl_plain_username")
-            mechanism = options.get("sasl_mechanism")
-            return RefusedError(
-                f"Kafka at {address} refused user {user!r} with {mechanism}: {error}. "
-                "Check kafka.sasl.username, password and mechanism."
-            )
-        except (OSError, TimeoutError, kafka_errors.KafkaError) as error:
-            reasons.append(f"{address}: {_guess(error, options)}")
-        else:
-            reasons.append(f"{address}: answers now.")
-        finally:
-            if conn is not None:
-                conn.close()
-    return UnreachableError(f"Kafka cannot be reached. {' '.join(reasons)}")
-
-
-def _guess(error: BaseException, options: dict[str, Any]) -> str:
-    text = str(error) or type(error).__name__
-    secured = options["security_protocol"]
-    if isinstance(error, ConnectionRefusedError):
-        return f"connection refused. Is the broker running, and is this the port of its {secured} listener?"
-    if "CERTIFICATE" in text.upper():
-        return f"{text}. Check kafka.tls.ca_file and kafka.tls.server_name."
-    if isinstance(error, TimeoutError | kafka_errors.RequestTimedOutError):
-        return f"no answer within kafka.request_timeout. A firewall, or a TLS listener spoken to in {secured}?"
-    if isinstance(error, kafka_errors.KafkaConnectionError | ConnectionError):
-        return f"{text}. The broker hung up: is this port another security protocol than {secured} (kafka.security)?"
-    return text
-
-
-class Topics:
-    """Looks after the topics that settings name: they exist, or are made, or starting ends with a sentence."""
-
-    def __init__(self, settings: KafkaSettings, client_id: str) -> None:
-        self._settings = settings
-        self._client_id = client_id
-
-    async def ensure(self, producer: KafkaProducer, topics: Iterable[str]) -> None:
-        """Make sure every topic is in the producer's metadata. Raises TopicMissingError, RefusedError,
-        RetriableError."""
-        wanted = sorted(set(topics))
-        for topic in wanted:
-            producer.watch_topic(topic)
-        if not await producer.refresh_metadata():
-            raise UnreachableError("Kafka gave no metadata; are all brokers down?")
-        missing = [topic for topic in wanted if producer.partition_count(topic) is None]
-        refused = [topic for topic in missing if producer.refused(topic)]
-        if refused:
-            raise RefusedError(
-                f"Kafka does not let us see topic {', '.join(refused)}. Check the ACLs: Describe and Write on it."
-            )
-        if not missing:
-            return
-        if not self._settings.topics.create:
-            raise TopicMissingError(
-                f"Kafka has no topic {', '.join(missing)}. "
-                "Create it, or set kafka.topics.create = true to have it made at start."
-            )
-        await self.create(missing)
-        deadline = time.monotonic() + self._settings.delivery_timeout.total_seconds()
-        while any(producer.partition_count(topic) is None for topic in missing):
-            if time.monotonic() > deadline:
-                raise UnreachableError(f"Kafka took the creation of {', '.join(missing)} but does not list it.")
-            await producer.refresh_metadata()
-            await asyncio.sleep(0.05)
-
-    async def create(self, topics: Iterable[str]) -> None:
-        """Create topics as settings say; one that exists already is fine. Raises RefusedError, RetriableError,
-        BridgeError."""
-        admin = AIOKafkaAdminClient(**connection_options(self._settings, self._client_id))
-        new = [self._new_topic(topic) for topic in topics]
-        try:
-            await admin.start()
-            response = await admin.create_topics(new)
-        except (OSError, TimeoutError, AttributeError, kafka_errors.KafkaError) as error:
-            # aiokafka's answer to a cluster without a controller is an AttributeError.
-            raise RetriableError(f"Topics could not be created now: {error or type(error).__name__}") from error
-        finally:
-            await asyncio.wait([asyncio.ensure_future(admin.close())], timeout=_CLOSE_PATIENCE_S)
-        for name, code, *text in response.topic_errors:
-            kind = kafka_errors.for_code(code)
-            if kind is kafka_errors.NoError:
-                log.info("topic_created", topic=name)
-            if kind in {kafka_errors.NoError, kafka_errors.TopicAlreadyExistsError}:
-                continue
-            reason = (text[0] if text and text[0] else None) or kind.__name__
-            if kind.retriable or code == _THROTTLED:
-                raise RetriableError(f"Topic {name} could not be created now: {reason}")
-            if issubclass(kind, _REFUSED):
-                raise RefusedError(
-                    f"Kafka does not let us create topic {name}: {reason}. Create it by hand or allow Create on it."
-                )
-            raise TopicMissingError(
-                f"Topic {name} could not be created: {reason}. Check kafka.topics (partitions, replication)."
-            )
-
-    def _new_topic(self, name: str) -> NewTopic:
-        topics = self._settings.topics
-        declared = next((topic for topic in topics.declare if topic.name == name), None)
-        configs = {}
-        if declared is not None and declared.retention is not None:
-            configs["retention.ms"] = str(int(declared.retention.total_seconds() * 1000))
-        if declared is not None and declared.cleanup_policy is not None:
-            configs["cleanup.policy"] = declared.cleanup_policy
-        partitions = declared.partitions if declared is not None else topics.partitions
-        new = NewTopic(name=name, num_partitions=partitions, replication_factor=1, topic_configs=configs)
-        # aiokafka's constructor refuses -1, the broker's own default (KIP-464); the request takes it.
-        new.replication_factor = declared.replication if declared is not None else topics.replication
-        return new

@@ -16,7 +16,8 @@ from bridge.backoff import Backoff
 from bridge.dead_letter import DeadLetters
 from bridge.dispatch import Dispatcher
 from bridge.errors import BridgeError, PoisonedError, RetriableError
-from bridge.kafka import KafkaProducer, Topics
+from bridge.kafka import KafkaProducer
+from bridge.kafka_topics import Topics
 from bridge.ledger import Ledger
 from bridge.routing import Router
 from bridge.sender import Sender, SenderPolicy

@@ -1,0 +1,125 @@
+"""How aiokafka's clients of ours reach Kafka, and what its errors mean here.
+
+Why a bootstrap failed goes to aiokafka's log only, so ``why_unreachable`` asks each address again to say it.
+"""
+
+from __future__ import annotations
+
+__all__ = ["REFUSED", "InvalidRecordError", "connection_options", "translate", "why_unreachable"]
+
+from typing import TYPE_CHECKING, Any
+
+import aiokafka.errors as kafka_errors
+from aiokafka.conn import create_conn
+from aiokafka.protocol.metadata import MetadataRequest
+
+from bridge.errors import BridgeError, IncarnationError, PoisonedError, RefusedError, UnreachableError
+from bridge.tls import tls_context
+from bridge.wire import DeadLetterReason
+
+if TYPE_CHECKING:
+    from config.settings import KafkaSettings
+
+_POISONED = {
+    10,  # MESSAGE_TOO_LARGE
+    17,  # INVALID_TOPIC_EXCEPTION
+    18,  # RECORD_LIST_TOO_LARGE
+    32,  # INVALID_TIMESTAMP
+    43,  # UNSUPPORTED_FOR_MESSAGE_FORMAT
+    87,  # INVALID_RECORD: a compacted topic's record without key, a rejected schema
+}
+REFUSED = (
+    kafka_errors.TopicAuthorizationFailedError,
+    kafka_errors.ClusterAuthorizationFailedError,
+    kafka_errors.TransactionalIdAuthorizationFailed,
+    kafka_errors.SaslAuthenticationFailed,
+    kafka_errors.AuthenticationFailedError,
+    kafka_errors.UnsupportedSaslMechanismError,
+    kafka_errors.IllegalSaslStateError,
+)
+
+
+class InvalidRecordError(kafka_errors.BrokerResponseError):  # type: ignore[misc]
+    """INVALID_RECORD (KIP-467), which aiokafka has no name for: it would pass for an unknown error of the broker."""
+
+    errno = 87
+    message = "INVALID_RECORD"
+    description = "The broker refuses a record of the batch."
+
+
+def connection_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]:
+    """What every aiokafka client of ours is made with: addresses, security, time-outs."""
+    options: dict[str, Any] = {
+        "bootstrap_servers": list(settings.bootstrap_servers),
+        "client_id": client_id,
+        "request_timeout_ms": int(settings.request_timeout.total_seconds() * 1000),
+        "metadata_max_age_ms": int(settings.metadata_max_age.total_seconds() * 1000),
+        "retry_backoff_ms": int(settings.retry_backoff.total_seconds() * 1000),
+        "security_protocol": settings.security,
+    }
+    if settings.security.endswith("SSL"):
+        options["ssl_context"] = tls_context(settings.tls, "kafka.tls")
+    if settings.sasl is not None:
+        options["sasl_mechanism"] = settings.sasl.mechanism
+        options["sasl_plain_username"] = settings.sasl.username
+        options["sasl_plain_password"] = settings.sasl.password.get_secret_value()
+    return options
+
+
+def translate(error: BaseException, topic: str | None = None) -> BridgeError:
+    """The most specific of our errors for one of aiokafka's; ``topic`` is where the batch was to go."""
+    where = f" to topic {topic}" if topic is not None else ""
+    if isinstance(error, REFUSED):
+        return RefusedError(
+            f"Kafka refused us{where}: {error}. Check kafka.sasl and the ACLs: Write and Describe on the topics."
+        )
+    if isinstance(error, kafka_errors.BrokerResponseError) and error.errno in _POISONED:
+        too_large = isinstance(error, kafka_errors.MessageSizeTooLargeError | kafka_errors.RecordListTooLargeError)
+        reason = DeadLetterReason.TOO_LARGE if too_large else DeadLetterReason.INVALID_RECORD
+        return PoisonedError(f"Kafka will not take a batch{where}: {error}.", reason)
+    if isinstance(error, BridgeError):
+        return error
+    return IncarnationError(f"A batch{where} failed: {error}." if where else f"{error}")
+
+
+async def why_unreachable(options: dict[str, Any]) -> BridgeError:
+    """Ask each bootstrap address why it cannot be used, and say it in a sentence."""
+    reasons = []
+    connection = {
+        k: v for k, v in options.items() if k not in {"bootstrap_servers", "metadata_max_age_ms", "retry_backoff_ms"}
+    }
+    for address in options["bootstrap_servers"]:
+        host, _, port = address.rpartition(":")
+        conn = None
+        try:
+            conn = await create_conn(host.strip("[]"), int(port), **connection)
+            await conn.send(MetadataRequest([]))  # a SASL listener takes the connection, and then hangs up
+        except REFUSED as error:
+            user = options.get("sasl_plain_username")
+            mechanism = options.get("sasl_mechanism")
+            return RefusedError(
+                f"Kafka at {address} refused user {user!r} with {mechanism}: {error}. "
+                "Check kafka.sasl.username, password and mechanism."
+            )
+        except (OSError, TimeoutError, kafka_errors.KafkaError) as error:
+            reasons.append(f"{address}: {_guess(error, options)}")
+        else:
+            reasons.append(f"{address}: answers now.")
+        finally:
+            if conn is not None:
+                conn.close()
+    return UnreachableError(f"Kafka cannot be reached. {' '.join(reasons)}")
+
+
+def _guess(error: BaseException, options: dict[str, Any]) -> str:
+    text = str(error) or type(error).__name__
+    secured = options["security_protocol"]
+    if isinstance(error, ConnectionRefusedError):
+        return f"connection refused. Is the broker running, and is this the port of its {secured} listener?"
+    if "CERTIFICATE" in text.upper():
+        return f"{text}. Check kafka.tls.ca_file and kafka.tls.server_name."
+    if isinstance(error, TimeoutError | kafka_errors.RequestTimedOutError):
+        return f"no answer within kafka.request_timeout. A firewall, or a TLS listener spoken to in {secured}?"
+    if isinstance(error, kafka_errors.KafkaConnectionError | ConnectionError):
+        return f"{text}. The broker hung up: is this port another security protocol than {secured} (kafka.security)?"
+    return text

@@ -1,0 +1,108 @@
+"""The topics that settings name: they exist, or are made, or starting ends with a sentence."""
+
+from __future__ import annotations
+
+__all__ = ["Topics"]
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import aiokafka.errors as kafka_errors
+import structlog
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from bridge.errors import RefusedError, RetriableError, TopicMissingError, UnreachableError
+from bridge.kafka_connection import REFUSED, connection_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bridge.kafka import KafkaProducer
+    from config.settings import KafkaSettings
+
+log = structlog.get_logger("kafka")
+
+_THROTTLED = 89  # THROTTLING_QUOTA_EXCEEDED (KIP-599): unknown to aiokafka
+_CLOSE_PATIENCE_S = 1.0
+
+
+class Topics:
+    """Looks after the topics that settings name: they exist, or are made, or starting ends with a sentence."""
+
+    def __init__(self, settings: KafkaSettings, client_id: str) -> None:
+        self._settings = settings
+        self._client_id = client_id
+
+    async def ensure(self, producer: KafkaProducer, topics: Iterable[str]) -> None:
+        """Make sure every topic is in the producer's metadata. Raises TopicMissingError, RefusedError,
+        RetriableError."""
+        wanted = sorted(set(topics))
+        for topic in wanted:
+            producer.watch_topic(topic)
+        if not await producer.refresh_metadata():
+            raise UnreachableError("Kafka gave no metadata; are all brokers down?")
+        missing = [topic for topic in wanted if producer.partition_count(topic) is None]
+        refused = [topic for topic in missing if producer.refused(topic)]
+        if refused:
+            raise RefusedError(
+                f"Kafka does not let us see topic {', '.join(refused)}. Check the ACLs: Describe and Write on it."
+            )
+        if not missing:
+            return
+        if not self._settings.topics.create:
+            raise TopicMissingError(
+                f"Kafka has no topic {', '.join(missing)}. "
+                "Create it, or set kafka.topics.create = true to have it made at start."
+            )
+        await self.create(missing)
+        deadline = time.monotonic() + self._settings.delivery_timeout.total_seconds()
+        while any(producer.partition_count(topic) is None for topic in missing):
+            if time.monotonic() > deadline:
+                raise UnreachableError(f"Kafka took the creation of {', '.join(missing)} but does not list it.")
+            await producer.refresh_metadata()
+            await asyncio.sleep(0.05)
+
+    async def create(self, topics: Iterable[str]) -> None:
+        """Create topics as settings say; one that exists already is fine. Raises RefusedError, RetriableError,
+        BridgeError."""
+        admin = AIOKafkaAdminClient(**connection_options(self._settings, self._client_id))
+        new = [self._new_topic(topic) for topic in topics]
+        try:
+            await admin.start()
+            response = await admin.create_topics(new)
+        except (OSError, TimeoutError, AttributeError, kafka_errors.KafkaError) as error:
+            # aiokafka's answer to a cluster without a controller is an AttributeError.
+            raise RetriableError(f"Topics could not be created now: {error or type(error).__name__}") from error
+        finally:
+            await asyncio.wait([asyncio.ensure_future(admin.close())], timeout=_CLOSE_PATIENCE_S)
+        for name, code, *text in response.topic_errors:
+            kind = kafka_errors.for_code(code)
+            if kind is kafka_errors.NoError:
+                log.info("topic_created", topic=name)
+            if kind in {kafka_errors.NoError, kafka_errors.TopicAlreadyExistsError}:
+                continue
+            reason = (text[0] if text and text[0] else None) or kind.__name__
+            if kind.retriable or code == _THROTTLED:
+                raise RetriableError(f"Topic {name} could not be created now: {reason}")
+            if issubclass(kind, REFUSED):
+                raise RefusedError(
+                    f"Kafka does not let us create topic {name}: {reason}. Create it by hand or allow Create on it."
+                )
+            raise TopicMissingError(
+                f"Topic {name} could not be created: {reason}. Check kafka.topics (partitions, replication)."
+            )
+
+    def _new_topic(self, name: str) -> NewTopic:
+        topics = self._settings.topics
+        declared = next((topic for topic in topics.declare if topic.name == name), None)
+        configs = {}
+        if declared is not None and declared.retention is not None:
+            configs["retention.ms"] = str(int(declared.retention.total_seconds() * 1000))
+        if declared is not None and declared.cleanup_policy is not None:
+            configs["cleanup.policy"] = declared.cleanup_policy
+        partitions = declared.partitions if declared is not None else topics.partitions
+        new = NewTopic(name=name, num_partitions=partitions, replication_factor=1, topic_configs=configs)
+        # aiokafka's constructor refuses -1, the broker's own default (KIP-464); the request takes it.
+        new.replication_factor = declared.replication if declared is not None else topics.replication
+        return new
