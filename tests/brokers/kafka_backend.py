@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["SECURED", "KafkaBackend", "kafka_settings", "read_topic"]
+__all__ = ["SECURED", "KafkaBackend", "backend", "kafka_settings", "read_topic", "secured_kafka"]
 
 import asyncio
 import itertools
@@ -11,6 +11,7 @@ import uuid
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import (
@@ -26,12 +27,11 @@ from confluent_kafka.admin import (
 from bridge.kafka import KafkaProducer
 from bridge.ports import StoredRecord
 from config.settings import KafkaSettings
+from gateway.embedded.kafka import KafkaCluster
 from tests.brokers.topics import create_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from gateway.embedded.kafka import KafkaCluster
+    from collections.abc import Callable, Iterable, Iterator
 
 SECURED = {
     # Everybody may do everything but what a test forbids; the plain listener, which knows no names, is above that.
@@ -107,7 +107,6 @@ class KafkaBackend:
         self._name = name
         self._dead_port = dead_port
         self._numbers = itertools.count()
-        self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
 
     async def topic(self, partitions: int = 1, *, max_batch_bytes: int | None = None, **config: str) -> str:
         name = f"{self._name}-{next(self._numbers)}"
@@ -137,20 +136,21 @@ class KafkaBackend:
         await asyncio.to_thread(self._forbid, topic, forbidden)
 
     def _forbid(self, topic: str, forbidden: bool) -> None:
+        admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})
         kind = AclPermissionType.DENY if forbidden else AclPermissionType.ALLOW
         everything = AclBindingFilter(
             ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY
         )
-        for future in self._admin.delete_acls([everything]).values():
+        for future in admin.delete_acls([everything]).values():
             future.result(_READ_SECONDS)
         rules = [
             AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:*", "*", operation, permission)
             for operation, permission in ((AclOperation.WRITE, kind), (AclOperation.DESCRIBE, AclPermissionType.ALLOW))
         ]
-        for future in self._admin.create_acls(rules).values():
+        for future in admin.create_acls(rules).values():
             future.result(_READ_SECONDS)
         deadline = time.monotonic() + _READ_SECONDS
-        while set(self._admin.describe_acls(everything).result(_READ_SECONDS)) != set(rules):
+        while set(admin.describe_acls(everything).result(_READ_SECONDS)) != set(rules):
             assert time.monotonic() < deadline, "the broker does not know the new rights"
             time.sleep(0.02)
 
@@ -159,3 +159,16 @@ class KafkaBackend:
 
     def thaw(self) -> None:
         self.cluster.thaw()
+
+
+@pytest.fixture(scope="session")
+def secured_kafka() -> Iterator[KafkaCluster]:
+    """One node with every kind of listener and rights that can be taken away. Tests may freeze it, and thaw it."""
+    with KafkaCluster(sasl=True, tls=True, settings=SECURED) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def backend(secured_kafka: KafkaCluster, unique: str, free_ports: Callable[[int], list[int]]) -> KafkaBackend:
+    """The secured Kafka, for topics of this test's own."""
+    return KafkaBackend(secured_kafka, unique, free_ports(1)[0])

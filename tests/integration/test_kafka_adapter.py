@@ -2,29 +2,410 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import itertools
+import time
+from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
+from aiokafka.errors import RequestTimedOutError
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from gateway.embedded.kafka import KafkaCluster
-from tests.brokers.kafka_backend import SECURED, KafkaBackend
-from tests.producer_port import ProducerPort
+from bridge.errors import IncarnationError, PoisonedError, UnreachableError
+from bridge.kafka import KafkaBatch, KafkaProducer
+from bridge.ports import StoredRecord
+from bridge.wire import DeadLetterReason
+from tests.producer_port import NOW_MS, PATIENCE_S, RECORDS, ProducerPort, fill, running, sent, values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[KafkaCluster]:
-    """One node with every kind of listener, for this module: it is frozen and its rights are changed."""
-    with KafkaCluster(sasl=True, tls=True, settings=SECURED) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def backend(cluster: KafkaCluster, unique: str, free_ports: Callable[[int], list[int]]) -> KafkaBackend:
-    return KafkaBackend(cluster, unique, free_ports(1)[0])
+    from bridge.ports import Producer
+    from tests.brokers.kafka_backend import KafkaBackend
 
 
 class TestKafkaProducer(ProducerPort):
     """All of the suite that the Kafka in memory obeys."""
+
+
+def wrap_send(producer: Producer, around: Callable[[Any, int], Any]) -> None:
+    """Let ``around(send, number)`` stand for each produce request of a started producer, counted from 1."""
+    assert isinstance(producer, KafkaProducer)
+    client = producer._client
+    assert client is not None
+    send = client.send
+    count = 0
+
+    async def wrapped(node: int, request: object, **options: Any) -> object:
+        nonlocal count
+        if not isinstance(request, ProduceRequest):
+            return await send(node, request, **options)
+        count += 1
+        return await around(lambda: send(node, request, **options), count)
+
+    client.send = wrapped
+
+
+def losing_answers(*lost: int) -> Callable[[Any, int], Any]:
+    """The requests of these numbers are carried out, and their answers lost."""
+
+    async def around(send: Any, number: int) -> object:
+        answer = await send()
+        if number in lost:
+            raise RequestTimedOutError
+        return answer
+
+    return around
+
+
+# --- batches --------------------------------------------------------------------------------------------------------
+
+
+def test_the_compiled_builder_is_there() -> None:
+    """The one in Python costs 20 times as much a record."""
+    assert DefaultRecordBatchBuilder.__module__ == "aiokafka.record._crecords.default_records"
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+async def test_every_codec_arrives_and_can_be_taken_out_again(backend: KafkaBackend, codec: str) -> None:
+    topic = await backend.topic()
+    records = [*RECORDS, *values(*(b"repeated " * 20 for _ in range(20)))]
+    async with running(backend.producer([topic], compression=codec)) as producer:
+        batch = fill(producer.create_batch(compressed=True), records)
+        plain = batch.size()
+        await producer.send(topic, 0, batch)
+        assert producer.records(batch) == records
+        assert (batch.size() < plain) == (codec != "none")
+    assert await backend.read(topic) == records
+
+
+def test_the_number_of_records_is_read_from_the_bytes_that_were_sent() -> None:
+    """So a record the builder lost, or took twice, shows in the account."""
+    batch = KafkaBatch(1 << 16, 0)
+    for number in range(7):
+        batch.append(number, NOW_MS, b"k", b"v", [])
+    batch.close(9)  # as the data path would count if two had been lost
+    assert batch.record_count() == 9
+    batch.build(1, 0, 0)
+    assert batch.record_count() == 7
+
+
+def test_a_built_batch_holds_its_records_once_and_takes_no_more() -> None:
+    batch = KafkaBatch(1 << 20, 4)
+    for number in range(1000):
+        batch.append(number, NOW_MS, None, b"." * 900, [])
+    assert batch.size() > 900_000
+    batch.close(1000)
+    data = batch.build(1, 0, 0)
+    assert batch.size() == len(data) < 100_000
+    assert batch.append(1000, NOW_MS, None, b"x", []) is None
+    assert batch.build(2, 2, 2) is data
+
+
+# --- sequence numbers (KIP-98) --------------------------------------------------------------------------------------
+
+
+async def test_a_batch_whose_answer_was_lost_is_sent_again_and_stored_once(backend: KafkaBackend) -> None:
+    topic = await backend.topic()
+    async with running(backend.producer([topic])) as producer:
+        wrap_send(producer, losing_answers(1, 3, 4))
+        for number in range(3):
+            assert await sent(producer, topic, values(b"%d" % number, b"%d again" % number)) is None
+    assert await backend.read(topic) == values(*(b"%d%s" % (n, more) for n in range(3) for more in (b"", b" again")))
+
+
+async def test_an_answer_that_never_comes_ends_with_its_connection_and_the_batch_goes_over_another(
+    backend: KafkaBackend,
+) -> None:
+    topic = await backend.topic()
+    async with running(backend.producer([topic])) as producer:
+        assert isinstance(producer, KafkaProducer)
+        assert producer._client is not None
+        assert await sent(producer, topic, values(b"before")) is None
+        connection = next(iter(producer._client._conns.values()))
+        backend.freeze()
+        try:
+            answer = producer.send(topic, 0, fill(producer.create_batch(compressed=True), values(b"frozen")))
+            async with asyncio.timeout(PATIENCE_S):
+                while connection.connected():  # noqa: ASYNC110 - the client tells nobody
+                    await asyncio.sleep(0.05)
+        finally:
+            backend.thaw()
+        async with asyncio.timeout(PATIENCE_S):
+            await answer
+        assert await sent(producer, topic, values(b"after")) is None
+    assert await backend.read(topic) == values(b"before", b"frozen", b"after")
+
+
+async def test_a_gap_in_the_sequence_costs_the_incarnation(backend: KafkaBackend) -> None:
+    topic, other = await backend.topic(), await backend.topic()
+    async with running(backend.producer([topic, other])) as producer:
+        assert isinstance(producer, KafkaProducer)
+        assert await sent(producer, topic, values(b"before")) is None
+        producer._sequences[topic, 0] += 1
+        for _ in range(2):
+            failure = await sent(producer, topic, values(b"lost"))
+            assert isinstance(failure, IncarnationError)
+            assert "OutOfOrderSequence" in str(failure)
+        assert await sent(producer, other, values(b"beside")) is None
+    async with running(backend.producer([topic])) as producer:
+        assert await sent(producer, topic, values(b"after")) is None
+    assert await backend.read(topic) == values(b"before", b"after")
+
+
+async def test_a_rejection_after_an_attempt_without_answer_does_not_give_the_numbers_back(
+    backend: KafkaBackend,
+) -> None:
+    """The first attempt may have been stored. With its numbers the next batch would be taken for its repetition."""
+    topic = await backend.topic(max_batch_bytes=3000)
+
+    async def around(send: Any, number: int) -> object:
+        if number == 1:
+            raise RequestTimedOutError
+        return await send()
+
+    async with running(backend.producer([topic], compression="none")) as producer:
+        wrap_send(producer, around)
+        failure = await sent(producer, topic, values(b"." * 5000))
+        assert isinstance(failure, IncarnationError)
+        assert "after an attempt without answer" in str(failure)
+
+
+async def test_a_repetition_of_stored_numbers_is_acknowledged_and_dropped(backend: KafkaBackend) -> None:
+    """Why those numbers must never be given to other records."""
+    topic = await backend.topic()
+    async with running(backend.producer([topic])) as producer:
+        assert isinstance(producer, KafkaProducer)
+        assert await sent(producer, topic, values(b"stored")) is None
+        producer._sequences[topic, 0] = 0
+        assert await sent(producer, topic, values(b"taken for a repetition")) is None
+    assert await backend.read(topic) == values(b"stored")
+
+
+async def test_sequence_numbers_wrap_as_java_s_do(backend: KafkaBackend) -> None:
+    topic = await backend.topic()
+    async with running(backend.producer([topic])) as producer:
+        assert isinstance(producer, KafkaProducer)
+        producer._sequences[topic, 0] = 2**31 - 3
+        wrap_send(producer, losing_answers(2, 4))
+        for number in range(4):
+            records = values(*(b"%d.%d" % (number, n) for n in range(5)))
+            assert await sent(producer, topic, records) is None
+        assert producer._sequences[topic, 0] == 17
+    assert await backend.read(topic) == values(*(b"%d.%d" % (number, n) for number in range(4) for n in range(5)))
+
+
+# --- what the broker refuses ----------------------------------------------------------------------------------------
+
+
+async def test_a_record_without_key_is_poison_to_a_compacted_topic_and_the_broker_says_why(
+    backend: KafkaBackend,
+) -> None:
+    topic = await backend.topic(**{"cleanup.policy": "compact"})
+    async with running(backend.producer([topic])) as producer:
+        failure = await sent(producer, topic, [StoredRecord(NOW_MS, None, b"x", [])])
+        assert isinstance(failure, PoisonedError)
+        assert failure.reason is DeadLetterReason.INVALID_RECORD
+        assert topic in str(failure)
+        assert "InvalidRecord" in str(failure)
+        assert "key" in str(failure)
+        assert await sent(producer, topic, values(b"with one")) is None
+    assert await backend.read(topic) == values(b"with one")
+
+
+async def test_a_record_of_the_far_future_is_poison_and_the_broker_says_why(backend: KafkaBackend) -> None:
+    topic = await backend.topic()
+    async with running(backend.producer([topic])) as producer:
+        failure = await sent(producer, topic, [StoredRecord(NOW_MS + 2 * 3_600_000, b"k", b"x", [])])
+        assert isinstance(failure, PoisonedError)
+        assert failure.reason is DeadLetterReason.INVALID_RECORD
+        assert "Timestamp" in str(failure)
+        assert await sent(producer, topic, values(b"now")) is None
+
+
+async def test_an_unexpected_error_in_a_request_is_an_answer_not_a_silence(backend: KafkaBackend) -> None:
+    topic = await backend.topic()
+
+    async def around(send: Any, number: int) -> object:
+        if number == 1:
+            raise KeyError("a defect")
+        return await send()
+
+    async with running(backend.producer([topic])) as producer:
+        wrap_send(producer, around)
+        failure = await sent(producer, topic, values(b"x"))
+        assert isinstance(failure, IncarnationError)
+        assert "a defect" in str(failure)
+
+
+# --- metadata -------------------------------------------------------------------------------------------------------
+
+
+async def test_metadata_is_renewed_once_per_age_unasked(backend: KafkaBackend) -> None:
+    age_ns = backend.settings.metadata_max_age.total_seconds() * 1e9
+    async with running(backend.producer([await backend.topic()])) as producer:
+        seen = [producer.metadata_refreshed_ns()]
+        async with asyncio.timeout(PATIENCE_S):
+            while len(seen) < 5:
+                await asyncio.sleep(0.01)
+                if producer.metadata_refreshed_ns() != seen[-1]:
+                    seen.append(producer.metadata_refreshed_ns())
+        assert all(later - earlier > 0.9 * age_ns for earlier, later in itertools.pairwise(seen[1:]))
+
+
+async def test_a_frozen_broker_s_metadata_ages(backend: KafkaBackend) -> None:
+    """What /readyz turns red by."""
+    async with running(backend.producer([await backend.topic()])) as producer:
+        backend.freeze()
+        try:
+            await asyncio.sleep(0.1)  # an answer may be on its way
+            seen = producer.metadata_refreshed_ns()
+            async with asyncio.timeout(PATIENCE_S):
+                assert not await producer.refresh_metadata()
+            assert producer.metadata_refreshed_ns() == seen
+        finally:
+            backend.thaw()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_topic_watched_while_metadata_is_under_way_is_in_the_answer_all_the_same(
+    backend: KafkaBackend, turns: int
+) -> None:
+    first, later = await backend.topic(), await backend.topic()
+    async with running(backend.producer([first])) as producer:
+        under_way = asyncio.ensure_future(producer.refresh_metadata())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        producer.watch_topic(later)
+        assert await producer.refresh_metadata()
+        assert producer.partition_count(later) == 1
+        assert producer.partition_count(first) == 1
+        await under_way
+
+
+# --- the end --------------------------------------------------------------------------------------------------------
+
+
+class Leftovers:
+    """Tasks and sockets that are there now and were not before."""
+
+    def __init__(self) -> None:
+        self._tasks = asyncio.all_tasks()
+        self._process = psutil.Process()
+        self._sockets = self._open()
+
+    def _open(self) -> set[tuple[int, Any]]:
+        return {(c.fd, c.laddr) for c in self._process.net_connections("tcp")}
+
+    def now(self) -> list[object]:
+        return [*(asyncio.all_tasks() - self._tasks), *(self._open() - self._sockets)]
+
+    async def gone(self) -> None:
+        deadline = time.monotonic() + 3
+        while left := self.now():
+            assert time.monotonic() < deadline, f"left behind: {left}"
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.mark.parametrize("frozen", [False, True], ids=["alive", "frozen"])
+async def test_a_closed_producer_leaves_no_task_and_no_socket(
+    backend: KafkaBackend, frozen: bool, listener: str
+) -> None:
+    topic = await backend.topic(12)
+    changes: dict[str, Any] = {}
+    if listener == "SASL_SSL":
+        certificates = backend.cluster.certificates
+        assert certificates is not None
+        tls = backend.settings.tls.model_copy(update={"ca_file": certificates.ca_file})
+        changes = {
+            "bootstrap_servers": tuple(backend.cluster.sasl_tls_bootstrap.split(",")),
+            "security": "SASL_SSL",
+            "tls": tls,
+        }
+    before = Leftovers()
+    producer = backend.producer([topic], **changes)
+    await producer.start()
+    assert await sent(producer, topic, values(b"before")) is None
+    try:
+        if frozen:
+            backend.freeze()
+        large = values(b"".join(n.to_bytes(4) for n in range(3, 10**7, 997)) * 30)  # more than a socket's buffer takes
+        answers = [producer.send(topic, n, fill(producer.create_batch(compressed=False), large)) for n in range(12)]
+        await asyncio.wait(answers, timeout=0.3 if frozen else 0)
+        begun = time.monotonic()
+        await producer.close(patience_s=1)
+        assert time.monotonic() - begun < 2
+        await before.gone()
+    finally:
+        backend.thaw()
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing_once_it_is_closed(backend: KafkaBackend) -> None:
+    before = Leftovers()
+    backend.freeze()
+    try:
+        for wait_s in (0.0, 0.01, 0.1, 0.5):
+            producer = backend.producer([])
+            starting = asyncio.ensure_future(producer.start())
+            await asyncio.sleep(wait_s)
+            starting.cancel()
+            await asyncio.wait([starting])
+            await producer.close(patience_s=1)
+        await before.gone()
+    finally:
+        backend.thaw()
+
+
+async def test_a_close_that_is_cancelled_can_be_gone_on_with(backend: KafkaBackend) -> None:
+    topic = await backend.topic()
+    before = Leftovers()
+    producer = backend.producer([topic])
+    await producer.start()
+    backend.freeze()
+    try:
+        answer = producer.send(topic, 0, fill(producer.create_batch(compressed=True), values(b"x")))
+        await asyncio.wait([answer], timeout=0.1)
+        closing = asyncio.ensure_future(producer.close(patience_s=5))
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([closing])
+        await producer.close(patience_s=1)
+        await before.gone()
+    finally:
+        backend.thaw()
+
+
+async def test_what_a_closed_producer_had_not_handed_to_the_network_is_never_delivered(backend: KafkaBackend) -> None:
+    """Delivered after a thaw it would come behind what the next incarnation has sent since."""
+    topic = await backend.topic()
+    producer = backend.producer([topic])
+    await producer.start()
+    assert await sent(producer, topic, values(b"before")) is None
+    large = values(b"." * 20_000_000)  # more than the sockets' buffers take
+    backend.freeze()
+    try:
+        answer = producer.send(topic, 0, fill(producer.create_batch(compressed=False), large))
+        await asyncio.wait([answer], timeout=0.5)
+        await producer.close(patience_s=1)
+    finally:
+        backend.thaw()
+    async with running(backend.producer([topic])) as successor:
+        assert await sent(successor, topic, values(b"after")) is None
+    assert await backend.read(topic) == values(b"before", b"after")
+
+
+async def test_a_frozen_broker_at_the_start_is_unreachable_within_its_timeouts(backend: KafkaBackend) -> None:
+    producer = backend.producer([])
+    timeout_s = backend.settings.request_timeout.total_seconds()
+    backend.freeze()
+    try:
+        begun = time.monotonic()
+        with pytest.raises(UnreachableError, match=r"no answer within kafka\.request_timeout"):
+            await producer.start()
+        assert time.monotonic() - begun < 6 * timeout_s
+    finally:
+        backend.thaw()
+        await producer.close(patience_s=1)
