@@ -5,7 +5,10 @@ from __future__ import annotations
 __all__ = ["Handshake", "PahoClient"]
 
 import asyncio
+import contextlib
+import socket
 import threading
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import paho.mqtt.client as paho
@@ -37,6 +40,10 @@ class PahoClient(paho.Client):
 
     stream: PacketStream | None = None
     framed = False  # a WebSocket
+    _spare: socket.socket | None = (
+        None  # a second handle on the connection while the handshakes of TLS and WebSocket run
+    )
+    _aborted = False
 
     def _get_proxy(self) -> dict[str, Any] | None:
         """The settings' proxy or none; paho would look into the environment as well (mqtt_proxy), unasked."""
@@ -50,8 +57,35 @@ class PahoClient(paho.Client):
             raise MqttError(
                 "This paho-mqtt has no Client._create_socket, on which the bulk path rests; install paho-mqtt 2.2."
             ) from None
-        self.stream = PacketStream(create(), framed=self.framed)
+        try:
+            self.stream = PacketStream(create(), framed=self.framed)
+        except BaseException as error:
+            _close_sockets(error)
+            raise
+        finally:
+            spare, self._spare = self._spare, None
+            if spare is not None:
+                spare.close()
         return self.stream
+
+    def _create_socket_connection(self) -> socket.socket:
+        made = super()._create_socket_connection()
+        if self._aborted:
+            made.close()
+            raise TimeoutError("given up")
+        self._spare = made.dup()
+        return made
+
+    def abort(self) -> None:
+        """Give up a connection that is being made in a thread, or was just made: the thread then ends. Does not
+        block."""
+        self._aborted = True
+        spare = self._spare
+        if spare is not None:
+            with contextlib.suppress(OSError):  # the thread may have closed it just now
+                spare.shutdown(socket.SHUT_RDWR)
+        if self.stream is not None:
+            self.stream.close()
 
 
 class Handshake:
@@ -97,16 +131,11 @@ class Handshake:
         try:
             # paho's own time-out is one for each step, and for each byte of a WebSocket handshake.
             async with asyncio.timeout_at(self._deadline_s):
-                await _in_thread(work, self.close)
+                await _in_thread(work, client.abort)
         except (OSError, ValueError, paho.WebsocketConnectionError) as error:
             raise reasons.connect_error(self._address, error, settings) from error
         if client.stream is None or client.stream.closed:
             raise ConnectError(f"{self._address} closed the connection as soon as it was made.", "protocol")
-
-    def close(self) -> None:
-        """Let go of the socket, if there is one."""
-        if self.client.stream is not None:
-            self.client.stream.close()
 
     async def connected(self, ended: asyncio.Future[Any]) -> None:
         """Wait for CONNACK. Raises MqttRefusedError, or ConnectError when the connection ends first."""
@@ -261,16 +290,24 @@ class Handshake:
             self._granted.set_result(None)
 
 
-async def _in_thread(work: Callable[[], object], abandoned: Callable[[], object]) -> None:
+def _close_sockets(error: BaseException) -> None:
+    """Close the socket of a TLS or WebSocket handshake that failed: paho leaves it open, in the failed call's frame."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for value in frame.f_locals.values():
+            if isinstance(value, socket.socket):
+                value.close()
+
+
+async def _in_thread(work: Callable[[], object], abort: Callable[[], object]) -> None:
     """Run ``work`` in a daemon thread: a process that ends does not wait for a host that never answers.
 
-    ``abandoned`` is called when the work is done and nobody waits for it any more."""
+    ``abort`` is called when nobody waits for the work any more, and again when it ends nevertheless."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
     def finish(error: BaseException | None) -> None:
         if done.done():
-            abandoned()
+            abort()
         elif error is None:
             done.set_result(None)
         else:
@@ -285,7 +322,11 @@ async def _in_thread(work: Callable[[], object], abandoned: Callable[[], object]
         try:
             loop.call_soon_threadsafe(finish, error)
         except RuntimeError:  # the loop has closed meanwhile
-            abandoned()
+            abort()
 
     threading.Thread(target=run, name="mqtt-connect", daemon=True).start()
-    await done
+    try:
+        await done
+    except asyncio.CancelledError:
+        abort()
+        raise
