@@ -1,0 +1,406 @@
+"""An MQTT broker in the test's own event loop that obeys EMQX 5.8's rules and, on request, breaks MQTT's.
+
+What EMQX does and other brokers do not: a window of min(ours, 32) whose size CONNACK repeats; a queue of 1000 that
+drops its oldest although the device was acknowledged; a shared subscription that chooses members by round robin or by a
+hash of the publisher's client id over the member list, whether or not they are connected; after a reconnect what was
+unacknowledged first, with DUP; the messages of a session that ends moved to the group's others, behind newer ones, but
+lost on a kick and on a DISCONNECT that lowers the expiry to 0. ``Rules`` has what a test changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
+
+from tests.brokers import packets
+from tests.brokers.packets import Message, Packet, Type
+from tests.brokers.scripted_rules import Flying, Rules, Session
+
+if TYPE_CHECKING:
+    import ssl
+
+RETAIN_AS_PUBLISHED = 8
+
+
+class Link(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, broker: ScriptedBroker) -> None:
+        self.broker = broker
+        self.buffer = bytearray()
+        self.session: Session | None = None
+        self.connect: packets.Connect | None = None
+        self.goodbye = False  # a DISCONNECT came: no will
+        self.heard = asyncio.get_running_loop().time()
+        self.log: list[Packet] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.broker.links.append(self)
+        self.broker.empty.clear()
+
+    def data_received(self, data: bytes) -> None:
+        self.heard = asyncio.get_running_loop().time()
+        self.buffer += data
+        for packet in packets.split(self.buffer):
+            if self.transport.is_closing():
+                return
+            self.log.append(packet)
+            try:
+                self._take(packet)
+            except AssertionError as error:
+                self.broker.violations.append(str(error))
+                self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.broker.links.remove(self)
+        if not self.broker.links:
+            self.broker.empty.set()
+        self.broker.lost(self)
+
+    def send(self, data: bytes) -> None:
+        """Any bytes. Packet by packet, as EMQX writes."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    def end(self, code: int | None = None) -> None:
+        """Close, with an MQTT 5 DISCONNECT if a code is given."""
+        if code is not None and self.v5:
+            self.send(packets.disconnect(code))
+        self.transport.close()
+
+    @property
+    def v5(self) -> bool:
+        return self.connect is not None and self.connect.v5
+
+    def _take(self, packet: Packet) -> None:
+        broker, body, session = self.broker, packet.body, self.session
+        if packet.type is Type.CONNECT:
+            self.connect = packets.parse_connect(body)
+            broker.connected(self, self.connect)
+            return
+        assert session is not None, f"{packet.type.name} came before CONNECT was accepted"
+        match packet.type:
+            case Type.PUBLISH:
+                self._publish(session, packet)
+            case Type.PUBACK | Type.PUBREC | Type.PUBCOMP:
+                broker.answered(session, packet.type, int.from_bytes(body[:2]))
+            case Type.PUBREL:
+                session.incoming.discard(int.from_bytes(body[:2]))
+                self.send(packets.packet(Type.PUBCOMP, 0, body[:2]))
+            case Type.SUBSCRIBE:
+                broker.subscribe(self, session, packets.parse_subscribe(body, v5=self.v5))
+            case Type.UNSUBSCRIBE:
+                packet_id, filters = packets.parse_unsubscribe(body, v5=self.v5)
+                for text in filters:
+                    broker.unsubscribe(session, text)
+                self.send(packets.unsuback(packet_id, len(filters), v5=self.v5))
+            case Type.PINGREQ:
+                if broker.rules.answers_pings:
+                    self.send(packets.PINGRESP)
+            case Type.DISCONNECT:
+                self.goodbye = True
+                expiry = packets.disconnect_expiry(body) if self.v5 else None
+                if expiry is not None:
+                    if expiry == 0 < session.expiry:
+                        session.flying.clear()  # what EMQX loses
+                    session.expiry = expiry
+                self.transport.close()
+            case _:
+                raise AssertionError(f"a client sent {packet.type.name}")
+
+    def _publish(self, session: Session, packet: Packet) -> None:
+        message, packet_id = packets.parse_publish(packet.flags, packet.body, v5=self.v5, publisher=session.client_id)
+        if message.qos == 2:
+            self.send(packets.packet(Type.PUBREC, 0, packet_id.to_bytes(2)))
+            if packet_id in session.incoming:
+                return
+            session.incoming.add(packet_id)
+        self.broker.publish(message)
+        if message.qos == 1:
+            self.send(packets.packet(Type.PUBACK, 0, packet_id.to_bytes(2)))
+
+
+class ScriptedBroker:
+    """Listens on 127.0.0.1 while its ``async with`` block runs; ``port`` stays the same over ``stop`` and ``start``."""
+
+    def __init__(
+        self, rules: Rules | None = None, *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+    ) -> None:
+        self.rules = rules or Rules()
+        self.port = 0
+        self.links: list[Link] = []
+        self.empty = asyncio.Event()  # no connection is left
+        self.empty.set()
+        self.violations: list[str] = []  # what clients sent that MQTT does not allow: a test ends with none
+        self.sessions: dict[str, Session] = {}
+        self.groups: dict[tuple[str, str], list[Session]] = {}  # (group, filter) to members in the order they joined
+        self.retained: dict[str, Message] = {}
+        self.connects: list[packets.Connect] = []
+        self.subscribes: list[packets.Subscribe] = []
+        self.published = 0
+        self.dropped: list[Message] = []  # for want of room, though the publisher was acknowledged
+        self._turns: dict[tuple[str, str], int] = {}
+        self._tls = tls
+        self._host = host
+        self._server: asyncio.Server | None = None
+        self._watch: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        await self.stop()
+        assert kind is not None or not self.violations, self.violations
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Link(self), self._host, self.port, ssl=self._tls, reuse_address=True
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._check_keepalives()
+
+    async def stop(self, *, keep_sessions: bool = True) -> None:
+        """Close the port and every connection, without a DISCONNECT, as EMQX does."""
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._server is not None:
+            self._server.close()
+            for link in list(self.links):
+                link.transport.abort()
+            await self._server.wait_closed()
+            self._server = None
+            await self.empty.wait()
+        if not keep_sessions:
+            self.sessions.clear()
+            self.groups.clear()
+
+    def session(self, client_id: str) -> Session:
+        return self.sessions[client_id]
+
+    def link(self, client_id: str) -> Link:
+        """The connection of a client that has one."""
+        link = self.sessions[client_id].link
+        assert link is not None, f"{client_id} is not connected"
+        return link
+
+    def kick(self, client_id: str) -> None:
+        """As by REST: its connection and its session go, with everything in it."""
+        session = self.sessions.pop(client_id)
+        self._leave(session)
+        if session.link is not None:
+            session.link.session = None
+            session.link.end(0x98)
+
+    # --- connections ---
+
+    def connected(self, link: Link, connect: packets.Connect) -> None:
+        rules = self.rules
+        self.connects.append(connect)
+        if not rules.answers_connect:
+            return
+        refusal = rules.refuse_connect
+        if rules.users is not None and rules.users.get(connect.username or "") != connect.password:
+            refusal = 0x86 if connect.v5 else 4
+        if refusal is not None:
+            link.send(packets.connack(refusal, properties=b"" if connect.v5 else None))
+            link.end()
+            return
+        session, present = self._session_for(link, connect)
+        if rules.connack is not None:
+            link.send(rules.connack)
+        else:
+            link.send(
+                packets.connack(session_present=present, properties=self._properties(session) if connect.v5 else None)
+            )
+        for packet_id, flying in session.flying.items():
+            self._send(session, packet_id, flying, dup=True)
+        self._pump(session)
+
+    def _properties(self, session: Session) -> bytes:
+        properties = b"\x21" + session.window.to_bytes(2)
+        if self.rules.server_keepalive is not None:
+            properties += b"\x13" + self.rules.server_keepalive.to_bytes(2)
+        if not self.rules.shared:
+            properties += b"\x2a\0"
+        return properties
+
+    def _session_for(self, link: Link, connect: packets.Connect) -> tuple[Session, bool]:
+        session = self.sessions.get(connect.client_id)
+        if session is not None and session.link is not None:
+            session.link.session = None
+            session.link.end(0x8E)
+        if session is not None and connect.clean:
+            self._terminate(session)
+            session = None
+        present = session is not None
+        if session is None:
+            session = self.sessions[connect.client_id] = Session(connect.client_id)
+        session.link = link
+        session.expiry = connect.expiry
+        session.connects += 1
+        session.window = min(connect.receive_maximum, self.rules.max_inflight)
+        link.session = session
+        return session, present
+
+    def lost(self, link: Link) -> None:
+        session, connect = link.session, link.connect
+        if session is None or connect is None:
+            return
+        session.link = None
+        if connect.will is not None and not link.goodbye:
+            self.publish(connect.will)
+        if not session.expiry:
+            self._terminate(session)
+
+    def _terminate(self, session: Session) -> None:
+        """The session ends: its group's others get what it held, behind newer messages."""
+        self.sessions.pop(session.client_id, None)
+        memberships = [key for key, members in self.groups.items() if session in members]
+        self._leave(session)
+        held = [flying for flying in [*session.flying.values(), *session.queue] if flying.qos == 1]
+        for flying in held:
+            for group, text in memberships:
+                if packets.matches(text, flying.message.topic) and self.groups.get((group, text)):
+                    self._dispatch_shared((group, text), flying.message)
+                    break
+
+    def _leave(self, session: Session) -> None:
+        for text in list(session.filters):
+            self.unsubscribe(session, text)
+
+    def _check_keepalives(self) -> None:
+        loop = asyncio.get_running_loop()
+        for link in list(self.links):
+            if link.connect is None:
+                continue
+            keepalive = self.rules.server_keepalive if link.v5 else None
+            keepalive = link.connect.keepalive if keepalive is None else keepalive
+            if keepalive and loop.time() - link.heard > 1.5 * keepalive:
+                link.end(0x8D)
+        self._watch = loop.call_later(0.1, self._check_keepalives)
+
+    # --- subscriptions ---
+
+    def subscribe(self, link: Link, session: Session, request: packets.Subscribe) -> None:
+        self.subscribes.append(request)
+        rules = self.rules
+        if not rules.answers_subscribe:
+            return
+        if rules.suback is not None:
+            link.send(rules.suback(request))
+            return
+        codes = bytearray()
+        for text, options in request.filters:
+            share = text.startswith("$share/")
+            if rules.refuse_subscribe is not None:
+                codes.append(rules.refuse_subscribe)
+            elif share and not rules.shared:
+                codes.append(0x9E if link.v5 else 0x80)
+            else:
+                qos = min(options & 3, rules.max_qos)
+                codes.append(qos)
+                session.filters[text] = options & ~3 | qos
+                if share:
+                    _, group, rest = text.split("/", 2)
+                    members = self.groups.setdefault((group, rest), [])
+                    if session not in members:
+                        members.append(session)
+        link.send(packets.suback(request.packet_id, bytes(codes), v5=link.v5))
+        for text, options in request.filters:
+            if not text.startswith("$share/") and options >> 4 & 3 < 2:
+                for message in [m for t, m in self.retained.items() if packets.matches(text, t)]:
+                    self._deliver(session, message, options, retain=True)
+        if rules.after_suback:
+            link.send(rules.after_suback)
+
+    def unsubscribe(self, session: Session, text: str) -> None:
+        session.filters.pop(text, None)
+        if text.startswith("$share/"):
+            _, group, rest = text.split("/", 2)
+            members = self.groups.get((group, rest), [])
+            if session in members:
+                members.remove(session)
+            if not members:
+                self.groups.pop((group, rest), None)
+
+    # --- messages ---
+
+    def publish(self, message: Message) -> None:
+        """A device's message, acknowledged to it whatever becomes of it."""
+        self.published += 1
+        if message.retain:
+            self.retained[message.topic] = message
+            if not message.payload:
+                del self.retained[message.topic]
+        for session in list(self.sessions.values()):
+            for text, options in session.filters.items():
+                if not text.startswith("$share/") and packets.matches(text, message.topic):
+                    self._deliver(session, message, options)
+        for key in list(self.groups):
+            if packets.matches(key[1], message.topic):
+                self._dispatch_shared(key, message)
+
+    def _dispatch_shared(self, key: tuple[str, str], message: Message) -> None:
+        members = self.groups[key]
+        if self.rules.strategy == "hash_clientid":
+            member = members[zlib.crc32(message.publisher.encode()) % len(members)]
+        else:
+            self._turns[key] = self._turns.get(key, -1) + 1
+            member = members[self._turns[key] % len(members)]
+        self._deliver(member, message, member.filters[f"$share/{key[0]}/{key[1]}"])
+
+    def _deliver(self, session: Session, message: Message, options: int, *, retain: bool = False) -> None:
+        qos = min(message.qos, options & 3)
+        retain = retain or (message.retain and bool(options & RETAIN_AS_PUBLISHED))
+        flying = Flying(message, qos, retain)
+        if qos == 0 and session.link is not None:
+            self._send(session, 0, flying)
+            return
+        session.queue.append(flying)
+        self._pump(session)
+        if len(session.queue) > self.rules.queue:
+            self.dropped.append(session.queue.popleft().message)
+
+    def _pump(self, session: Session) -> None:
+        while session.link is not None and session.queue and len(session.flying) < session.window:
+            flying = session.queue.popleft()
+            if flying.qos == 0:
+                self._send(session, 0, flying)
+                continue
+            packet_id = session.take_id()
+            session.flying[packet_id] = flying
+            self._send(session, packet_id, flying)
+
+    def _send(self, session: Session, packet_id: int, flying: Flying, *, dup: bool = False) -> None:
+        assert session.link is not None
+        if flying.received:
+            session.link.send(packets.pubrel(packet_id))
+            return
+        message = flying.message
+        session.link.send(
+            packets.publish(
+                message.topic, message.payload, qos=flying.qos, packet_id=packet_id, retain=flying.retain, dup=dup,
+                properties=message.properties if session.link.v5 else None,
+            )
+        )  # fmt: skip
+
+    def answered(self, session: Session, kind: Type, packet_id: int) -> None:
+        flying = session.flying.get(packet_id)
+        assert flying is not None, f"{session.client_id} sent {kind.name} for id {packet_id}, which is not under way"
+        if kind is not Type.PUBCOMP:
+            session.acknowledged.append(packet_id)
+        if kind is Type.PUBREC:
+            assert flying.qos == 2
+            session.flying[packet_id] = replace(flying, received=True)
+            assert session.link is not None
+            session.link.send(packets.pubrel(packet_id))
+            return
+        assert flying.qos == (1 if kind is Type.PUBACK else 2), f"{kind.name} for a message of QoS {flying.qos}"
+        del session.flying[packet_id]
+        self._pump(session)

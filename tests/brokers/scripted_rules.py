@@ -1,0 +1,68 @@
+"""The scripted broker's rules and what it keeps of a session."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.brokers import packets
+    from tests.brokers.packets import Message
+    from tests.brokers.scripted import Link
+
+
+@dataclass
+class Rules:
+    """How the broker behaves; may be changed while it runs. Codes are MQTT 5's, in 3.1.1 the return code."""
+
+    max_inflight: int = 32
+    queue: int = 1000
+    strategy: Literal["round_robin", "hash_clientid"] = "round_robin"
+    shared: bool = True  # SharedSubscriptionAvailable
+    max_qos: int = 2
+    refuse_connect: int | None = None
+    refuse_subscribe: int | None = None
+    server_keepalive: int | None = None
+    answers_connect: bool = True
+    answers_subscribe: bool = True
+    answers_pings: bool = True
+    connack: bytes | None = None  # sent instead of a proper one
+    suback: Callable[[packets.Subscribe], bytes] | None = None
+    after_suback: bytes = b""  # sent behind it
+    users: dict[str, bytes] | None = None
+
+
+@dataclass
+class Flying:
+    """A message with a packet id: sent, not acknowledged. ``received``: PUBREC came, PUBREL is under way."""
+
+    message: Message
+    qos: int
+    retain: bool
+    received: bool = False
+
+
+@dataclass
+class Session:
+    """What outlives a connection."""
+
+    client_id: str
+    expiry: int = 0
+    link: Link | None = None
+    window: int = 32
+    filters: dict[str, int] = field(default_factory=dict)  # with options byte, shared ones with their $share
+    flying: dict[int, Flying] = field(default_factory=dict)
+    queue: deque[Flying] = field(default_factory=deque)
+    incoming: set[int] = field(default_factory=set)  # packet ids of QoS 2 from the client
+    last_id: int = 0
+    connects: int = 0
+    acknowledged: list[int] = field(default_factory=list)  # packet ids in the order of PUBACK and PUBREC
+
+    def take_id(self) -> int:
+        while True:
+            self.last_id = self.last_id % 65535 + 1
+            if self.last_id not in self.flying:
+                return self.last_id
