@@ -104,6 +104,11 @@ class HttpServer:
         self._serving.add_done_callback(_report_failure)
         _log.info("http_listening", url=self.url)
 
+    async def answering(self) -> None:
+        """Returns when requests are answered, or never will be, which the log then says."""
+        if self._serving is not None:
+            await asyncio.wait({self._serving})
+
     async def stop(self, deadline_ns: int) -> None:
         """Finishes the answers under way, for half a second at most, and closes the port."""
         serving, self._serving = self._serving, None
