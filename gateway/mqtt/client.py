@@ -40,9 +40,7 @@ class PahoClient(paho.Client):
 
     stream: PacketStream | None = None
     framed = False  # a WebSocket
-    _spare: socket.socket | None = (
-        None  # a second handle on the connection while the handshakes of TLS and WebSocket run
-    )
+    _spare: socket.socket | None = None  # a second handle on the connection while it is being made
     _aborted = False
 
     def _get_proxy(self) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import socket
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -276,6 +277,10 @@ async def test_a_broker_that_never_answers_subscribe_is_given_up_in_time() -> No
         assert "did not answer our SUBSCRIBE" in await problem(broker, connect_timeout="300ms")
 
 
+async def connecting_threads_end() -> None:
+    await until(lambda: "mqtt-connect" not in {thread.name for thread in threading.enumerate()}, "the threads end")
+
+
 async def test_a_tls_port_that_never_speaks_is_given_up_in_time() -> None:
     """The handshake blocks in a thread, for which the whole time-out holds as well."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -284,6 +289,7 @@ async def test_a_tls_port_that_never_speaks_is_given_up_in_time() -> None:
             address = f"mqtts://127.0.0.1:{listening.getsockname()[1]}"
             assert "mqtt.connect_timeout" in await problem(broker, addresses=[address], connect_timeout="300ms")
             assert time.monotonic() - began < 5
+            await connecting_threads_end()
 
 
 async def test_a_websocket_that_answers_a_byte_at_a_time_is_given_up_in_time() -> None:
@@ -307,6 +313,7 @@ async def test_a_websocket_that_answers_a_byte_at_a_time_is_given_up_in_time() -
             text = await problem(broker, addresses=[f"ws://127.0.0.1:{port}"], connect_timeout="300ms")
             assert "mqtt.connect_timeout" in text
             assert time.monotonic() - began < 5
+            await connecting_threads_end()
         for writer in writers:
             writer.close()
 
