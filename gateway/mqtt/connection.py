@@ -315,6 +315,10 @@ class Connection:
             return
         self._pinged_ns = 0 if self._flow.paused else time.monotonic_ns()
         self._send_ping()
+        if self._stream.failure is not None and self._flow.paused:
+            # Otherwise the reader finds out, with all that came before the end.
+            self._end("closed", str(self._stream.failure))
+            return
         self._arm_ping()
 
     def _arm_ping(self) -> None:

@@ -1,0 +1,395 @@
+"""A session over many connections, on a broker with EMQX's rules: what comes back, what is lost, who is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.lifecycle import StopVerb
+from tests.brokers import packets
+from tests.brokers.data_path import MemoryPath, make_settings
+from tests.brokers.packets import Message, Type
+from tests.brokers.rig import until
+from tests.brokers.scripted import ScriptedBroker
+from tests.brokers.scripted_rules import Rules
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gateway.mqtt.session import Session
+
+FAST = {"reconnect_initial": "20ms", "reconnect_max": "50ms", "sessions": 1}
+
+
+def settings_for(*brokers: ScriptedBroker, **tables: Any) -> Any:
+    mqtt = {"addresses": [f"mqtt://127.0.0.1:{broker.port}" for broker in brokers], **FAST, **tables.pop("mqtt", {})}
+    return make_settings(mqtt=mqtt, **tables)
+
+
+@contextlib.asynccontextmanager
+async def running(
+    *brokers: ScriptedBroker, clients: int = 1, status_topic: str | None = None, **tables: Any
+) -> AsyncIterator[tuple[MemoryPath, list[Session]]]:
+    """Started sessions ``gateway-0-<n>`` on one path; stopped at the end, the account checked."""
+    tables["mqtt"] = {"sessions": clients, **tables.get("mqtt", {})}
+    async with MemoryPath(settings_for(*brokers, **tables)) as path:
+        sessions = [
+            path.session(n, client_id=f"gateway-0-{n}", status_topic=status_topic if n == 0 else None)
+            for n in range(clients)
+        ]
+        await asyncio.wait_for(asyncio.gather(*(session.start() for session in sessions)), 10)
+        try:
+            yield path, sessions
+        finally:
+            await stop(path, sessions)
+        path.check()
+
+
+async def stop(path: MemoryPath, sessions: list[Session], verb: StopVerb = StopVerb.RESTART) -> None:
+    path.verb = verb
+    deadline_ns = time.monotonic_ns() + 10_000_000_000
+    await asyncio.gather(*(session.stop(deadline_ns) for session in sessions))
+
+
+def telemetry(number: int, *, qos: int = 1, device: int | None = None) -> Message:
+    device = number % 10 if device is None else device
+    return Message(f"devices/{device}", b"%d" % number, qos, publisher=f"device-{device}")
+
+
+def publish(broker: ScriptedBroker, numbers: range, **options: Any) -> None:
+    for number in numbers:
+        broker.publish(telemetry(number, **options))
+
+
+def missing(path: MemoryPath, count: int) -> list[int]:
+    found = {int(value or b"") for value in path.values}
+    return [number for number in range(count) if number not in found]
+
+
+# --- connections that end ---
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_a_broken_connection_is_made_again_and_loses_nothing(qos: int) -> None:
+    routes = [{"name": "telemetry", "filters": ["devices/#"], "topic": "telemetry", "qos": 2}]
+    async with ScriptedBroker() as broker, running(broker, routes=routes) as (path, _):
+        for start in range(0, 600, 100):
+            publish(broker, range(start, start + 100), qos=qos)
+            await asyncio.sleep(0)
+            connects = broker.session("gateway-0-0").connects
+            broker.link("gateway-0-0").transport.abort()
+            await until(lambda n=connects: broker.session("gateway-0-0").connects > n, "it comes back")
+        await until(lambda: not missing(path, 600), "all 600")
+        await until(lambda: not broker.session("gateway-0-0").flying, "all acknowledged")
+        assert broker.session("gateway-0-0").connects == 7
+        if qos == 2:
+            assert Counter(path.values).most_common(1)[0][1] == 1, "QoS 2 ids survive the reconnect: no copies"
+        path.check()
+
+
+async def test_subscriptions_are_sent_again_also_to_a_session_that_is_present() -> None:
+    """The broker may have lost them, and the settings may have changed."""
+    async with ScriptedBroker() as broker, running(broker):
+        broker.session("gateway-0-0").filters.clear()
+        broker.groups.clear()
+        broker.link("gateway-0-0").transport.abort()
+        await until(lambda: len(broker.subscribes) == 2, "a second SUBSCRIBE")
+        assert broker.session("gateway-0-0").filters.keys() == {"$share/gateway/devices/#"}
+
+
+async def test_qos_2_ids_are_forgotten_when_the_broker_has_lost_the_session() -> None:
+    """Its ids begin anew: with the old set, new messages would pass for copies and be dropped."""
+    routes = [{"name": "telemetry", "filters": ["devices/#"], "topic": "telemetry", "qos": 2}]
+    async with ScriptedBroker() as broker, running(broker, routes=routes) as (path, _):
+        broker.rules.max_inflight = 5
+        path.producer.holding = True
+        publish(broker, range(5), qos=2)
+        await until(lambda: path.ledger.received == 5, "five received, none answered")
+        port = broker.port
+        await broker.stop(keep_sessions=False)
+        await broker.start()
+        assert broker.port == port
+        await until(lambda: "gateway-0-0" in broker.sessions and broker.groups, "it is back")
+        publish(broker, range(5, 10), qos=2)  # the same packet ids again
+        await until(lambda: path.ledger.received == 10, "five more")
+        path.producer.release()
+        await until(lambda: not missing(path, 10), "all ten")
+        await until(lambda: not broker.session("gateway-0-0").flying, "all exchanges completed")
+
+
+async def test_a_broker_that_restarts_is_found_again_and_delivers_what_it_kept() -> None:
+    async with ScriptedBroker() as broker, running(broker) as (path, sessions):
+        publish(broker, range(50))
+        await broker.stop()
+        await until(lambda: not sessions[0].subscribed, "the end is noticed")
+        assert "gateway-0-0" in broker.sessions
+        publish(broker, range(50, 100))
+        await broker.start()
+        await until(lambda: not missing(path, 100), "all 100")
+        assert path.metrics.mqtt_session_present.child("0").value == 1
+
+
+async def test_the_next_address_is_tried_when_one_fails() -> None:
+    async with ScriptedBroker() as first, ScriptedBroker() as second, running(first, second) as (path, sessions):
+        assert not second.sessions
+        await first.stop()
+        await until(lambda: sessions[0].subscribed and bool(second.sessions), "the second one takes over")
+        publish(second, range(10))
+        await until(lambda: not missing(path, 10), "messages of the second broker")
+        await first.start()
+        await second.stop()
+        await until(lambda: bool(first.links) and sessions[0].subscribed, "and back")
+
+
+async def test_a_start_goes_on_to_the_next_address_when_the_first_refuses() -> None:
+    async with ScriptedBroker(Rules(refuse_connect=0x87)) as first, ScriptedBroker() as second, running(first, second):
+        assert len(first.connects) == 1
+        assert second.links
+
+
+async def test_a_session_taken_over_says_so_and_comes_back() -> None:
+    async with ScriptedBroker() as broker, running(broker) as (path, sessions):
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+        body = packets.text("MQTT") + b"\5\0\0\x1e\5\x11\0\0\0\x3c" + packets.text("gateway-0-0")
+        writer.write(packets.packet(Type.CONNECT, 0, body))
+        await until(lambda: path.metrics.mqtt_disconnects.child("taken_over").value == 1, "the takeover is counted")
+        await until(lambda: broker.session("gateway-0-0").connects == 3, "it takes its session back")
+        await until(lambda: sessions[0].subscribed, "it is subscribed again")
+        await reader.read()
+        writer.close()
+
+
+async def test_a_kicked_session_comes_back() -> None:
+    async with ScriptedBroker() as broker, running(broker) as (path, sessions):
+        broker.kick("gateway-0-0")
+        await until(lambda: path.metrics.mqtt_disconnects.child("administrative").value == 1, "the kick is counted")
+        await until(lambda: sessions[0].subscribed, "it is subscribed again")
+
+
+async def test_a_broker_that_stops_answering_pings_is_left() -> None:
+    async with ScriptedBroker(Rules(answers_pings=False)) as broker, running(broker, mqtt={"keepalive": "1s"}) as (
+        path, _,
+    ):  # fmt: skip
+        await until(lambda: path.metrics.mqtt_disconnects.child("keepalive").value == 1, "the silence is noticed")
+        await until(lambda: broker.session("gateway-0-0").connects == 2, "it tries again")
+
+
+async def test_a_keepalive_of_the_servers_is_kept_to() -> None:
+    """Else a broker that wants to hear of us more often disconnects a quiet session again and again."""
+    async with ScriptedBroker(Rules(server_keepalive=1)) as broker, running(broker) as (_, sessions):
+        link = broker.link("gateway-0-0")
+        await until(lambda: sum(p.type is Type.PINGREQ for p in link.log) >= 5, "pings in the server's interval")
+        assert sessions[0].subscribed
+        assert broker.session("gateway-0-0").connects == 1
+
+
+async def test_attempts_are_further_and_further_apart_and_soon_again_after_a_stable_time() -> None:
+    mqtt = {"reconnect_initial": "20ms", "reconnect_max": "320ms", "reconnect_jitter": 0, "stable_after": "200ms"}
+    async with ScriptedBroker() as broker, running(broker, mqtt=mqtt) as (_, sessions):
+        broker.rules.refuse_connect = 0x88
+        times: list[float] = []
+        broker.link("gateway-0-0").transport.abort()
+        before = len(broker.connects)
+        while len(times) < 5:
+            await until(lambda n=before: len(broker.connects) > n, "another attempt")
+            times.append(time.monotonic())
+            before = len(broker.connects)
+        gaps = [b - a for a, b in itertools.pairwise(times)]
+        assert gaps[3] > 2 * gaps[0], f"exponential: {gaps}"
+        broker.rules.refuse_connect = None
+        await until(lambda: sessions[0].subscribed, "it is back")
+        await asyncio.sleep(0.25)  # stable_after
+        before = len(broker.connects)
+        dropped = time.monotonic()
+        broker.link("gateway-0-0").transport.abort()
+        await until(lambda: len(broker.connects) > before, "another attempt")
+        assert time.monotonic() - dropped < 0.2, "after a stable time it starts from reconnect_initial again"
+
+
+# --- order and the window ---
+
+
+@pytest.mark.parametrize("strategy", ["hash_clientid", "round_robin"])
+@pytest.mark.parametrize("clients", [1, 3])
+async def test_a_devices_order_is_kept_where_the_broker_keeps_it(strategy: Any, clients: int) -> None:
+    async with ScriptedBroker(Rules(strategy=strategy)) as broker, running(broker, clients=clients) as (path, _):
+        for start in range(0, 3000, 30):
+            publish(broker, range(start, start + 30))
+            await asyncio.sleep(0.001)
+        await until(lambda: not missing(path, 3000), "all 3000")
+        assert not broker.dropped
+        if strategy == "hash_clientid" or clients == 1:
+            seen: dict[bytes, int] = {}
+            for stored in path.log:
+                key, number = stored.record.key, int(stored.record.value or b"")
+                assert seen.get(key, -1) < number, f"{key} {number} came after {seen[key]}"
+                seen[key] = number
+        await until(lambda: not any(s.flying for s in broker.sessions.values()), "all acknowledged")
+        for session in broker.sessions.values():
+            ids = session.acknowledged
+            assert ids == list(range(1, len(ids) + 1)), "in the order of arrival [MQTT-4.6.0-2]"
+
+
+async def test_a_window_of_32_is_kept_moving_at_four_thousand_messages_a_second() -> None:
+    """EMQX's queue of 1000 is a quarter of a second at this rate: whoever dawdles loses messages."""
+    async with ScriptedBroker() as broker, running(broker, clients=4) as (path, _):
+        rate, seconds = 4000, 3
+        began = time.monotonic()
+        sent = 0
+        while sent < rate * seconds:
+            due = min(rate * seconds, int((time.monotonic() - began) * rate))
+            publish(broker, range(sent, due))
+            sent = max(sent, due)
+            await asyncio.sleep(0.001)
+        await until(lambda: not missing(path, sent) or bool(broker.dropped), "all of them")
+        assert not broker.dropped, f"{len(broker.dropped)} messages were dropped that devices had acknowledged"
+        assert not missing(path, sent)
+
+
+async def test_a_slow_kafka_fills_the_window_and_nothing_more() -> None:
+    async with ScriptedBroker() as broker, running(broker) as (path, sessions):
+        path.producer.holding = True
+        publish(broker, range(500))
+        await until(lambda: sessions[0].unacked == 32, "the window is full")
+        await asyncio.sleep(0.05)
+        assert path.ledger.received == 32
+        assert len(broker.session("gateway-0-0").queue) == 468
+        path.producer.release()
+        await until(lambda: not missing(path, 500), "all 500")
+
+
+# --- stopping ---
+
+
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+async def test_a_restart_keeps_the_session_and_what_comes_meanwhile(protocol: str) -> None:
+    mqtt = {"protocol": protocol}
+    async with ScriptedBroker() as broker:
+        async with running(broker, mqtt=mqtt) as (path, sessions):
+            publish(broker, range(200))
+            await asyncio.sleep(0.002)
+            link = broker.link("gateway-0-0")
+            await stop(path, sessions)
+            first = list(path.values)
+            await until(lambda: not broker.links, "the connection is closed")
+            assert [p.type for p in link.log if p.type in (Type.UNSUBSCRIBE, Type.DISCONNECT)] == [Type.DISCONNECT], (
+                "no UNSUBSCRIBE: EMQX drops what is published to a group without members"
+            )
+        assert not broker.session("gateway-0-0").flying.keys() & set(broker.session("gateway-0-0").acknowledged)
+        assert broker.groups, "still a member"
+        publish(broker, range(200, 300))
+        async with running(broker, mqtt=mqtt) as (path, _):
+            await until(lambda: len(set(first) | set(path.values)) == 300, "all 300 over two lives")
+            duplicates = len(first) + len(path.values) - 300
+            assert duplicates == 0, "an orderly stop acknowledges everything it has put into Kafka"
+
+
+async def test_a_retiring_session_leaves_nothing_behind() -> None:
+    """Also not what the broker had queued for it: EMQX loses that when the expiry drops to 0."""
+    async with ScriptedBroker() as broker, running(broker, clients=2) as (path, sessions):
+        path.producer.holding = True
+        publish(broker, range(400))
+        await until(lambda: path.ledger.received == 64, "both windows are full")
+        leaving = asyncio.create_task(stop(path, sessions[:1], StopVerb.RETIRE))
+        await until(lambda: len(broker.groups["gateway", "devices/#"]) == 1, "it has left the group")
+        publish(broker, range(400, 500))
+        assert not leaving.done()
+        path.producer.release()
+        await asyncio.wait_for(leaving, 10)
+        await until(lambda: not missing(path, 500), "all 500")
+        assert "gateway-0-0" not in broker.sessions
+        await until(lambda: not broker.session("gateway-0-1").flying, "the other one goes on")
+
+
+async def test_retiring_in_3_1_1_ends_the_session_too() -> None:
+    async with ScriptedBroker() as broker, running(broker, mqtt={"protocol": "3.1.1"}) as (path, sessions):
+        publish(broker, range(100))
+        await stop(path, sessions, StopVerb.RETIRE)
+        await until(lambda: not broker.sessions, "the session is gone")
+        assert not missing(path, 100)
+
+
+async def test_a_stop_that_is_out_of_time_acknowledges_nothing_and_leaves_the_session() -> None:
+    async with ScriptedBroker() as broker, running(broker) as (path, sessions):
+        path.producer.holding = True
+        publish(broker, range(20))
+        await until(lambda: sessions[0].unacked == 20, "twenty unacknowledged")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await sessions[0].stop(time.monotonic_ns() + 10**9)
+        await sessions[0].stop(time.monotonic_ns() - 1)
+        await until(lambda: not broker.links, "the connection is closed")
+        assert len(broker.session("gateway-0-0").flying) == 20
+        assert not broker.session("gateway-0-0").acknowledged
+        path.producer.release()
+
+
+# --- status ---
+
+
+def status(broker: ScriptedBroker) -> dict[str, Any]:
+    message = broker.retained.get("gateways/plant/status")
+    return json.loads(message.payload) if message else {}
+
+
+async def test_birth_will_and_farewell() -> None:
+    topic = "gateways/plant/status"
+    async with ScriptedBroker() as broker:
+        async with running(broker, status_topic=topic) as (path, sessions):
+            await until(lambda: status(broker).get("state") == "online", "the birth message")
+            born = status(broker)
+            assert born["instance"] == "gateway"
+            assert abs(born["time_ms"] / 1000 - time.time()) < 60
+            will = broker.connects[0].will
+            assert will is not None
+            assert (will.topic, will.retain, json.loads(will.payload)["state"]) == (topic, True, "offline")
+            broker.link("gateway-0-0").transport.abort()
+            await until(lambda: status(broker).get("state") == "offline", "the will")
+            await until(lambda: status(broker).get("state") == "online", "and back")
+            await stop(path, sessions)
+            await until(lambda: status(broker).get("state") == "stopped", "the farewell")
+        assert status(broker)["state"] == "stopped", "no will after an orderly stop"
+
+
+async def test_only_the_session_with_a_status_topic_has_a_will() -> None:
+    async with ScriptedBroker() as broker, running(broker, clients=3, status_topic="gateways/plant/status"):
+        wills = {connect.client_id: connect.will is not None for connect in broker.connects}
+        assert wills == {"gateway-0-0": True, "gateway-0-1": False, "gateway-0-2": False}
+
+
+async def test_status_messages_are_no_routes_even_with_the_widest_filter() -> None:
+    routes = [{"name": "all", "filters": ["#"], "topic": "telemetry"}]
+    async with ScriptedBroker() as broker, running(broker, routes=routes, status_topic="gateways/plant/status") as (
+        path, _,
+    ):  # fmt: skip
+        publish(broker, range(3))
+        await until(lambda: len(path.log) == 3, "the three")
+        await until(lambda: path.ledger.filtered >= 1, "the birth message came and was left out")
+        assert {stored.record.key for stored in path.log} == {b"devices/0", b"devices/1", b"devices/2"}
+
+
+# --- memory ---
+
+
+async def test_a_session_comes_back_while_reading_is_paused_for_want_of_memory() -> None:
+    """During a long outage of Kafka the broker may drop the connection; the session must not be away until it ends."""
+    routes = [{"name": "telemetry", "filters": ["devices/#"], "topic": "telemetry", "qos": 0}]
+    tables: dict[str, Any] = {"routes": routes, "flow": {"memory_bytes": 1 << 20}, "mqtt": {"keepalive": "1s"}}
+    async with ScriptedBroker() as broker, running(broker, **tables) as (path, sessions):
+        path.producer.holding = True
+        for number in range(3000):
+            broker.publish(Message(f"devices/{number % 5}", bytes(1000), 0))
+        await until(lambda: path.flow.paused, "reading is paused")
+        broker.link("gateway-0-0").transport.abort()
+        await until(lambda: broker.session("gateway-0-0").connects == 2, "it comes back")
+        await until(lambda: sessions[0].subscribed, "and is subscribed")
+        assert path.flow.paused
+        path.producer.release()
+        await until(lambda: not path.flow.paused, "reading goes on")
