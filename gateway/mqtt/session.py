@@ -232,7 +232,13 @@ class Session:
                 if isinstance(error, MqttRefusedError) and not first.done() and len(self._addresses) == 1:
                     first.set_exception(error)
                     return
-                log.warning("mqtt_connect_failed", session=self.plan.number, reason=error.reason, error=str(error))
+                log.warning(
+                    "mqtt_connect_failed",
+                    session=self.plan.number,
+                    reason=error.reason,
+                    error=str(error),
+                    repeat_key=error.reason,  # four sessions and one broker: one line says it
+                )
                 self._address_index += 1
             finally:
                 self._close()
