@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import aiokafka.errors as kafka_errors
 import structlog
 from aiokafka import TopicPartition
-from aiokafka.client import AIOKafkaClient
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 from aiokafka.record import MemoryRecords
@@ -257,9 +257,16 @@ class KafkaProducer:
         for handover in handovers:
             handover.attempts += 1
             topics.setdefault(handover.topic, []).append((handover.partition, handover.data))
+        client, transport = self._live(), None
         try:
-            response = await self._live().send(leader, ProduceRequest(None, -1, self._timeout_ms, list(topics.items())))
+            if await client.ready(leader):
+                transport = client._conns[leader, ConnectionGroup.DEFAULT]._writer.transport
+            response = await client.send(leader, ProduceRequest(None, -1, self._timeout_ms, list(topics.items())))
         except kafka_errors.KafkaError as error:
+            if transport is not None:
+                # The client has closed it, which still sends what is in its buffer, once a frozen broker reads again:
+                # perhaps long after the next incarnation has gone on.
+                transport.abort()
             log.warning("produce_failed", broker=leader, error=str(error) or type(error).__name__, repeat_key=leader)
             for handover in handovers:
                 self._settle(handover, error)
@@ -291,13 +298,11 @@ class KafkaProducer:
         failure = translate(error, handover.topic)
         if isinstance(failure, PoisonedError | RefusedError):
             if handover.attempts == 1:
-                # Nothing was stored, so the next batch may have these numbers; the order is kept by one batch at a
-                # time.
+                # Nothing was stored: the next batch may have these numbers. One at a time keeps the order.
                 self._sequences[handover.topic, handover.partition] = handover.sequence
             else:
                 # An earlier attempt may have been stored: given to other records, its numbers would make Kafka take
-                # those
-                # for a repetition, acknowledge and drop them.
+                # those for a repetition, acknowledge and drop them.
                 failure = IncarnationError(f"Rejected after an attempt without answer: {failure}")
         handover.future.set_exception(failure)
 

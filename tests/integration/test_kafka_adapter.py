@@ -184,6 +184,24 @@ async def test_a_repetition_of_stored_numbers_is_acknowledged_and_dropped(backen
     assert await backend.read(topic) == values(b"stored")
 
 
+async def test_the_broker_s_word_that_it_has_a_batch_already_is_an_acknowledgement(backend: KafkaBackend) -> None:
+    """DUPLICATE_SEQUENCE_NUMBER: it has forgotten the offset, not the batch."""
+    topic = await backend.topic()
+
+    async def around(send: Any, _number: int) -> object:
+        answer = await send()
+        answer.topics = [
+            (name, [(partition, 46, *rest[1:]) for partition, *rest in many]) for name, many in answer.topics
+        ]
+        return answer
+
+    async with running(backend.producer([topic])) as producer:
+        wrap_send(producer, around)
+        assert await sent(producer, topic, values(b"1")) is None
+        assert await sent(producer, topic, values(b"2")) is None
+    assert await backend.read(topic) == values(b"1", b"2")
+
+
 async def test_sequence_numbers_wrap_as_java_s_do(backend: KafkaBackend) -> None:
     topic = await backend.topic()
     async with running(backend.producer([topic])) as producer:
@@ -269,6 +287,20 @@ async def test_a_frozen_broker_s_metadata_ages(backend: KafkaBackend) -> None:
             backend.thaw()
 
 
+async def test_a_close_ends_the_wait_for_metadata(backend: KafkaBackend) -> None:
+    async with running(backend.producer([await backend.topic()])) as producer:
+        backend.freeze()
+        try:
+            asked = asyncio.ensure_future(producer.refresh_metadata())
+            await asyncio.wait([asked], timeout=0.1)
+            assert not asked.done()
+            await producer.close(patience_s=1)
+            async with asyncio.timeout(1):
+                assert not await asked
+        finally:
+            backend.thaw()
+
+
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_topic_watched_while_metadata_is_under_way_is_in_the_answer_all_the_same(
     backend: KafkaBackend, turns: int
@@ -310,9 +342,9 @@ class Leftovers:
 
 
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
-@pytest.mark.parametrize("frozen", [False, True], ids=["alive", "frozen"])
+@pytest.mark.parametrize("frozen_s", [0, 0.3, 2.7], ids=["alive", "frozen", "frozen, connecting again"])
 async def test_a_closed_producer_leaves_no_task_and_no_socket(
-    backend: KafkaBackend, frozen: bool, listener: str
+    backend: KafkaBackend, frozen_s: float, listener: str
 ) -> None:
     topic = await backend.topic(12)
     changes: dict[str, Any] = {}
@@ -330,11 +362,11 @@ async def test_a_closed_producer_leaves_no_task_and_no_socket(
     await producer.start()
     assert await sent(producer, topic, values(b"before")) is None
     try:
-        if frozen:
+        if frozen_s:
             backend.freeze()
         large = values(b"".join(n.to_bytes(4) for n in range(3, 10**7, 997)) * 30)  # more than a socket's buffer takes
         answers = [producer.send(topic, n, fill(producer.create_batch(compressed=False), large)) for n in range(12)]
-        await asyncio.wait(answers, timeout=0.3 if frozen else 0)
+        await asyncio.wait(answers, timeout=frozen_s)
         begun = time.monotonic()
         await producer.close(patience_s=1)
         assert time.monotonic() - begun < 2
