@@ -7,6 +7,7 @@ __all__ = ["Handshake", "PahoClient"]
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
 import traceback
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ class PahoClient(paho.Client):
     """One connection's client: made anew for each, so that nothing of the last one is left in it."""
 
     stream: PacketStream | None = None
-    framed = False  # a WebSocket
+    framed = False  # TLS or a WebSocket
     _spare: socket.socket | None = None  # a second handle on the connection while it is being made
     _aborted = False
 
@@ -165,6 +166,9 @@ class Handshake:
             answer.result()
         elif ended.done():
             _, detail = ended.result()
+            failure = self.client.stream.failure if self.client.stream is not None else None
+            if isinstance(failure, ssl.SSLError):  # TLS 1.3 asks for the client's certificate after its handshake
+                raise reasons.connect_error(self._address, failure, self._settings) from failure
             raise ConnectError(
                 f"{self._address} ended the connection before it answered our {packet} "
                 f"({detail or 'no reason given'}). "
@@ -188,7 +192,7 @@ class Handshake:
             clean_session=None if self._v5 else not settings.persistent,
         )
         client.connect_timeout = settings.connect_timeout.total_seconds()
-        client.framed = address.websocket
+        client.framed = address.websocket or address.encrypted
         if address.websocket:
             client.ws_set_options(settings.websocket_path, dict(settings.websocket_headers) or None)
         if address.encrypted:

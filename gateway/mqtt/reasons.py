@@ -111,7 +111,7 @@ def connect_error(address: MqttAddress, error: Exception, settings: MqttSettings
         return ConnectError(f"{address}: TLS failed ({text}). {advice}", "tls")
     if settings.proxy is not None and type(error).__module__ == "socks":
         at = f"{settings.proxy.host}:{settings.proxy.port}"
-        return ConnectError(f"{address} by way of the proxy {at}: {text}. Check mqtt.proxy.", "proxy")
+        return ConnectError(f"{address} by way of the proxy {at}: {text.strip()}. Check mqtt.proxy.", "proxy")
     if isinstance(error, ConnectionRefusedError):
         advice = "Is the broker running, and is this its port?"
         return ConnectError(f"{address} refused the connection. {advice}", "unreachable")
@@ -120,8 +120,13 @@ def connect_error(address: MqttAddress, error: Exception, settings: MqttSettings
         return ConnectError(f"{address}: the name {address.host!r} is not known ({text}). {advice}", "unreachable")
     if isinstance(error, TimeoutError):
         advice = "A firewall, or a wrong address?"
+        if address.websocket:
+            advice = f"A firewall, a wrong address, or a wrong mqtt.websocket_path ({settings.websocket_path})?"
         return ConnectError(f"{address} did not answer within mqtt.connect_timeout. {advice}", "timeout")
     if isinstance(error, WebsocketConnectionError):
         advice = f"Is this a WebSocket listener, and mqtt.websocket_path ({settings.websocket_path}) right?"
         return ConnectError(f"{address}: {text}. {advice}", "protocol")
+    if isinstance(error, ConnectionResetError | BrokenPipeError | ConnectionAbortedError):
+        advice = f"Is this port a listener for {address.scheme}?"
+        return ConnectError(f"{address} hung up while the connection was made ({text}). {advice}", "protocol")
     return ConnectError(f"{address}: {text}.", "unreachable")

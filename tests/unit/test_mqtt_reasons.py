@@ -69,7 +69,7 @@ CASES = {
     "no such name": (socket.gaierror(-2, "Name or service not known"), {}, "unreachable", "'broker.example' is not"),
     "time-out": (TimeoutError("timed out"), {}, "timeout", "mqtt.connect_timeout"),
     "no route": (OSError(errno.EHOSTUNREACH, "No route to host"), {}, "unreachable", "No route to host"),
-    "a reset": (ConnectionResetError(errno.ECONNRESET, "Connection reset"), {}, "unreachable", "Connection reset"),
+    "a reset": (ConnectionResetError(errno.ECONNRESET, "reset"), {}, "protocol", "hung up.*listener for mqtts"),
     "an error without words": (OSError(), {}, "unreachable", "OSError"),
     "a certificate nobody signed": (
         verification_error(), {"tls": {"ca_file": "/etc/ca.pem"}}, "tls", "self-signed.*ca_file.*/etc/ca.pem"
