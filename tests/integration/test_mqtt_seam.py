@@ -1,0 +1,314 @@
+"""The seam between paho and the bulk path over every transport, against two real brokers.
+
+Each combination carries QoS 0, 1 and 2, small messages and some far larger than a TLS record or a WebSocket frame's
+short forms, and every one must arrive whole, once and acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.embedded.mqtt import MqttBroker
+from gateway.embedded.ports import reserve_ports
+from gateway.mqtt.errors import MqttRefusedError
+from tests.brokers.client import Client
+from tests.brokers.data_path import MemoryPath, make_settings
+from tests.brokers.mosquitto import Mosquitto
+from tests.brokers.proxy import ConnectProxy
+from tests.brokers.rig import until
+from tests.brokers.scripted import ScriptedBroker
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
+
+    from gateway.mqtt.session import Session
+
+SIZES = [0, 1, 100, 126, 127, 5000, 17_000, 66_000, 300_000]
+SCHEMES = ["mqtt", "mqtts", "ws", "wss"]
+Broker = MqttBroker | Mosquitto
+
+
+@pytest.fixture(scope="module")
+def hivemq() -> Iterator[MqttBroker]:
+    with MqttBroker(tls=True) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def mosquitto() -> Iterator[Mosquitto]:
+    with Mosquitto(tls=True) as broker:
+        yield broker
+
+
+def port(broker: Broker, scheme: str) -> int:
+    match scheme:
+        case "mqtt":
+            return broker.port
+        case "mqtts":
+            return broker.tls_port
+        case "ws":
+            return broker.websocket_port
+    return broker.wss_port
+
+
+@contextlib.asynccontextmanager
+async def session(name: str, *, start: bool = True, **mqtt: Any) -> AsyncIterator[tuple[MemoryPath, Session]]:
+    """A session on the topics ``<name>/#``, in a group of its own."""
+    fields = {"sessions": 1, "reconnect_initial": "20ms", "reconnect_max": "100ms", "share_group": name, **mqtt}
+    route = {"name": "seam", "filters": [f"{name}/#"], "topic": "seam", "qos": 2}
+    async with MemoryPath(make_settings(mqtt=fields, routes=[route])) as path:
+        made = path.session(client_id=name)
+        starting = asyncio.create_task(made.start())
+        try:
+            if start:
+                await asyncio.wait_for(starting, 20)
+            yield path, made
+        finally:
+            starting.cancel()
+            await made.stop(time.monotonic_ns() + 10_000_000_000)
+        path.check()
+
+
+async def carry(path: MemoryPath, made: Session, publisher_port: int, name: str) -> None:
+    """Publish messages of every size and QoS, and see that all arrive, once, whole and acknowledged."""
+    expected = {}
+
+    def publish() -> None:
+        with Client(publisher_port) as client:
+            for qos in (0, 1, 2):
+                for size in SIZES:
+                    topic = f"{name}/{qos}/{size}"
+                    expected[topic.encode()] = bytes((size + n) % 251 for n in range(size))
+                    client.publish(topic, expected[topic.encode()], qos)
+                for number in range(100):
+                    topic = f"{name}/{qos}/number/{number}"
+                    expected[topic.encode()] = b"%d" % number
+                    client.publish(topic, b"%d" % number, qos)
+
+    await asyncio.to_thread(publish)
+    await until(lambda: len(path.log) >= len(expected), f"{len(expected)} messages", 30)
+    await until(lambda: made.unacked == 0, "everything is acknowledged")
+    found = {stored.record.key: stored.record.value for stored in path.log}
+    assert found == expected
+    assert Counter(stored.record.key for stored in path.log).most_common(1)[0][1] == 1
+    path.check()
+
+
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("kind", ["hivemq", "mosquitto"])
+async def test_every_transport_carries_every_quality(
+    kind: str, scheme: str, protocol: str, unique: str, request: pytest.FixtureRequest
+) -> None:
+    broker: Broker = request.getfixturevalue(kind)
+    tls = {"ca_file": broker.ca_file} if scheme in {"mqtts", "wss"} else {}
+    address = f"{scheme}://127.0.0.1:{port(broker, scheme)}"
+    async with session(unique, addresses=[address], protocol=protocol, tls=tls) as (path, made):
+        await carry(path, made, broker.port, unique)
+
+
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_a_burst_arrives_without_waiting_for_a_tick_for_each_frame(
+    scheme: str, protocol: str, unique: str, mosquitto: Mosquitto
+) -> None:
+    """Brokers put every packet into a WebSocket frame of its own: read a frame a tick, 2,000 would take ten seconds."""
+    tls = {"ca_file": mosquitto.ca_file} if scheme in {"mqtts", "wss"} else {}
+    address = f"{scheme}://127.0.0.1:{port(mosquitto, scheme)}"
+    async with session(unique, addresses=[address], protocol=protocol, tls=tls) as (path, _):
+
+        def publish() -> None:
+            with Client(mosquitto.port) as client:
+                for number in range(2000):
+                    info = client.paho.publish(f"{unique}/{number % 7}", b"%d" % number, 1)
+                info.wait_for_publish(20)
+
+        began = time.monotonic()
+        await asyncio.to_thread(publish)
+        await until(lambda: len(path.log) == 2000, "2,000 messages", 20)
+        assert time.monotonic() - began < 8
+
+
+# --- proxy and IPv6 ---
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_through_an_http_proxy(scheme: str, unique: str, mosquitto: Mosquitto) -> None:
+    async with ConnectProxy(("gateway", "pass:word")) as proxy:
+        tls = {"ca_file": mosquitto.ca_file} if scheme in {"mqtts", "wss"} else {}
+        number = port(mosquitto, scheme)
+        settings = {"host": "127.0.0.1", "port": proxy.port, "username": "gateway", "password": "pass:word"}
+        addresses = [f"{scheme}://127.0.0.1:{number}"]
+        async with session(unique, addresses=addresses, tls=tls, proxy=settings) as (path, made):
+            await carry(path, made, mosquitto.port, unique)
+        assert proxy.targets == [f"127.0.0.1:{number}"]
+
+
+@pytest.mark.parametrize(
+    ("proxy", "words"),
+    [
+        (ConnectProxy(("gateway", "secret")), "407"),
+        (ConnectProxy(refuse="403 Forbidden"), "403"),
+        (ConnectProxy(refuse="502 Bad Gateway"), "502"),
+    ],
+    ids=["password", "forbidden", "broker not there"],
+)
+async def test_a_proxy_that_refuses_is_named(
+    proxy: ConnectProxy, words: str, unique: str, mosquitto: Mosquitto
+) -> None:
+    async with proxy:
+        settings = {"host": "127.0.0.1", "port": proxy.port}
+        address = f"mqtt://127.0.0.1:{mosquitto.port}"
+        text = await problem(unique, addresses=[address], proxy=settings)
+        assert f"by way of the proxy 127.0.0.1:{proxy.port}" in text
+        assert words in text
+        assert "mqtt.proxy" in text
+
+
+async def problem(name: str, **mqtt: Any) -> str:
+    """What a session says that cannot connect, and goes on trying."""
+    async with session(name, start=False, **mqtt) as (_, made):
+        await until(lambda: made.problem not in (None, "not connected yet"), "a problem is said", 20)
+        assert made.problem is not None
+        return made.problem
+
+
+@pytest.fixture(scope="module")
+def on_ipv6() -> Iterator[tuple[Mosquitto, int, int]]:
+    """A mosquitto that listens on ::1 as well, its TCP and its WebSocket port there."""
+    with contextlib.ExitStack() as stack:
+        reservation = reserve_ports(2)
+        stack.callback(reservation.release)
+        plain, websocket = reservation.ports
+        broker = Mosquitto(config=f"listener {plain} ::1\nlistener {websocket} ::1\nprotocol websockets")
+        yield stack.enter_context(broker), plain, websocket
+
+
+@pytest.mark.parametrize("scheme", ["mqtt", "ws"])
+async def test_ipv6(scheme: str, unique: str, request: pytest.FixtureRequest) -> None:
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6 loopback")
+    broker, plain, websocket = request.getfixturevalue("on_ipv6")
+    address = f"{scheme}://[::1]:{plain if scheme == 'mqtt' else websocket}"
+    async with session(unique, addresses=[address]) as (path, made):
+        await carry(path, made, broker.port, unique)
+
+
+# --- TLS ---
+
+
+async def test_a_certificate_of_an_unknown_authority_is_refused(
+    unique: str, mosquitto: Mosquitto, hivemq: MqttBroker
+) -> None:
+    address = f"mqtts://127.0.0.1:{mosquitto.tls_port}"
+    for tls in ({}, {"ca_file": hivemq.ca_file}):
+        text = await problem(unique, addresses=[address], tls=tls)
+        assert "its certificate was not accepted" in text
+        assert f"mqtt.tls.ca_file ({tls.get('ca_file')})" in text
+
+
+async def test_a_certificate_for_another_name_is_refused(unique: str, mosquitto: Mosquitto) -> None:
+    tls = {"ca_file": mosquitto.ca_file, "server_name": "broker.example"}
+    text = await problem(unique, addresses=[f"mqtts://127.0.0.1:{mosquitto.tls_port}"], tls=tls)
+    assert "broker.example" in text
+    assert "mqtt.tls.server_name" in text
+
+
+async def test_verification_can_be_switched_off(unique: str, mosquitto: Mosquitto) -> None:
+    address = f"mqtts://127.0.0.1:{mosquitto.tls_port}"
+    async with session(unique, addresses=[address], tls={"verify": False}) as (path, made):
+        await carry(path, made, mosquitto.port, unique)
+
+
+@pytest.mark.parametrize("scheme", ["mqtt", "ws"])
+async def test_a_plain_connection_to_a_tls_port_is_explained(scheme: str, unique: str, mosquitto: Mosquitto) -> None:
+    number = mosquitto.tls_port if scheme == "mqtt" else mosquitto.wss_port
+    text = await problem(unique, addresses=[f"{scheme}://127.0.0.1:{number}"], connect_timeout="2s")
+    assert "listener" in text
+
+
+@pytest.mark.parametrize("scheme", ["mqtts", "wss"])
+async def test_tls_to_a_plain_port_is_explained(scheme: str, unique: str, mosquitto: Mosquitto) -> None:
+    number = mosquitto.port if scheme == "mqtts" else mosquitto.websocket_port
+    text = await problem(unique, addresses=[f"{scheme}://127.0.0.1:{number}"], connect_timeout="2s")
+    assert "TLS" in text or f"listener for {scheme}" in text
+
+
+async def test_a_websocket_to_a_plain_mqtt_port_is_explained(unique: str, mosquitto: Mosquitto) -> None:
+    text = await problem(unique, addresses=[f"ws://127.0.0.1:{mosquitto.port}"], connect_timeout="2s")
+    assert "mqtt.websocket_path (/mqtt)" in text
+
+
+async def test_a_wrong_websocket_path_is_explained(unique: str, hivemq: MqttBroker) -> None:
+    address = f"ws://127.0.0.1:{hivemq.websocket_port}"
+    text = await problem(unique, addresses=[address], websocket_path="/elsewhere", connect_timeout="2s")
+    assert "mqtt.websocket_path (/elsewhere)" in text
+
+
+async def test_a_client_certificate_is_shown_when_it_is_asked_for(
+    unique: str, make_mosquitto: Callable[..., Mosquitto]
+) -> None:
+    broker = await asyncio.to_thread(make_mosquitto, tls=True, require_certificate=True)
+    address = f"mqtts://127.0.0.1:{broker.tls_port}"
+    certificates = broker.certificates
+    assert certificates is not None
+    shown = {"certificate_file": certificates.client_certificate, "key_file": certificates.client_key}
+    async with session(unique, addresses=[address], tls={"ca_file": broker.ca_file, **shown}) as (path, made):
+        await carry(path, made, broker.port, unique)
+    text = await problem(unique, addresses=[address], tls={"ca_file": broker.ca_file}, connect_timeout="2s")
+    assert "client certificate" in text
+
+
+@pytest.fixture(scope="module")
+def server_files(mosquitto: Mosquitto) -> tuple[Path, Path]:
+    certificates = mosquitto.certificates
+    assert certificates is not None
+    return certificates.server_certificate, certificates.server_key
+
+
+async def test_the_server_name_is_sent_and_the_oldest_version_held_to(
+    unique: str, mosquitto: Mosquitto, server_files: tuple[Path, Path]
+) -> None:
+    """SNI would otherwise be the address: behind one port there may be several brokers."""
+    asked = []
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*server_files)
+    context.sni_callback = lambda _socket, name, _context: asked.append(name)
+    async with ScriptedBroker(tls=context) as broker:
+        address = f"mqtts://127.0.0.1:{broker.port}"
+        tls: dict[str, Any] = {"ca_file": mosquitto.ca_file, "server_name": "localhost"}
+        async with session(unique, addresses=[address], tls=tls):
+            assert asked == ["localhost"]
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        async with session(unique, addresses=[address], tls=tls):
+            pass
+        text = await problem(unique, addresses=[address], tls={**tls, "minimum_version": "1.3"})
+        assert "TLS failed" in text
+
+
+# --- users ---
+
+
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+async def test_users_of_real_brokers(protocol: str, unique: str, make_mosquitto: Callable[..., Mosquitto]) -> None:
+    broker = await asyncio.to_thread(
+        make_mosquitto, users={"gateway": "right"}, acl=f"user gateway\ntopic read {unique}/#\n"
+    )
+    fields = {"addresses": [f"mqtt://127.0.0.1:{broker.port}"], "protocol": protocol, "username": "gateway"}
+    async with session(unique, password="right", **fields):
+        pass
+    async with session(unique, start=False, password="wrong", **fields) as (_, made):
+        with pytest.raises(MqttRefusedError, match=r"not authorised|bad user name or password"):
+            await made.start()
