@@ -99,16 +99,23 @@ def _full(_number: int, _timestamp: int, _key: bytes | None, _value: bytes | Non
 class _Handover:
     """A built batch on its way: its sequence number stays the same however often it is sent."""
 
-    __slots__ = ("attempts", "data", "future", "partition", "sequence", "topic")
+    __slots__ = ("attempts", "data", "future", "leader", "partition", "sequence", "topic")
 
     def __init__(
-        self, topic: str, partition: int, data: bytearray, sequence: int, future: asyncio.Future[object]
+        self,
+        topic: str,
+        partition: int,
+        data: bytearray,
+        sequence: int,
+        future: asyncio.Future[object],
+        leader: int | None,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.data = data
         self.sequence = sequence
         self.future = future
+        self.leader = leader  # at the moment; None: wait for one
         self.attempts = 0
 
 
@@ -209,14 +216,15 @@ class KafkaProducer:
         if self._closed:
             raise IncarnationError("The producer has been closed.")
         assert not batch.built, "its sequence number is in its bytes: a batch is sent once"
-        if not self.has_leader(topic, partition):
+        leader = self._leader(topic, partition)
+        if leader is None:
             raise LeaderMissingError(f"Kafka names no leader for {topic}/{partition}; was the topic deleted?")
         place = (topic, partition)
         sequence = self._sequences.get(place, 0)
         data = batch.build(self._producer_id, self._epoch, sequence)
         self._sequences[place] = (sequence + batch.record_count()) % _SEQUENCES
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._pending.append(_Handover(topic, partition, data, sequence, future))
+        self._pending.append(_Handover(topic, partition, data, sequence, future, leader))
         self._schedule()
         return future
 
@@ -231,14 +239,12 @@ class KafkaProducer:
         if self._closed:
             return
         pending, self._pending = self._pending, []
-        cluster = self._live().cluster
         by_leader: dict[int, list[_Handover]] = {}
         for handover in pending:
-            leader = cluster.leader_for_partition(TopicPartition(handover.topic, handover.partition))
-            if leader is None or leader < 0:
+            if handover.leader is None:
                 self._send_later(handover)
             else:
-                by_leader.setdefault(leader, []).append(handover)
+                by_leader.setdefault(handover.leader, []).append(handover)
         for leader, handovers in by_leader.items():
             task = asyncio.get_running_loop().create_task(self._deliver(leader, handovers))
             self._tasks.add(task)
@@ -249,6 +255,7 @@ class KafkaProducer:
         asyncio.get_running_loop().call_later(self._backoff_s, self._send_again, handover)
 
     def _send_again(self, handover: _Handover) -> None:
+        handover.leader = self._leader(handover.topic, handover.partition)
         self._pending.append(handover)
         self._schedule()
 
@@ -317,8 +324,11 @@ class KafkaProducer:
         return len(partitions) if partitions else None
 
     def has_leader(self, topic: str, partition: int) -> bool:
-        leader = self._live().cluster.leader_for_partition(TopicPartition(topic, partition))
-        return leader is not None and leader >= 0
+        return self._leader(topic, partition) is not None
+
+    def _leader(self, topic: str, partition: int) -> int | None:
+        leader: int | None = self._live().cluster.leader_for_partition(TopicPartition(topic, partition))
+        return None if leader is None or leader < 0 else leader
 
     def refused(self, topic: str) -> bool:
         return topic in self._live().cluster.unauthorized_topics

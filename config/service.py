@@ -18,8 +18,8 @@ class FlowSettings(Table):
     quiet or a window is full. 20 ms halves the cost under load. 0 sends every read on its own; long values only add
     latency."""
 
-    read_pacing_max: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(seconds=1))] = timedelta(milliseconds=5)
-    """Longest pause between two reads of a socket under load. Brokers write packet by packet; waiting 5 ms turns many
+    read_pacing_max: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(seconds=1))] = timedelta(milliseconds=6)
+    """Longest pause between two reads of a socket under load. Brokers write packet by packet; waiting 6 ms turns many
     wake-ups into one and halves the cost. Small values, 0 among them, wake up for every few messages; large ones add
     latency, and may not exceed `linger_max`."""
 
