@@ -70,8 +70,9 @@ def translate(error: BaseException, topic: str | None = None) -> BridgeError:
     """The most specific of our errors for one of aiokafka's; ``topic`` is where the batch was to go."""
     where = f" to topic {topic}" if topic is not None else ""
     if isinstance(error, REFUSED):
+        what = f"a batch{where}" if where else "us"
         return RefusedError(
-            f"Kafka refused us{where}: {error}. Check kafka.sasl and the ACLs: Write and Describe on the topics."
+            f"Kafka refused {what}: {error}. Check kafka.sasl and the ACLs: Write and Describe on the topics."
         )
     if isinstance(error, kafka_errors.BrokerResponseError) and error.errno in _POISONED:
         too_large = isinstance(error, kafka_errors.MessageSizeTooLargeError | kafka_errors.RecordListTooLargeError)
@@ -94,6 +95,11 @@ async def why_unreachable(options: dict[str, Any]) -> BridgeError:
         try:
             conn = await create_conn(host.strip("[]"), int(port), **connection)
             await conn.send(MetadataRequest([]))  # a SASL listener takes the connection, and then hangs up
+        except kafka_errors.UnsupportedSaslMechanismError:
+            return RefusedError(
+                f"Kafka at {address} does not offer {options['sasl_mechanism']}. "
+                "Set kafka.sasl.mechanism to one of its listener's sasl.enabled.mechanisms."
+            )
         except REFUSED as error:
             user = options.get("sasl_plain_username")
             mechanism = options.get("sasl_mechanism")

@@ -82,7 +82,7 @@ class Topics:
                 log.info("topic_created", topic=name)
             if kind in {kafka_errors.NoError, kafka_errors.TopicAlreadyExistsError}:
                 continue
-            reason = (text[0] if text and text[0] else None) or kind.__name__
+            reason = (text[0].rstrip(".") if text and text[0] else None) or kind.__name__
             if kind.retriable or code == _THROTTLED:
                 raise RetriableError(f"Topic {name} could not be created now: {reason}")
             if issubclass(kind, REFUSED):

@@ -133,19 +133,37 @@ class KafkaBackend:
         return (await asyncio.to_thread(read_topic, self.cluster.bootstrap, topic))[partition]
 
     async def forbid(self, topic: str, *, forbidden: bool = True) -> None:
-        await asyncio.to_thread(self._forbid, topic, forbidden)
+        write = AclPermissionType.DENY if forbidden else AclPermissionType.ALLOW
+        allow = AclPermissionType.ALLOW
+        await asyncio.to_thread(self._allow, topic, {AclOperation.WRITE: write, AclOperation.DESCRIBE: allow})
 
-    def _forbid(self, topic: str, forbidden: bool) -> None:
+    async def hide(self, topic: str, *, visible: bool = False) -> None:
+        """Deny everything with a topic that exists or does not, but, if ``visible``, seeing whether it does."""
+        kind = AclPermissionType.ALLOW if visible else AclPermissionType.DENY
+        await asyncio.to_thread(self._allow, topic, {AclOperation.DESCRIBE: kind})
+
+    async def allow_creation(self, *, allowed: bool) -> None:
+        """Whether users may create topics anywhere in the cluster; a topic's own rights may still let them."""
+        kind = AclPermissionType.ALLOW if allowed else AclPermissionType.DENY
+        permissions = {AclOperation.ALL: AclPermissionType.ALLOW, AclOperation.CREATE: kind}
+        await asyncio.to_thread(self._allow, "kafka-cluster", permissions, ResourceType.BROKER)
+
+    def _allow(
+        self,
+        name: str,
+        permissions: dict[AclOperation, AclPermissionType],
+        resource: ResourceType = ResourceType.TOPIC,
+    ) -> None:
+        """Give everybody these rights on a topic, or the cluster, and no others."""
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})
-        kind = AclPermissionType.DENY if forbidden else AclPermissionType.ALLOW
         everything = AclBindingFilter(
-            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY
+            resource, name, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY
         )
         for future in admin.delete_acls([everything]).values():
             future.result(_READ_SECONDS)
         rules = [
-            AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:*", "*", operation, permission)
-            for operation, permission in ((AclOperation.WRITE, kind), (AclOperation.DESCRIBE, AclPermissionType.ALLOW))
+            AclBinding(resource, name, ResourcePatternType.LITERAL, "User:*", "*", operation, permission)
+            for operation, permission in permissions.items()
         ]
         for future in admin.create_acls(rules).values():
             future.result(_READ_SECONDS)
