@@ -40,7 +40,7 @@ from bridge.kafka_connection import REFUSED, InvalidRecordError, connection_opti
 from bridge.ports import StoredRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from bridge.ports import Append, BatchBuilder, Headers
     from config.settings import KafkaSettings
@@ -49,6 +49,7 @@ log = structlog.get_logger("kafka")
 
 _CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # the attribute bits of record batch format v2
 _DUPLICATE_SEQUENCE = 46
+_REQUEST_BYTES = 1 << 20  # encoding and writing a request holds some five copies of it
 _SEQUENCES = 1 << 31  # they wrap to 0 behind Java's largest int
 
 
@@ -117,6 +118,19 @@ class _Handover:
         self.future = future
         self.leader = leader  # at the moment; None: wait for one
         self.attempts = 0
+
+
+def _requests(handovers: list[_Handover]) -> Iterator[list[_Handover]]:
+    """Batches for one broker, as many to a request as its size allows: one at least, and all of a quiet moment."""
+    together: list[_Handover] = []
+    size = 0
+    for handover in handovers:
+        if together and size + len(handover.data) > _REQUEST_BYTES:
+            yield together
+            together, size = [], 0
+        together.append(handover)
+        size += len(handover.data)
+    yield together
 
 
 class KafkaProducer:
@@ -234,7 +248,7 @@ class KafkaProducer:
             asyncio.get_running_loop().call_soon(self._send_pending)
 
     def _send_pending(self) -> None:
-        """One request for each broker that leads a partition of what waits."""
+        """What waits, in requests to the brokers that lead its partitions."""
         self._scheduled = False
         if self._closed:
             return
@@ -246,9 +260,10 @@ class KafkaProducer:
             else:
                 by_leader.setdefault(handover.leader, []).append(handover)
         for leader, handovers in by_leader.items():
-            task = asyncio.get_running_loop().create_task(self._deliver(leader, handovers))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            for together in _requests(handovers):
+                task = asyncio.get_running_loop().create_task(self._deliver(leader, together))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
 
     def _send_later(self, handover: _Handover) -> None:
         self._live().force_metadata_update()
