@@ -99,6 +99,7 @@ class Dispatcher:
         cache_entries: int,
         property_entries: int,
         pump: Callable[[], None],
+        failed: Callable[[BaseException], None],
     ) -> None:
         self.caches: list[dict[bytes, Entry]] = [{} for _ in range(16)]
         self.received_ms = 0
@@ -115,13 +116,13 @@ class Dispatcher:
         self._max_record_bytes = max_record_bytes
         self._property_entries = property_entries
         self._pump = pump
+        self._failed = failed  # told of a defect while a topic is located: its messages would stay parked
         self._extras: dict[Route, Extras] = {}
         self._parked: dict[str, list[_Message]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._delivery = 0
 
-    # --- the hot path's misses
-    # ----------------------------------------------------------------------------------------------------
+    # --- the hot path's misses ---------------------------------------------------------------------
 
     def entry(self, flags: int, topic_bytes: bytes) -> Entry:
         """Settle a topic seen for the first time, or again after it left the cache. Raises TopicNameError."""
@@ -181,8 +182,7 @@ class Dispatcher:
             return self._accumulator.keyless_slot(route.name, qos, kafka_topic, partitions)
         return self._accumulator.slot(route.name, qos, kafka_topic, partition_for(key, partitions))
 
-    # --- the slow lane
-    # --------------------------------------------------------------------------------------------------------------
+    # --- the slow lane -----------------------------------------------------------------------------
 
     def slow(self, flags: int, topic_bytes: bytes, raw_properties: bytes, payload: bytes) -> None:
         """Route one message by itself: into a slot, to the dead letters, parked, or filtered. Raises TopicNameError."""
@@ -219,10 +219,9 @@ class Dispatcher:
         partitions = self._topics.partition_count(kafka_topic)
         parked = self._parked.get(kafka_topic)
         if partitions is None or parked is not None:
-            span = self._accumulator.current
-            self._park(
-                kafka_topic, _Message(route, qos, self.received_ms, resolved.key, value, resolved.headers, span), parked
-            )
+            span = self._accumulator.occupy()
+            message = _Message(route, qos, self.received_ms, resolved.key, value, resolved.headers, span)
+            self._park(kafka_topic, message, parked)
             return
         slot = self._slot(route, qos, kafka_topic, resolved.key, partitions)
         self._accumulator.append(
@@ -263,8 +262,7 @@ class Dispatcher:
             parked = self._parked[kafka_topic] = []
             task = asyncio.get_running_loop().create_task(self._unpark(kafka_topic))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        message.span.pending += 1
+            task.add_done_callback(self._unparked)
         parked.append(message)
         accumulator.parked_messages += 1
         accumulator.buffered_bytes += _bytes(message)
@@ -280,16 +278,17 @@ class Dispatcher:
                 log.warning("topic_not_located", topic=kafka_topic, error=str(error))
                 await asyncio.sleep(LOCATE_RETRY_S)
             except BridgeError as error:
+                log.error("topic_not_located", topic=kafka_topic, error=str(error))  # noqa: TRY400 - a sentence
                 failure = error
                 break
             else:
                 break
         accumulator = self._accumulator
+        slots: dict[Slot, None] = {}
         for message in self._parked.pop(kafka_topic):
             if failure is not None:
-                key = message.key or b""
-                self._dead_letters.bury(
-                    message.route.name, message.qos, message.timestamp, key, message.value or b"", message.headers,
+                slot = self._dead_letters.bury(
+                    message.route.name, message.qos, message.timestamp, message.key, message.value, message.headers,
                     DeadLetterReason.INVALID_TOPIC, failure, kafka_topic, message.span,
                 )  # fmt: skip
             else:
@@ -298,6 +297,7 @@ class Dispatcher:
                     slot, timestamp=message.timestamp, key=message.key, value=message.value, headers=message.headers
                 )
                 accumulator.move([(message.span, 1)], slot)
+            slots[slot] = None
             message.span.pending -= 1
             accumulator.parked_messages -= 1
             accumulator.buffered_bytes -= _bytes(message)
@@ -305,8 +305,14 @@ class Dispatcher:
         for cache in (*self.caches, *self._older):
             cache.clear()
         self._entries = 0
-        accumulator.flush()
+        for slot in slots:
+            accumulator.hurry(slot)
         self._pump()
+
+    def _unparked(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
 
     async def close(self) -> None:
         """Give up waiting for topics; what is parked stays unacknowledged."""
@@ -317,7 +323,8 @@ class Dispatcher:
 
 
 def _bytes(message: _Message) -> int:
-    return len(message.value or b"") + len(message.key or b"") + 100
+    headers = sum(len(name) + len(value or b"") for name, value in message.headers)
+    return len(message.value or b"") + len(message.key or b"") + headers + 100
 
 
 def _topic_name(topic: bytes) -> str:

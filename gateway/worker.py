@@ -99,6 +99,7 @@ class Worker:
             cache_entries=settings.flow.route_cache_entries,
             property_entries=settings.flow.property_cache_entries,
             pump=self.sender.pump,
+            failed=self._fatal,
         )
         self._path = DataPath(
             self.flow, self.accumulator, self.dispatcher, self.dead_letters, self.ledger, self.metrics

@@ -192,7 +192,7 @@ class MemoryPath:
             self.router, self.accumulator, _Topics(), self.dead_letters, parse_properties=parse_properties,
             filtered=lambda route, reason: self.filtered.append((route, reason)),
             max_record_bytes=settings.kafka.max_record_bytes, cache_entries=settings.flow.route_cache_entries,
-            property_entries=settings.flow.property_cache_entries, pump=self.sender.pump,
+            property_entries=settings.flow.property_cache_entries, pump=self.sender.pump, failed=self.defects.append,
         )  # fmt: skip
         self.data_path = DataPath(
             self.flow, self.accumulator, self.dispatcher, self.dead_letters, self.ledger, self.metrics

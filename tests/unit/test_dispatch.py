@@ -1,0 +1,519 @@
+"""A topic's bytes lead to the right slot, key and headers; what cannot go there is parked, buried or left out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bridge import wire
+from bridge.dispatch import LOCATE_RETRY_S, NO_ROUTE, STATUS, Dispatcher, TopicNameError
+from bridge.errors import BridgeError, RefusedError, TopicMissingError, UnreachableError
+from bridge.message import Properties
+from bridge.partitioner import partition_for
+from bridge.routing import Router
+from bridge.wire import DeadLetterReason
+from config.settings import RouteSettings
+from tests.unit.data_path import DEAD_LETTERS, Path
+from tests.unit.fake_kafka import FakeKafka
+from tests.unit.manual_time import manual_time
+
+if TYPE_CHECKING:
+    from bridge.ports import StoredRecord
+
+QOS0, QOS1, QOS2, RETAIN, DUP = 0, 2, 4, 1, 8
+RECEIVED_MS = 1_763_683_200_123
+
+
+def parse(raw: bytes) -> Properties:
+    """Properties as tests write them: ``name=value`` pairs with a comma between."""
+    pairs = [pair.split("=") for pair in raw.decode().split(",")]
+    return Properties(user=tuple((name, value) for name, value in pairs))
+
+
+class Rig:
+    """A dispatcher with routes on the data path; ``take`` does with a message what the hot path does."""
+
+    def __init__(
+        self, path: Path, *routes: dict[str, object], cache_entries: int = 1000, properties: int = 100
+    ) -> None:
+        self.path = path
+        self.filtered: list[tuple[str, str]] = []
+        self.parsed: list[bytes] = []
+        self.located: list[str] = []
+        self.answers: deque[BaseException | None] = deque()
+        self.defects: list[BaseException] = []
+        settings = [
+            RouteSettings.model_validate({"name": "route", "filters": ["devices/#"], "topic": "t", **route})
+            for route in routes or ({},)
+        ]
+        self.router = Router(settings, instance="gw", reserved_topics=[DEAD_LETTERS])
+        self.dispatcher = Dispatcher(
+            self.router,
+            path.accumulator,
+            self,
+            path.dead_letters,
+            parse_properties=self.parse,
+            filtered=lambda route, reason: self.filtered.append((route, reason)),
+            max_record_bytes=4096,
+            cache_entries=cache_entries,
+            property_entries=properties,
+            pump=path.sender.pump,
+            failed=self.defects.append,
+        )
+        self.dispatcher.received_ms = RECEIVED_MS
+        self.dispatcher.delivery_prefix = b"gw-0-0:1:"
+
+    def parse(self, raw: bytes) -> Properties:
+        self.parsed.append(raw)
+        return parse(raw)
+
+    # bridge.dispatch.TopicLocator
+
+    def partition_count(self, topic: str) -> int | None:
+        return self.path.partition_count(topic)
+
+    async def locate(self, topic: str) -> int:
+        self.located.append(topic)
+        await asyncio.sleep(0.1)
+        if self.answers and (error := self.answers.popleft()) is not None:
+            raise error
+        producer = self.path.sender.producer
+        producer.watch_topic(topic)
+        await producer.refresh_metadata()
+        count = producer.partition_count(topic)
+        if count is None:
+            raise TopicMissingError(f"Kafka has no topic {topic}.")
+        return count
+
+    def take(self, topic: bytes, payload: bytes = b"x", flags: int = QOS1, properties: bytes = b"") -> None:
+        dispatcher, path = self.dispatcher, self.path
+        try:
+            slot, key, headers, extras = dispatcher.caches[flags][topic]
+        except KeyError:
+            slot, key, headers, extras = dispatcher.entry(flags, topic)
+        if extras is not None and properties:
+            try:
+                headers = headers + extras[properties]
+            except KeyError:
+                headers = headers + dispatcher.property_headers(extras, properties)
+        path.accumulator.now_ns = path.clock_ns()
+        if slot is None or len(payload) > 4096:
+            dispatcher.slow(flags, topic, properties, payload)
+        elif slot.append(slot.count, RECEIVED_MS, key, payload, headers) is None:
+            slot.roll(RECEIVED_MS, key, payload, headers)
+        else:
+            slot.count += 1
+        path.took(b"%d" % path.ledger.received)
+        assert path.balanced(), path.ledger
+
+    async def done(self) -> None:
+        self.path.flush()
+        await self.path.drained()
+        await self.dispatcher.close()
+        assert not self.defects
+
+
+def headers_of(record: StoredRecord) -> dict[str, bytes | None]:
+    return dict(record.headers)
+
+
+# --- the fast way -----------------------------------------------------------------------------------------------------
+
+
+@manual_time
+async def test_a_message_gets_its_route_s_topic_key_partition_and_headers() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("telemetry", 5)
+    async with Path(kafka) as path:
+        rig = Rig(path, {"topic": "telemetry", "key": "${topic[1]}", "headers": {"site": "${topic[2]}"}})
+        for number in range(20):
+            rig.take(b"devices/d%d/oslo" % number, b"%d" % number, QOS1 | RETAIN)
+        await rig.done()
+    for number in range(20):
+        key = b"d%d" % number
+        (record,) = (r for r in topic.partitions[partition_for(key, 5)].log if r.key == key)
+        assert (record.value, record.timestamp_ms) == (b"%d" % number, RECEIVED_MS)
+        assert headers_of(record) == {
+            wire.MQTT_TOPIC: b"devices/d%d/oslo" % number,
+            wire.MQTT_RETAIN: b"1",
+            "site": b"oslo",
+        }
+
+
+@manual_time
+async def test_a_topic_is_settled_once_for_each_flag_nibble() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t")
+    async with Path(kafka) as path:
+        rig = Rig(path)
+        matched: list[str] = []
+        match = rig.router.match
+        rig.router.match = lambda topic: matched.append(topic) or match(topic)  # type: ignore[func-returns-value]
+        for _ in range(10):
+            for flags in (QOS0, QOS1, QOS1 | DUP, QOS2 | RETAIN):
+                rig.take(b"devices/1", flags=flags)
+        assert matched == ["devices/1"] * 4
+        await rig.done()
+    assert len(kafka.topics["t"].records()) == 40
+
+
+@manual_time
+async def test_properties_are_parsed_once_for_each_content_and_route() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    async with Path(kafka) as path:
+        rig = Rig(path, properties=10)
+        for number in range(40):
+            rig.take(b"devices/1", b"%d" % number, properties=b"n=%d" % (number % 5))
+        assert rig.parsed == [b"n=%d" % n for n in range(5)]
+        for number in range(25):  # more than are remembered: memory stays bounded, and every one is right
+            rig.take(b"devices/1", b"", properties=b"m=%d" % number)
+        extras = next(iter(rig.dispatcher._extras.values()))
+        assert len(extras) <= 10
+        await rig.done()
+    seen = [headers_of(record) for record in topic.records()]
+    assert [h.get("mqtt.user.n") for h in seen[:40]] == [b"%d" % (n % 5) for n in range(40)]
+    assert [h.get("mqtt.user.m") for h in seen[40:]] == [b"%d" % n for n in range(25)]
+
+
+@manual_time
+async def test_no_more_topics_are_remembered_than_allowed_and_those_in_use_stay() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t", 3)
+    async with Path(kafka) as path:
+        rig = Rig(path, cache_entries=100)
+        matched: list[str] = []
+        match = rig.router.match
+        rig.router.match = lambda topic: matched.append(topic) or match(topic)  # type: ignore[func-returns-value]
+        for number in range(1000):
+            rig.take(b"devices/%d" % number)
+            for busy in range(10):
+                rig.take(b"devices/busy/%d" % busy)
+            held = sum(map(len, rig.dispatcher.caches)) + sum(map(len, rig.dispatcher._older))
+            assert held <= 100
+        assert len([topic for topic in matched if "busy" in topic]) == 10
+        await rig.done()
+    assert len(kafka.topics["t"].records()) == 11_000
+
+
+@manual_time
+async def test_records_without_a_key_share_batches_that_take_partitions_in_turn() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t", 3)
+    async with Path(kafka) as path:
+        rig = Rig(path, {"key": ""})
+        for number in range(9):
+            rig.take(b"devices/%d" % number, b"%d" % number)
+            path.flush()
+            await path.drained()
+        await rig.done()
+    assert [len(partition.log) for partition in topic.partitions] == [3, 3, 3]
+    assert {record.key for record in topic.records()} == {None}
+
+
+# --- the slow way -----------------------------------------------------------------------------------------------------
+
+
+@manual_time
+async def test_fast_and_slow_messages_of_a_partition_keep_their_order() -> None:
+    """Two routes, one by topic alone and one by payload, write to one partition in the order of receipt of each."""
+    kafka = FakeKafka(batch_bytes=600)
+    topic = kafka.topic("t")
+    routes = (
+        {"name": "slow", "filters": ["devices/+/slow"], "key": "${payload.id}"},
+        {"name": "fast", "filters": ["devices/#"]},
+    )
+    async with Path(kafka) as path:
+        rig = Rig(path, *routes)
+        for number in range(50):
+            rig.take(b"devices/1/slow", b'{"id": "a", "n": %d}' % number)
+            rig.take(b"devices/1/fast", b"%d" % number)
+            if number % 9 == 0:
+                path.flush()
+                await asyncio.sleep(0.001)
+        await rig.done()
+    slow = [record.value for record in topic.records() if record.key == b"a"]
+    fast = [record.value for record in topic.records() if record.key != b"a"]
+    assert slow == [b'{"id": "a", "n": %d}' % n for n in range(50)]
+    assert fast == [b"%d" % n for n in range(50)]
+
+
+@manual_time
+async def test_delivery_ids_count_on_from_message_to_message() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    async with Path(kafka) as path:
+        rig = Rig(path, {"metadata_headers": ["message_id"]})
+        for _ in range(3):
+            rig.take(b"devices/1")
+        await rig.done()
+    assert [headers_of(r)[wire.GATEWAY_MESSAGE_ID] for r in topic.records()] == [b"gw-0-0:1:%d" % n for n in (1, 2, 3)]
+
+
+@manual_time
+async def test_an_empty_payload_is_a_tombstone_only_where_asked() -> None:
+    kafka = FakeKafka()
+    plain, compacted = kafka.topic("t"), kafka.topic("state")
+    async with Path(kafka) as path:
+        tombstones = {
+            "name": "state",
+            "filters": ["devices/+/state"],
+            "topic": "state",
+            "empty_payload": "tombstone",
+        }
+        rig = Rig(path, tombstones, {})
+        for payload in (b"", b"x"):
+            rig.take(b"devices/1/state", payload)
+            rig.take(b"devices/1/else", payload)
+        await rig.done()
+    assert compacted.values() == [None, b"x"]
+    assert plain.values() == [b"", b"x"]
+
+
+# --- left out ---------------------------------------------------------------------------------------------------------
+
+
+@manual_time
+async def test_what_no_route_wants_is_counted_as_filtered_and_acknowledged() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t")
+    async with Path(kafka) as path:
+        rig = Rig(path)
+        rig.take(b"elsewhere/1")
+        rig.take(b"gateways/gw/status")
+        rig.take(b"elsewhere/1")  # also once it is remembered
+        path.flush()
+        assert path.owner.released == [b"0", b"1", b"2"]
+        await rig.done()
+    assert rig.filtered == [("", NO_ROUTE), ("", STATUS), ("", NO_ROUTE)]
+    assert path.ledger.filtered == 3
+
+
+@manual_time
+async def test_a_copy_of_a_message_that_is_held_is_counted_as_filtered() -> None:
+    kafka = FakeKafka()
+    async with Path(kafka) as path:
+        rig = Rig(path)
+        rig.dispatcher.note_copy()
+        path.took(b"copy")
+        assert path.balanced()
+        await rig.done()
+    assert path.ledger.filtered == 1
+
+
+@pytest.mark.parametrize("topic", [b"", b"a/+", b"#", b"a\0b", b"\xff", b"\xed\xa0\x80"])
+def test_a_topic_name_that_mqtt_forbids_is_an_error_on_both_ways(topic: bytes) -> None:
+    @manual_time
+    async def run() -> None:
+        kafka = FakeKafka()
+        async with Path(kafka) as path:
+            rig = Rig(path)
+            with pytest.raises(TopicNameError, match="The broker sent a topic name"):
+                rig.dispatcher.entry(QOS1, topic)
+            with pytest.raises(TopicNameError):
+                rig.dispatcher.slow(QOS1, topic, b"", b"x")
+            assert path.held == 0
+
+    run()
+
+
+# --- buried -----------------------------------------------------------------------------------------------------------
+
+
+@manual_time
+async def test_a_message_with_nowhere_to_go_is_buried_with_all_that_is_known_of_it() -> None:
+    kafka = FakeKafka()
+    dead = kafka.topic(DEAD_LETTERS)
+    async with Path(kafka) as path:
+        rig = Rig(path, {"topic": "t-${property.site}", "metadata_headers": []})
+        rig.take(b"devices/1", b"payload", QOS2 | RETAIN, b"other=1")
+        await rig.done()
+        assert path.dead == [DeadLetterReason.MISSING_VALUE]
+    (record,) = dead.records()
+    headers = headers_of(record)
+    assert (record.key, record.value, record.timestamp_ms) == (b"devices/1", b"payload", RECEIVED_MS)
+    assert headers[wire.MQTT_TOPIC] == b"devices/1"
+    assert headers[wire.MQTT_QOS] == b"2"
+    assert headers[wire.MQTT_RETAIN] == b"1"
+    assert headers["mqtt.user.other"] == b"1"
+    assert headers[wire.DLQ_ROUTE] == b"route"
+    assert headers[wire.DLQ_REASON] == b"missing_value"
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_payload_beyond_the_limit_is_buried_with_its_key_and_meant_topic(fast: bool) -> None:
+    @manual_time
+    async def run() -> None:
+        kafka = FakeKafka()
+        topic = kafka.topic("t")
+        dead = kafka.topic(DEAD_LETTERS)
+        async with Path(kafka) as path:
+            rig = Rig(path, {"key": "${topic[1]}", "metadata_headers": ["topic"] if fast else ["received"]})
+            rig.take(b"devices/1", b"." * 4096)
+            rig.take(b"devices/1", b"." * 4097)
+            rig.take(b"devices/1", b"small")
+            await rig.done()
+            assert path.dead == [DeadLetterReason.TOO_LARGE]
+        assert [len(value or b"") for value in topic.values()] == [4096, 5]
+        assert b"".join(value or b"" for value in dead.values()) == b"." * 4097
+        record = dead.records()[0]
+        assert record.key == b"1"
+        headers = headers_of(record)
+        assert headers[wire.DLQ_KAFKA_TOPIC] == b"t"
+        sentence = headers[wire.DLQ_ERROR]
+        assert sentence is not None
+        assert b"4097 bytes" in sentence
+        assert b"kafka.max_record_bytes allows 4096" in sentence
+
+    run()
+
+
+# --- parked -----------------------------------------------------------------------------------------------------------
+
+
+@manual_time
+async def test_messages_for_a_topic_not_known_yet_wait_in_order_and_then_go_the_fast_way() -> None:
+    kafka = FakeKafka(batch_bytes=500)
+    topic = kafka.topic("t-oslo", 3)
+    async with Path(kafka, topics=[DEAD_LETTERS]) as path:
+        rig = Rig(path, {"topic": "t-${topic[1]}"})
+        for number in range(30):
+            rig.take(b"devices/oslo/%d" % (number % 4), b"%d" % number)
+            path.flush()
+        assert path.held == 30
+        assert path.accumulator.buffered_bytes > 30 * 100
+        assert path.owner.released == []
+        await path.until(lambda: path.held == 0, "unparked and stored")  # without another flush
+        assert rig.located == ["t-oslo"]
+        assert path.owner.released == [b"%d" % n for n in range(30)]
+        rig.take(b"devices/oslo/0", b"30")
+        assert rig.dispatcher.caches[QOS1][b"devices/oslo/0"][0] is not None  # fast from now on
+        await rig.done()
+    for device in range(4):
+        values = [r.value for r in topic.records() if r.key == b"devices/oslo/%d" % device]
+        assert values == [b"%d" % n for n in (*range(device, 30, 4), *([30] if device == 0 else []))]
+
+
+@manual_time
+async def test_messages_that_come_while_others_wait_queue_behind_them() -> None:
+    """The topic becomes known before the wait is over: what comes then may not overtake."""
+    kafka = FakeKafka()
+    async with Path(kafka, topics=[DEAD_LETTERS, "t-new"]) as path:
+        rig = Rig(path, {"topic": "t-${topic[1]}"})
+        rig.answers.append(UnreachableError("not now"))
+        rig.take(b"devices/new", b"0")
+        topic = kafka.topic("t-new")
+        await path.until(lambda: path.partition_count("t-new") == 1, "known")
+        rig.take(b"devices/new", b"1")
+        rig.take(b"devices/new", b"2")
+        await rig.done()
+    assert topic.values() == [b"0", b"1", b"2"]
+
+
+@manual_time
+async def test_a_parked_message_holds_back_the_spans_behind_its_own() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t-there")
+    kafka.topic("t-new")
+    async with Path(kafka, topics=[DEAD_LETTERS, "t-there"]) as path:
+        rig = Rig(path, {"topic": "t-${topic[1]}"})
+        rig.answers.extend([UnreachableError("not now")] * 5)
+        rig.take(b"devices/new")
+        path.flush()
+        rig.take(b"devices/there")
+        path.flush()
+        await path.until(lambda: kafka.topics["t-there"].values() == [b"x"], "stored")
+        await asyncio.sleep(LOCATE_RETRY_S)
+        assert path.owner.released == []
+        await rig.done()
+        assert path.owner.released == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("error", [UnreachableError("away"), RefusedError("no right to see it")])
+def test_a_topic_that_cannot_be_asked_for_now_is_asked_for_again_and_nothing_is_buried(error: BridgeError) -> None:
+    @manual_time
+    async def run() -> None:
+        kafka = FakeKafka()
+        topic = kafka.topic("t-new")
+        async with Path(kafka, topics=[DEAD_LETTERS]) as path:
+            rig = Rig(path, {"topic": "t-${topic[1]}"})
+            rig.answers.extend([error] * 20)
+            rig.take(b"devices/new")
+            begun_s = asyncio.get_running_loop().time()
+            await rig.done()
+            waited_s = asyncio.get_running_loop().time() - begun_s
+            assert 20 * LOCATE_RETRY_S <= waited_s <= 30 * LOCATE_RETRY_S
+            assert path.dead == []
+        assert topic.values() == [b"x"]
+
+    run()
+
+
+@manual_time
+async def test_messages_for_a_topic_that_does_not_exist_are_buried_as_they_were() -> None:
+    kafka = FakeKafka()
+    dead = kafka.topic(DEAD_LETTERS)
+    kafka.topic("t-there")
+    async with Path(kafka, topics=[DEAD_LETTERS, "t-there"]) as path:
+        tombstones = {"topic": "t-${topic[1]}", "empty_payload": "tombstone"}
+        rig = Rig(path, tombstones)
+        rig.take(b"devices/nowhere", b"1")
+        rig.take(b"devices/there", b"2")
+        rig.take(b"devices/nowhere", b"")
+        path.flush()
+        await path.until(lambda: path.held == 0, "buried")  # without another flush
+        assert path.ledger.dead_lettered == 2
+        assert path.owner.released == [b"0", b"1", b"2"]
+        rig.take(b"devices/nowhere", b"3")  # asked for anew: somebody may have made it
+        await rig.done()
+        assert rig.located == ["t-nowhere"] * 2
+    assert dead.values() == [b"1", None, b"3"]
+    headers = headers_of(dead.records()[0])
+    assert headers[wire.DLQ_REASON] == b"invalid_topic"
+    assert headers[wire.DLQ_KAFKA_TOPIC] == b"t-nowhere"
+    assert headers[wire.MQTT_TOPIC] == b"devices/nowhere"
+
+
+@manual_time
+async def test_the_bytes_of_parked_messages_count_headers_and_all() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t-new")
+    async with Path(kafka, topics=[DEAD_LETTERS]) as path:
+        rig = Rig(path, {"topic": "t-${topic[1]}"})
+        rig.take(b"devices/new", b"p" * 1000, properties=b"name=" + b"v" * 5000)
+        assert path.accumulator.buffered_bytes >= 6000
+        await rig.done()
+
+
+@manual_time
+async def test_a_defect_while_a_topic_is_located_is_told_not_silent() -> None:
+    kafka = FakeKafka()
+    async with Path(kafka) as path:
+        rig = Rig(path, {"topic": "t-${topic[1]}"})
+        defect = RuntimeError("a defect")
+        rig.answers.append(defect)
+        rig.take(b"devices/new")
+        path.flush()
+        await asyncio.sleep(10)
+        assert rig.defects == [defect]
+        assert path.owner.released == []
+        await rig.dispatcher.close()
+
+
+@manual_time
+async def test_a_close_gives_up_waiting_and_acknowledges_nothing_parked() -> None:
+    kafka = FakeKafka()
+    async with Path(kafka) as path:
+        rig = Rig(path, {"topic": "t-${topic[1]}"})
+        rig.answers.extend([UnreachableError("away")] * 100)
+        rig.take(b"devices/new")
+        path.flush()
+        await asyncio.sleep(0.5)
+        await rig.dispatcher.close()
+        await rig.dispatcher.close()
+        assert path.owner.released == []
+        assert path.held == 1
+        assert not rig.defects
