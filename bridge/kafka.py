@@ -358,6 +358,13 @@ class KafkaProducer:
             # topic, would then pass for the answer to this one.
             self._live().set_topics(self._topics)
 
+    def forget_topics(self, topics: Iterable[str]) -> None:
+        """Leave topics out of metadata again: asked for every second, a missing one fills the logs, and comes into
+        being where the broker creates what it is asked for."""
+        self._topics -= set(topics)
+        if self._topics:  # none at all would mean every topic there is
+            self._live().set_topics(self._topics)
+
     async def refresh_metadata(self) -> bool:
         ended = self._ended
         assert ended is not None, "start() comes first"

@@ -51,11 +51,16 @@ class Topics:
         if not missing:
             return
         if not self._settings.topics.create:
+            producer.forget_topics(missing)
             raise TopicMissingError(
                 f"Kafka has no topic {', '.join(missing)}. "
                 "Create it, or set kafka.topics.create = true to have it made at start."
             )
-        await self.create(missing)
+        try:
+            await self.create(missing)
+        except TopicMissingError:
+            producer.forget_topics(missing)
+            raise
         deadline = time.monotonic() + self._settings.delivery_timeout.total_seconds()
         while any(producer.partition_count(topic) is None for topic in missing):
             if time.monotonic() > deadline:

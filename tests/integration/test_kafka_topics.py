@@ -59,6 +59,18 @@ async def test_a_missing_topic_is_named_and_the_way_out_too(backend: KafkaBacken
     assert failure.value.exit_status is ExitStatus.UNAVAILABLE
 
 
+async def test_a_missing_topic_is_not_asked_for_for_ever(backend: KafkaBackend, unique: str) -> None:
+    """aiokafka logs it at each renewal, and a broker that creates what it is asked for would make it."""
+    there = await backend.topic()
+    async with running(backend.producer([there])) as producer:
+        for settings in ({}, {"create": True, "replication": 3}):
+            kafka = backend.settings.model_copy(update={"topics": backend.settings.topics.model_validate(settings)})
+            with pytest.raises(TopicMissingError):
+                await Topics(kafka, "test").ensure(producer, [there, unique])
+            assert producer._client._topics == {there}
+        assert await sent(producer, there, values(b"x")) is None
+
+
 async def test_a_missing_topic_is_created_as_declared(backend: KafkaBackend, unique: str) -> None:
     declare = ({"name": unique, "partitions": 5, "retention": "3h", "cleanup_policy": "compact,delete"},)
     await ensure(backend, unique, create=True, declare=declare)
