@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("mqtt")
 
 BUSY_READ_BYTES = 64 * 1024  # a read that brings so much is followed by another at once
+TRICKLE_BYTES = 1024  # a large packet on the slowest of links brings more between two pings
 PROTOCOL_ERROR = 0x82  # what paho calls it when it cannot make sense of a packet
 MAX_READS = 64  # reads of one turn from a TLS layer that holds more
 
@@ -81,6 +82,10 @@ class Connection:
         self._read_ns = time.monotonic_ns()
         self._pinged_ns = 0
         self._pings = 0  # PINGREQ sent
+        self._stuck_bytes: int | None = (
+            None  # received at the last ping, if no packet was finished since the one before
+        )
+        self._finished = True  # a packet was finished since the last ping
         self._messages = 0  # received
         self._answered = asyncio.Event()  # a PINGRESP came
         self._served = 0  # type of the packet that paho looks at
@@ -191,6 +196,7 @@ class Connection:
             rest.clear()
         self._dispatcher.delivery_prefix = self._label
         used, messages = ingest.feed(data)
+        self._finished = self._finished or used > 0
         if used < len(data):
             rest.append(data[used:])
         return messages
@@ -313,6 +319,10 @@ class Connection:
         if unanswered and not self._flow.paused:
             self._end("keepalive", "no PINGRESP")
             return
+        if self._stuck():
+            text = "The broker began a packet and does not finish it: its length is wrong, or the broker hangs."
+            self._reject(MalformedPacketError(text))
+            return
         self._pinged_ns = 0 if self._flow.paused else time.monotonic_ns()
         self._send_ping()
         if self._stream.failure is not None and self._flow.paused:
@@ -320,6 +330,18 @@ class Connection:
             self._end("closed", str(self._stream.failure))
             return
         self._arm_ping()
+
+    def _stuck(self) -> bool:
+        """Whether one and the same packet was unfinished for a whole interval in which next to nothing came.
+
+        After a wrong length what follows is taken for the packet's rest, our pings' answers too. So the connection
+        looks alive, while the broker's window is full and nothing else will ever come."""
+        finished, self._finished = self._finished, False
+        if finished or not self._rest or self._flow.paused:
+            self._stuck_bytes = None
+            return False
+        before, self._stuck_bytes = self._stuck_bytes, self.received_bytes
+        return before is not None and self.received_bytes - before < TRICKLE_BYTES
 
     def _arm_ping(self) -> None:
         if self._ping_timer is not None:

@@ -224,6 +224,34 @@ async def test_a_large_packet_on_a_slow_link_is_a_sign_of_life_too() -> None:
         assert len(rig.path.values) == 1
 
 
+async def test_a_packet_that_is_never_finished_ends_the_connection() -> None:
+    """After a wrong length everything is swallowed as the packet's rest, the answers to our pings too: without this the
+    connection looked alive for ever, its window full."""
+    async with make_rig(keepalive_s=0.1) as rig:
+        rig.send(qos1(rig, 1) + b"\x30\xff\xff\x03")
+        end = time.monotonic() + 5
+        while not rig.connection.ended.done() and time.monotonic() < end:
+            for answer in rig.answers():
+                if answer.type is Type.PINGREQ:
+                    rig.send(packets.PINGRESP)
+            await asyncio.sleep(0.005)
+        label, detail = rig.connection.ended.result()
+        assert label == "protocol"
+        assert "does not finish it" in (detail or "")
+        assert rig.path.values == [b"1"]
+
+
+async def test_half_a_packet_that_is_finished_in_the_next_interval_is_fine() -> None:
+    async with make_rig(keepalive_s=0.1) as rig:
+        data = rig.publish("devices/1", b"whole")
+        for _ in range(8):
+            rig.send(data[:5])
+            await until(lambda: Type.PINGREQ in [a.type for a in rig.answers()], "a ping in the middle of a packet")
+            rig.send(data[5:], packets.PINGRESP)
+        await rig.settle()
+        assert len(rig.path.values) == 8
+
+
 async def test_a_servers_keep_alive_shortens_the_interval_at_once_and_zero_does_not_flood_it() -> None:
     async with make_rig(keepalive_s=60) as rig:
         rig.connection.set_window(1000, 0)
