@@ -1,0 +1,219 @@
+"""The MQTT side fails or lies: brokers restarted, frozen, and bytes that no broker may send."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+from tests.brokers import packets
+from tests.brokers.packets import Type
+from tests.brokers.scripted_rules import Rules
+from tests.chaos.harness import FULL, Gateway, account, payload, wait_until
+from tests.chaos.publisher import Publishers
+from tests.chaos.threaded import ThreadedBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.embedded.kafka import KafkaCluster
+    from gateway.embedded.mqtt import MqttBroker
+    from tests.brokers.mosquitto import Mosquitto
+    from tests.chaos.conftest import MakeGateway
+
+QUICK = {"reconnect_initial": "50ms", "reconnect_max": "500ms", "stable_after": "0s"}
+
+
+def flowing(gateway: Gateway, records: int) -> None:
+    """Wait until that many records more are in Kafka."""
+    before = gateway.metric("gateway_kafka_records_sent_total")
+    wait_until(
+        lambda: gateway.metric("gateway_kafka_records_sent_total") >= before + records,
+        f"{records} records; {gateway.tail()}",
+    )
+
+
+def test_mosquitto_restarted_under_load(
+    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway, unique: str
+) -> None:
+    """With persistence, stopped in order: sessions and queues outlive it. Devices repeat what was not acknowledged."""
+    broker = make_mosquitto(persistence=True, max_inflight=100)
+    gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt=QUICK)
+    gateway.start()
+    with Publishers(broker.port, rate=800) as publishers:
+        for _ in range(3 if FULL else 2):
+            flowing(gateway, 1000)
+            broker.shut_down()
+            wait_until(lambda: not gateway.ready(), "/readyz turns red")
+            assert any("not connected" in reason for reason in gateway.reasons())
+            broker.start()
+            gateway.wait_ready()
+        flowing(gateway, 1000)
+        published = publishers.stop()
+    wait_until(gateway.settled, "nothing is in flight")
+    found = account(kafka.bootstrap, unique, published)
+    assert not found.missing, str(found)
+    assert gateway.imbalance() == 0
+
+
+def test_connections_cut_again_and_again_under_load(
+    kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
+) -> None:
+    """Duplicates no more than what was unacknowledged at each cut; first occurrences in order."""
+    with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000)) as broker:
+        gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt=QUICK)
+        gateway.start()
+        broker.start_load(1500)
+        unacknowledged = 0
+
+        def cut() -> int:
+            flying = sum(len(session.flying) for session in broker.broker.sessions.values())
+            for link in list(broker.broker.links):
+                link.transport.abort()
+            return flying
+
+        for _ in range(20 if FULL else 6):
+            flowing(gateway, 300)
+            unacknowledged += broker.call(cut)
+            wait_until(lambda: broker.call(lambda: len(broker.broker.links)) == 4, "all sessions are back")
+        published = broker.stop_load()
+        wait_until(broker.drained, "everything is acknowledged")
+        wait_until(gateway.settled, "nothing is in flight")
+        found = account(kafka.bootstrap, unique, published)
+        assert not found.missing, str(found)
+        assert not found.out_of_order, str(found)
+        assert found.copies <= unacknowledged, f"{found}; unacknowledged at the cuts: {unacknowledged}"
+        assert gateway.imbalance() == 0
+        assert not broker.call(lambda: broker.broker.violations)
+
+
+def test_a_frozen_broker_is_left_and_found_again(
+    kafka: KafkaCluster, make_mqtt_broker: Callable[..., MqttBroker], make_gateway: MakeGateway, unique: str
+) -> None:
+    """Longer than the keepalive: the gateway notices, and takes up its sessions when the broker answers again."""
+    broker = make_mqtt_broker(max_inflight=100)
+    gateway = make_gateway(
+        broker.port, kafka.bootstrap, unique, mqtt={**QUICK, "keepalive": "2s", "connect_timeout": "1s"}
+    )
+    gateway.start()
+    with Publishers(broker.port, rate=500) as publishers:
+        flowing(gateway, 500)
+        broker.freeze()
+        wait_until(
+            lambda: {line["reason"] for line in gateway.events("mqtt_disconnected")} == {"keepalive"},
+            "the silence is noticed", 20,
+        )  # fmt: skip
+        wait_until(lambda: not gateway.ready(), "/readyz turns red")
+        wait_until(lambda: bool(gateway.events("mqtt_connect_failed")), "attempts fail in time")
+        broker.thaw()
+        gateway.wait_ready()
+        flowing(gateway, 500)
+        published = publishers.stop()
+    wait_until(gateway.settled, "nothing is in flight")
+    found = account(kafka.bootstrap, unique, published)
+    assert not found.missing, str(found)
+    assert gateway.imbalance() == 0
+
+
+HOSTILE = {
+    "random bytes": random.Random(1).randbytes(300),  # repeatable junk
+    "zeros": bytes(200),
+    "text": b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
+    "a remaining length without end": b"\x30\xff\xff\xff\xff\xff",
+    "a packet of 256 MiB": b"\x30\xff\xff\xff\x7f" + bytes(1000),
+    "QoS 3": packets.packet(Type.PUBLISH, 6, packets.text("devices/x") + b"\0\1\0"),
+    "packet id 0": packets.publish("devices/hostile", payload("hostile", 0), qos=1, properties=b""),
+    "a topic alias": packets.publish("", b"{}", properties=b"\x23\0\1"),
+    "properties beyond the packet": packets.packet(Type.PUBLISH, 0, packets.text("devices/x") + b"\x7f\x26"),
+    "a CONNECT": packets.packet(Type.CONNECT, 0, packets.text("MQTT") + b"\5\2\0\x1e\0\0\0"),
+    "a SUBACK of nothing": packets.packet(Type.SUBACK, 0, b""),
+    "a DISCONNECT with an unknown code": packets.disconnect(0x33),
+    "AUTH": packets.packet(Type.AUTH, 0, b"\x18\0"),
+}
+
+
+def test_hostile_packets_under_load(kafka: KafkaCluster, make_gateway: MakeGateway, unique: str) -> None:
+    """No crash: each ends its connection with a reason in the log, the session comes back, nothing is lost."""
+    with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000)) as broker:
+        # Of a length that is wrong nothing can be known before the rest does not come: half a keepalive or two.
+        gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt={**QUICK, "keepalive": "2s"})
+        gateway.start()
+        broker.start_load(800)
+        before = gateway.rss_mib()
+        for name, junk in HOSTILE.items():
+            flowing(gateway, 100)
+            ended = gateway.metric("gateway_mqtt_disconnects_total")
+            victim = broker.call(lambda: min(broker.broker.sessions))
+
+            def send(victim: str = victim, junk: bytes = junk) -> None:
+                broker.broker.link(victim).send(junk)
+
+            broker.call(send)
+            wait_until(lambda n=ended: gateway.metric("gateway_mqtt_disconnects_total") > n, f"{name} is refused", 20)
+            wait_until(lambda: broker.call(lambda: len(broker.broker.links)) == 4, "the session is back")
+            assert gateway.alive, f"{name}: {gateway.tail()}"
+        published = broker.stop_load()
+        wait_until(broker.drained, "everything is acknowledged")
+        wait_until(gateway.settled, "nothing is in flight")
+        found = account(kafka.bootstrap, unique, published)
+        assert not found.missing, str(found)
+        assert not found.out_of_order, str(found)
+        assert set(found.strangers) <= {("hostile", 0)}, str(found)
+        assert gateway.imbalance() == 0
+        assert {line["reason"] for line in gateway.events("mqtt_disconnected")} == {"protocol"}
+        assert not gateway.events("mqtt_read_failed"), "junk was taken for a defect of ours"
+        assert not gateway.events("worker_failed")
+        assert gateway.rss_mib() < before + 30
+
+
+def test_a_connection_that_dies_in_the_middle_of_a_packet(
+    kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
+) -> None:
+    """Half a packet belongs to the dead connection; in front of the next one's bytes it would poison them."""
+    with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000)) as broker:
+        gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt={**QUICK, "sessions": 1})
+        gateway.start()
+        broker.start_load(500)
+        whole = packets.publish("devices/half/telemetry", bytes(5000), properties=b"")
+        for cut in (1, 2, 3, 10, 40, 3000, len(whole) - 1) if FULL else (1, 3, 40, len(whole) - 1):
+            flowing(gateway, 50)
+            ended = gateway.metric("gateway_mqtt_disconnects_total")
+
+            def send(cut: int = cut) -> None:
+                link = next(iter(broker.broker.links))
+                link.send(whole[:cut])
+                link.transport.close()
+
+            broker.call(send)
+            wait_until(lambda n=ended: gateway.metric("gateway_mqtt_disconnects_total") > n, "the end is noticed")
+        published = broker.stop_load()
+        wait_until(broker.drained, "everything is acknowledged")
+        wait_until(gateway.settled, "nothing is in flight")
+        found = account(kafka.bootstrap, unique, published)
+        assert not found.missing, str(found)
+        assert not found.strangers, str(found)
+        assert {line["reason"] for line in gateway.events("mqtt_disconnected")} == {"closed"}
+
+
+def test_large_packets_and_small_ones_in_turn(kafka: KafkaCluster, make_gateway: MakeGateway, unique: str) -> None:
+    """A megabyte between telemetry: whole, in order, and without holding the others up."""
+    with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000)) as broker:
+        gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt={"sessions": 2})
+        gateway.start()
+        broker.start_load(400, devices=4)
+        end = time.monotonic() + 2
+        wait_until(lambda: time.monotonic() > end, "small ones flow")
+        small = broker.stop_load()
+        broker.start_load(12, devices=3, size=900_000)
+        end = time.monotonic() + 2
+        wait_until(lambda: time.monotonic() > end, "large ones flow")
+        large = broker.stop_load()
+        wait_until(broker.drained, f"everything is acknowledged; {gateway.tail()}")
+        wait_until(gateway.settled, "nothing is in flight")
+        assert gateway.imbalance() == 0
+        # Both loads number from 0, so the first large ones are copies of small ones by identity.
+        published = {device: max(small.get(device, 0), large.get(device, 0)) for device in {*small, *large}}
+        found = account(kafka.bootstrap, unique, published)
+        assert not found.missing, str(found)
+        assert found.copies == sum(large.values()), str(found)
+        assert gateway.metric("gateway_dlq_records_total") == 0

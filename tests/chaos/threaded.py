@@ -1,0 +1,106 @@
+"""The scripted broker in a thread of its own, with devices that publish at a rate: EMQX at its defaults, and load."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from tests.brokers.packets import Message
+from tests.brokers.scripted import ScriptedBroker
+from tests.chaos.harness import payload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from concurrent.futures import Future
+
+    from tests.brokers.scripted_rules import Rules
+
+T = TypeVar("T")
+
+
+class ThreadedBroker:
+    """A ``ScriptedBroker`` that runs while its ``with`` block does. All of it belongs to its thread: use ``call``."""
+
+    def __init__(self, rules: Rules | None = None) -> None:
+        self._rules = rules
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="scripted broker")
+        self.broker: ScriptedBroker
+        self.port = 0
+        self._load: Future[dict[str, int]] | None = None
+        self._stop_load = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.run(self._start())
+        return self
+
+    async def _start(self) -> None:
+        self.broker = ScriptedBroker(self._rules)
+        await self.broker.start()
+        self.port = self.broker.port
+
+    def __exit__(self, *_error: object) -> None:
+        self._stop_load.set()
+        if self._load is not None:
+            self._load.exception(30)
+        self.run(self.broker.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the broker's loop and wait for it."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call a function in the broker's loop."""
+
+        async def wrapped() -> T:
+            return function()
+
+        return self.run(wrapped())
+
+    # --- load ---
+
+    def start_load(self, rate: int, *, devices: int = 50, qos: int = 1, size: int = 60) -> None:
+        """Devices publish ``rate`` messages a second in all, until ``stop_load``; each is acknowledged at once."""
+        self._stop_load.clear()
+        self._load = asyncio.run_coroutine_threadsafe(self._publish(rate, devices, qos, size), self._loop)
+
+    def stop_load(self) -> dict[str, int]:
+        """End the load: how many each device published, numbered from 0."""
+        assert self._load is not None
+        self._stop_load.set()
+        return self._load.result(30)
+
+    async def _publish(self, rate: int, devices: int, qos: int, size: int) -> dict[str, int]:
+        counts = {f"device-{number:04}": 0 for number in range(devices)}
+        names = list(counts)
+        began = time.monotonic()
+        sent = 0
+        while not self._stop_load.is_set():
+            due = int((time.monotonic() - began) * rate)
+            for number in range(sent, due):
+                device = names[number % devices]
+                value = payload(device, counts[device], size)
+                self.broker.publish(Message(f"devices/{device}/telemetry", value, qos, publisher=device))
+                counts[device] += 1
+            sent = max(sent, due)
+            await asyncio.sleep(0.002)
+        return counts
+
+    # --- what the broker knows ---
+
+    def unacknowledged(self) -> int:
+        """Messages sent to any session and not acknowledged."""
+        return self.call(lambda: sum(len(session.flying) for session in self.broker.sessions.values()))
+
+    def dropped(self) -> int:
+        return self.call(lambda: len(self.broker.dropped))
+
+    def drained(self) -> bool:
+        """Whether every message was acknowledged by the gateway."""
+        return self.call(lambda: not any(s.flying or s.queue for s in self.broker.sessions.values()))
