@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("mqtt")
 
+DISCONNECT = b"\xe0\x00"
+DISCONNECT_AND_END = b"\xe0\x07\x00\x05\x11\x00\x00\x00\x00"  # MQTT 5: reason 0, session expiry interval 0
+FAREWELL_S = 0.5
 BUSY_READ_BYTES = 64 * 1024  # a read that brings so much is followed by another at once
 TRICKLE_BYTES = 1024  # a large packet on the slowest of links brings more between two pings
 PROTOCOL_ERROR = 0x82  # what paho calls it when it cannot make sense of a packet
@@ -389,6 +392,30 @@ class Connection:
         self._answered.set()
         if self._ping_timer is not None:
             self._ping_timer.cancel()
+
+    async def disconnect(self, *, end_session: bool) -> None:
+        """Send DISCONNECT and wait, half a second at most, for the broker to close: it must [MQTT-3.14.4-2].
+
+        Were we the ones to close, with PUBLISH packets unread, the kernel would reset the connection, and a reset takes
+        from the broker what it has not read yet: our last acknowledgements, and the DISCONNECT itself."""
+        if self.ended.done():
+            return
+        self.stopping = True
+        self._flow.remove(self)
+        self._stream.write(DISCONNECT_AND_END if end_session else DISCONNECT)
+        self._loop.add_reader(self._stream.fileno(), self._discard)
+        await asyncio.wait({self.ended}, timeout=FAREWELL_S)
+        self.close()
+
+    def _discard(self) -> None:
+        """Read what nobody takes any more, up to the end."""
+        for _ in range(MAX_READS):
+            data = self._stream.read()
+            if data is None:
+                return
+            if not data:
+                self._end("requested", None)
+                return
 
     def close(self) -> None:
         """Let go of the socket, without a DISCONNECT unless one was sent: the broker then sends the will."""

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
 
 from bridge.backoff import Backoff
 from config.addresses import parse_mqtt_address
@@ -185,15 +183,10 @@ class Session:
             await connection.settled()
         self._announce(client, "stopped")
         await connection.settled()
-        properties = None
-        if verb is StopVerb.RETIRE and self._settings.mqtt.protocol == "5":
-            # Only now, with nothing unacknowledged: EMQX loses in-flight messages when the expiry drops to 0 before.
-            properties = Properties(PacketTypes.DISCONNECT)  # type: ignore[no-untyped-call]
-            properties.SessionExpiryInterval = 0
-        if not connection.ended.done():
-            client.disconnect(properties=properties)
-            client.loop_write()
-        if verb is StopVerb.RETIRE and self._settings.mqtt.protocol != "5":
+        # The session ends only now: EMQX loses what is unacknowledged when its expiry drops to 0.
+        retiring, v5 = verb is StopVerb.RETIRE, self._settings.mqtt.protocol == "5"
+        await connection.disconnect(end_session=retiring and v5)
+        if retiring and not v5:
             await self._end_session()
 
     async def _leave(self, client: PahoClient, connection: Connection) -> None:

@@ -128,7 +128,10 @@ class PacketStream:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self.flush()  # a DISCONNECT, if there is one: two bytes that fit
+            # A DISCONNECT, if there is one: two bytes that fit. Not while the connecting thread still writes: given up
+            # on in the middle of a send, its buffer cannot be touched from here.
+            if self.want_write is not None:
+                self.flush()
             self._wrapped.close()
 
     def _tune(self) -> None:
