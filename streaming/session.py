@@ -5,9 +5,10 @@ from __future__ import annotations
 __all__ = ["Spark", "session_conf", "start_spark"]
 
 import os
+import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from pyspark.sql import SparkSession
 from streaming.errors import StreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from config.settings import Settings
 
@@ -131,8 +132,10 @@ def start_spark(settings: Settings, jars: Sequence[Path], extra: Mapping[str, st
     if not submitted and str(conf.get("spark.master")).startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     launch: Any = launch_gateway  # which has no types
+    held: list[int] = []
     try:
-        gateway = launch(conf, {"stdout": sys.stderr.fileno(), "start_new_session": True})
+        with _signals_held(held):
+            gateway = launch(conf, {"stdout": sys.stderr.fileno(), "start_new_session": True})
     except (PySparkRuntimeError, OSError) as error:
         java = os.environ.get("JAVA_HOME", "the java on the path")
         raise StreamError(
@@ -140,6 +143,8 @@ def start_spark(settings: Settings, jars: Sequence[Path], extra: Mapping[str, st
             " and is there memory for it?"
         ) from error
     try:
+        for number in held[:1]:
+            signal.raise_signal(number)
         return Spark(SparkSession(SparkContext(conf=conf, gateway=gateway)), gateway.proc)
     except BaseException as error:
         if gateway.proc is not None:
@@ -150,6 +155,19 @@ def start_spark(settings: Settings, jars: Sequence[Path], extra: Mapping[str, st
                 " Spark knows, is it up, and can it reach this machine?"
             ) from error
         raise
+
+
+@contextmanager
+def _signals_held(received: list[int]) -> Iterator[None]:
+    """Collects signals instead of acting on them. An exception out of a handler inside pyspark's ``launch_gateway``
+    makes it forget the JVM and remove the file the JVM is to write its port to, and such a JVM stays for ever."""
+    numbers = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, lambda got, _: received.append(got)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _cause(error: Py4JError) -> str:
