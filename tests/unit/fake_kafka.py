@@ -114,6 +114,7 @@ class FakeKafka:
     - ``latency_s``: between a request and its answer, a number or a function that draws one;
     - ``lose``: asked at each request, whether the record is written and the answer lost (True);
     - ``late``: asked for each request under way when its producer is closed, whether it arrives all the same;
+    - ``answers_after_close``: answers reach a producer that has been closed, which no real one lets happen;
     - ``fault``: makes batches drop or double records, for mutation tests.
     """
 
@@ -128,6 +129,7 @@ class FakeKafka:
         self.start_failures: deque[BaseException] = deque()
         self.lose: Callable[[], bool] = lambda: False
         self.late: Callable[[], bool] = lambda: False
+        self.answers_after_close = False
         self.fault: Callable[[StoredRecord], int] | None = None
         self.producers: list[FakeProducer] = []
         self._waiting: list[_Request] = []
@@ -197,9 +199,8 @@ class FakeKafka:
             return PoisonedError("Kafka will not take it: MessageSizeTooLargeError.", DeadLetterReason.TOO_LARGE)
         return topic.reject(batch.stored) if topic.reject is not None else None
 
-    @staticmethod
-    def _answer(request: _Request, error: BridgeError | None) -> None:
-        if request.producer.closed or request.answer.done():
+    def _answer(self, request: _Request, error: BridgeError | None) -> None:
+        if (request.producer.closed and not self.answers_after_close) or request.answer.done():
             return
         if error is None:
             request.answer.set_result(None)

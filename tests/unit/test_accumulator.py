@@ -211,6 +211,37 @@ def test_a_busy_partition_s_batch_goes_on_filling_over_flushes() -> None:
     assert bench.take(queue) is None
 
 
+def test_a_batch_behind_one_that_waits_for_its_leader_goes_on_filling_too() -> None:
+    bench = Bench(limit=10_000)
+    slot = bench.accumulator.slot("a", 1, "t", 0)
+    for number in range(20):
+        bench.append(slot, b"%d" % number)
+        bench.accumulator.flush()
+        bench.accumulator.due.clear()  # the sender has looked, and nobody leads the partition
+    assert [batch.count for batch in slot.queue.sealed] == [1]
+    assert slot.count == 19
+    bench.take(slot.queue)
+    bench.drain()
+    assert len(bench.spans) == 20
+
+
+def test_a_batch_that_no_flush_has_passed_is_not_taken() -> None:
+    """An answer between two reads does not send what the rest of the span is still to join."""
+    bench = Bench(limit=10_000)
+    slot = bench.accumulator.slot("a", 1, "t", 0)
+    bench.append(slot, b"1")
+    bench.accumulator.flush()
+    bench.pump()
+    bench.append(slot, b"2")
+    bench.store(slot.queue)
+    assert bench.take(slot.queue) is None
+    bench.append(slot, b"3")
+    bench.accumulator.flush()
+    bench.pump()
+    assert slot.queue.in_flight is not None
+    assert slot.queue.in_flight.count == 2
+
+
 def test_a_full_batch_is_rolled_and_the_record_is_in_the_next() -> None:
     bench = Bench()
     slot = bench.accumulator.slot("a", 1, "t", 0)

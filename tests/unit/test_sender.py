@@ -320,6 +320,7 @@ async def test_a_lost_incarnation_is_replaced_and_order_is_kept_over_the_replace
 async def test_healthy_partitions_are_left_to_finish_before_an_incarnation_is_replaced() -> None:
     kafka = FakeKafka()
     kafka.topic("bad", reject=_Once(IncarnationError("UnknownProducerId")))
+    kafka.late = lambda: True  # what is under way when a producer is closed arrives all the same
     slow = kafka.topic("slow")
     async with Path(kafka) as path:
         path.append(path.slot("bad"), b"x")
@@ -331,8 +332,52 @@ async def test_healthy_partitions_are_left_to_finish_before_an_incarnation_is_re
         path.append(path.slot("slow"), b"meanwhile")
         path.flush()
         await path.drained()
+        await asyncio.sleep(10)
     assert slow.values() == [b"y", b"meanwhile"]  # y was not written by both incarnations
     assert path.observer.incarnations == [1, 2]
+    assert len(path.observer.failed) == 1
+
+
+@manual_time
+async def test_nothing_is_handed_over_while_an_incarnation_is_being_replaced() -> None:
+    kafka = FakeKafka()
+    kafka.topic("bad", reject=_Once(IncarnationError("UnknownProducerId")))
+    healthy = kafka.topic("healthy")
+    async with Path(kafka) as path:
+        kafka.unreachable = DOWN
+        path.append(path.slot("bad"), b"x")
+        path.flush()
+        await path.until(lambda: len(path.observer.failed) == 1, "failed")
+        for number in range(5):
+            path.append(path.slot("healthy"), value_of(number))
+            path.flush()
+            await asyncio.sleep(1)
+        assert len(path.observer.failed) == 1
+        assert healthy.values() == []
+        kafka.unreachable = None
+        await path.drained()
+    assert healthy.values() == [value_of(n) for n in range(5)]
+
+
+@manual_time
+async def test_an_answer_for_a_batch_that_has_been_rebuilt_changes_nothing() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    kafka.late = lambda: True
+    kafka.answers_after_close = True
+    policy = SenderPolicy(delivery_timeout_ns=5_000_000_000, settle_ns=1_000_000_000)
+    async with Path(kafka, policy=policy) as path:
+        kafka.latency_s = lambda: 8.0
+        path.append(path.slot("t"), b"x")
+        path.flush()
+        await asyncio.sleep(4)
+        kafka.latency_s = lambda: 1.0
+        await path.drained()
+        await asyncio.sleep(20)
+        assert path.balanced()
+        assert path.accumulator.buffered_bytes == 0
+    assert topic.values() == [b"x", b"x"]
+    assert path.observer.stored == 1
 
 
 @manual_time
@@ -589,7 +634,7 @@ async def test_a_topic_that_metadata_has_lost_waits_and_is_asked_for() -> None:
 @manual_time
 async def test_a_leader_lost_between_metadata_and_handover_costs_nothing() -> None:
     """LeaderMissingError at the handover: nothing was sent, no sequence number used, no incarnation lost."""
-    kafka = FakeKafka()
+    kafka = FakeKafka(batch_bytes=100)
     topic = kafka.topic("t")
     send = FakeProducer.send
     raised = 0
@@ -597,18 +642,18 @@ async def test_a_leader_lost_between_metadata_and_handover_costs_nothing() -> No
     def failing(self: FakeProducer, *args: object) -> object:
         nonlocal raised
         raised += 1
-        if raised <= 3:
+        if raised <= 4:
             raise LeaderMissingError("gone")
         return send(self, *args)  # type: ignore[arg-type]
 
     async with Path(kafka) as path:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(FakeProducer, "send", failing)
-            for number in range(4):
+            for number in range(12):  # several batches, so that one put back has followers to stand before
                 path.append(path.slot("t"), value_of(number))
-                path.flush()
+            path.flush()
             await path.drained(within_s=3)
-    assert topic.values() == [value_of(n) for n in range(4)]
+    assert topic.values() == [value_of(n) for n in range(12)]
     assert path.observer.incarnations == [1]
 
 
@@ -789,7 +834,7 @@ async def test_a_rebuilt_batch_that_would_lose_a_record_is_never_sent() -> None:
         for number in range(10):
             path.append(path.slot("t"), value_of(number))
         path.flush()
-        kafka.batch_bytes = 100  # the new incarnation's batches are smaller: not all records fit
+        kafka.batch_bytes = 160  # the new incarnation's batches are smaller: the last record does not fit
         await asyncio.sleep(1)
         assert path.fatal
         assert topic.values() == []

@@ -1,0 +1,325 @@
+"""A world for the data path: an MQTT broker and a Kafka in memory, everything between them real, time that jumps.
+
+A seed decides what is published and what goes wrong: Kafka freezes, refuses, loses leaders, answers and incarnations,
+is away when a producer starts; connections break in mid-packet. Invariants are checked at every acknowledgement and at
+every look.
+"""
+
+from __future__ import annotations
+
+__all__ = ["DEAD_LETTERS", "World"]
+
+import asyncio
+import random
+import re
+from collections import defaultdict
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bridge import wire
+from bridge.accumulator import Accumulator
+from bridge.dead_letter import DeadLetters
+from bridge.dispatch import Dispatcher
+from bridge.errors import IncarnationError, PoisonedError, TopicMissingError, UnreachableError
+from bridge.ledger import Ledger
+from bridge.routing import Router
+from bridge.sender import Sender, SenderPolicy
+from bridge.wire import DeadLetterReason
+from config.settings import RouteSettings
+from gateway.mqtt.flow import Flow
+from gateway.mqtt.properties import parse_properties
+from tests.unit.data_path import Observer
+from tests.unit.fake_kafka import DOWN, FakeKafka
+from tests.unit.simulated_mqtt import MAX_RECORD, Message, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bridge.accumulator import Span
+    from bridge.errors import BridgeError
+    from bridge.ports import BatchBuilder, StoredRecord
+    from tests.unit.fake_kafka import FakePartition, FakeTopic
+
+    Wrong = Callable[[], object]
+
+DEAD_LETTERS = "dead-letters"
+MEMORY_BYTES = 300_000
+ROUTES = (
+    {"name": "slow", "filters": ["devices/+/event"], "topic": "events", "key": "${payload.id}"},
+    {"name": "keyless", "filters": ["devices/+/log"], "topic": "logs", "key": "", "metadata_headers": ["topic"]},
+    {"name": "state", "filters": ["devices/+/state"], "topic": "state", "empty_payload": "tombstone"},
+    {"name": "made", "filters": ["sites/#"], "topic": "site-${topic[1]}", "allowed_topics": "site-[a-z]+"},
+    {"name": "fast", "filters": ["devices/#"], "topic": "telemetry", "metadata_headers": ["topic"]},
+)
+_NUMBER = re.compile(rb"\d{7}")
+
+
+def number_of(record: StoredRecord) -> int:
+    """Which message a record came from."""
+    value = dict(record.headers).get("mqtt.user.n")
+    if value is None:
+        found = _NUMBER.search(record.value or b"")
+        assert found, record
+        value = found[0]
+    return int(value)
+
+
+class World:
+    """Everything, made from a seed. ``misfortune`` False: nothing goes wrong, and each record is there exactly once."""
+
+    def __init__(self, seed: int, *, misfortune: bool = True) -> None:
+        self.random = random.Random(seed)
+        self.misfortune = misfortune
+        loop = asyncio.get_running_loop()
+        kafka = self.kafka = FakeKafka(batch_bytes=4000, request_timeout_s=2.0)
+        for name, partitions in (("telemetry", 4), ("events", 2), ("logs", 3), ("state", 1), ("site-oslo", 2)):
+            kafka.topic(name, partitions, reject=self.reject)
+        kafka.topic(DEAD_LETTERS, 2)
+        if misfortune:
+            kafka.latency_s = lambda: self.random.choice((0.001, 0.005, 0.05))
+            kafka.lose = lambda: self.unlucky(0.005)
+            kafka.late = lambda: self.unlucky(0.5)
+        self.router = Router(
+            [RouteSettings.model_validate(route) for route in ROUTES], instance="gw", reserved_topics=[DEAD_LETTERS]
+        )
+        self.accumulator = Accumulator(self._create_batch, self._complete)
+        self.ledger = Ledger(self.accumulator.in_flight)
+        self.fatal: list[BaseException] = []
+        self.observer = Observer()
+        self.dead_letters = DeadLetters(
+            self.accumulator, DEAD_LETTERS, instance="gw", partition_count=self.partition_count,
+            max_record_bytes=MAX_RECORD, counted=lambda _reason, _count: None,
+        )  # fmt: skip
+        self.sender = Sender(
+            self.accumulator, self._make_producer, SenderPolicy(10_000_000_000, 3_000_000_000), self.dead_letters,
+            self.observer, lambda: round(loop.time() * 1e9), self.fatal.append,
+        )  # fmt: skip
+        self.flow = Flow(
+            self.accumulator, self.sender, self.ledger, linger_ns=5_000_000, pacing_ns=1_000_000,
+            memory_bytes=MEMORY_BYTES,
+        )  # fmt: skip
+        self.dispatcher = Dispatcher(
+            self.router, self.accumulator, self, self.dead_letters, parse_properties=parse_properties,
+            filtered=lambda _route, _reason: None, max_record_bytes=MAX_RECORD, cache_entries=20, property_entries=50,
+            pump=self.sender.pump, failed=self.fatal.append,
+        )  # fmt: skip
+        self.sessions = [Session(self, number) for number in range(3)]
+        self.messages: list[Message] = []
+        self._lost_incarnations = 0
+        self._read: dict[tuple[str, int], int] = defaultdict(int)  # records of each partition looked at so far
+        self._durable: dict[str, set[int]] = defaultdict(set)
+        self._parts: dict[tuple[int, int], set[bytes]] = defaultdict(set)
+
+    # --- what a worker does
+
+    def _create_batch(self, compressed: bool) -> BatchBuilder:
+        return self.sender.create_batch(compressed)
+
+    def _complete(self, span: Span) -> None:
+        self.flow.completed(span)
+
+    def _make_producer(self) -> object:
+        made = {topic for topic, _ in self.accumulator.queues}
+        return self.kafka.make_producer({*self.router.kafka_topics, DEAD_LETTERS, *made})
+
+    def partition_count(self, topic: str) -> int | None:
+        return self.sender.producer.partition_count(topic)
+
+    async def locate(self, topic: str) -> int:
+        await asyncio.sleep(self.random.random())
+        if self.unlucky(0.3):
+            raise UnreachableError("not now")
+        producer = self.sender.producer
+        producer.watch_topic(topic)
+        if not await producer.refresh_metadata():
+            raise UnreachableError("no metadata")
+        count = producer.partition_count(topic)
+        if count is None:
+            raise TopicMissingError(f"Kafka has no topic {topic}.")
+        return count
+
+    # --- what is published
+
+    def unlucky(self, chance: float) -> bool:
+        return self.misfortune and self.random.random() < chance
+
+    def make_message(self) -> Message:
+        number, rnd = len(self.messages), self.random
+        device, qos = rnd.randrange(6), rnd.choice((0, 1, 1, 1, 2))
+        body = b"%07d:" % number * rnd.choice((1, 1, 1, 5, 30))
+        kind = rnd.choices(
+            (
+                "telemetry",
+                "event",
+                "log",
+                "state",
+                "tombstone",
+                "site",
+                "poison",
+                "huge",
+                "nowhere",
+                "no route",
+                "no id",
+            ),
+            (30, 10, 10, 5, 3, 10, 2, 1, 2, 3, 1),
+        )[0]
+        topic, payload, fate = {
+            "telemetry": (f"devices/{device}/telemetry", body, "telemetry"),
+            "event": (f"devices/{device}/event", b'{"id": "%d", "n": "%07d"}' % (device, number), "events"),
+            "log": (f"devices/{device}/log", body, "logs"),
+            "state": (f"devices/{device}/state", body, "state"),
+            "tombstone": (f"devices/{device}/state", b"", "state"),
+            "site": (f"sites/oslo/{device}", body, "site-oslo"),
+            "poison": (f"devices/{device}/telemetry", b"poison " + body, DEAD_LETTERS),
+            "huge": (f"devices/{device}/telemetry", b"%07d:" % number * (MAX_RECORD // 8 + 100), DEAD_LETTERS),
+            "nowhere": (f"sites/nowhere/{device}", body, DEAD_LETTERS),
+            "no route": (f"elsewhere/{device}", body, None),
+            "no id": (f"sites/NOT-ALLOWED/{device}", body, DEAD_LETTERS),
+        }[kind]
+        message = Message(number, topic, qos, payload, fate)
+        self.messages.append(message)
+        return message
+
+    def reject(self, records: list[StoredRecord]) -> BridgeError | None:
+        if any((record.value or b"").startswith(b"poison") for record in records):
+            return PoisonedError("Kafka will not take it.", DeadLetterReason.INVALID_RECORD)
+        if self.unlucky(0.005):
+            return IncarnationError("UnknownProducerId")
+        return None
+
+    # --- what goes wrong
+
+    def misfortune_of(self, topic: FakeTopic, partition: FakePartition, session: Session) -> tuple[Wrong, Wrong]:
+        """Something that goes wrong, and how it comes right again."""
+        kafka = self.kafka
+        which = self.random.choice(("frozen", "leaderless", "refused", "unreachable", "broken", "broken"))
+        match which:
+            case "frozen":
+                return kafka.freeze, kafka.thaw
+            case "leaderless":
+                return partial(setattr, partition, "has_leader", False), partial(setattr, partition, "has_leader", True)
+            case "refused":
+                return partial(setattr, topic, "refused", True), partial(setattr, topic, "refused", False)
+            case "unreachable":
+                return partial(setattr, kafka, "unreachable", DOWN), partial(setattr, kafka, "unreachable", None)
+            case _:
+                return session.break_off, lambda: None
+
+    async def go_wrong(self) -> None:
+        while True:
+            await asyncio.sleep(self.random.expovariate(2))
+            topic = self.random.choice(list(self.kafka.topics.values()))
+            wrong, right = self.misfortune_of(
+                topic, self.random.choice(topic.partitions), self.random.choice(self.sessions)
+            )
+            wrong()
+            try:
+                await asyncio.sleep(self.random.choice((0.01, 0.1, 1.0, 12.0)))
+            finally:
+                right()
+
+    # --- what must hold
+
+    def look(self) -> None:
+        """Take note of what Kafka has got since the last look."""
+        for name, topic in self.kafka.topics.items():
+            for at, partition in enumerate(topic.partitions):
+                for record in partition.log[self._read[name, at] :]:
+                    number = number_of(record)
+                    part = dict(record.headers).get(wire.DLQ_PART)
+                    if part is None:
+                        self._durable[name].add(number)
+                    else:
+                        count = int(part.split(b"/")[1])
+                        self._parts[number, count].add(part)
+                        if len(self._parts[number, count]) == count:
+                            self._durable[name].add(number)
+                self._read[name, at] = len(partition.log)
+
+    def check_durable(self, message: Message) -> None:
+        if message.fate is not None:
+            self.look()
+            assert message.number in self._durable[message.fate], f"acknowledged before Kafka had it: {message}"
+
+    def check(self) -> None:
+        assert not self.fatal, self.fatal
+        assert self.ledger.imbalance() == 0, self.ledger
+        # The window, and QoS 0 that is read before reading pauses, are what may come on top.
+        assert self.accumulator.buffered_bytes < MEMORY_BYTES + 3 * 60_000, "memory"
+        assert len(self.kafka.live) <= 1
+
+    def drained(self) -> bool:
+        waiting = any(s.queued or s.unacked or s.received for s in self.sessions)
+        return not waiting and self.accumulator.in_flight() == 0
+
+    # --- the run
+
+    async def run(self, count: int) -> None:
+        await self.sender.start()
+        troubles = [asyncio.create_task(self.go_wrong()) for _ in range(2 if self.misfortune else 0)]
+        for session in self.sessions:
+            session.connect()
+        published = 0
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + 3600
+        while published < count or not self.drained():
+            if published < count:
+                # A device stays with its session, as a partitioned distribution or hash_topic has it.
+                for _ in range(min(self.random.choice((0, 0, 1, 5, 40)), count - published)):
+                    message = self.make_message()
+                    self.sessions[hash_of(message.topic) % 3].queued.append(message)
+                    published += 1
+            elif loop.time() > deadline_s - 3000:
+                for trouble in troubles:
+                    trouble.cancel()  # in the end all goes well, and everything drains
+            for session in self.sessions:
+                if session.connection is None:
+                    session.connect()
+                session.fill()
+            await asyncio.sleep(self.random.choice((0.001, 0.02, 0.3)))
+            self.check()
+            assert loop.time() < deadline_s, f"does not drain: {self.ledger}"
+        for trouble in troubles:
+            trouble.cancel()
+        await asyncio.gather(*troubles, return_exceptions=True)
+        self.flow.close()
+        await self.dispatcher.close()
+        await self.sender.close(patience_s=1)
+        self.verdict()
+
+    def verdict(self) -> None:
+        self.look()
+        self.check()
+        assert self.accumulator.buffered_bytes == 0
+        assert self.accumulator.parked_messages == 0
+        for message in self.messages:
+            if message.fate is not None and message.qos:
+                assert message.number in self._durable[message.fate], f"missing: {message}"
+            for name, numbers in self._durable.items():
+                assert name == message.fate or message.number not in numbers, f"{message} is in {name}"
+        self.check_order()
+        ledger = self.ledger.snapshot()
+        assert min(ledger.as_dict().values()) >= 0, ledger
+
+    def check_order(self) -> None:
+        """First occurrences of an MQTT topic's messages are in the order published, except where no key keeps it."""
+        for name, topic in self.kafka.topics.items():
+            if name in ("logs", DEAD_LETTERS):
+                continue
+            for partition in topic.partitions:
+                firsts: dict[str, list[int]] = defaultdict(list)
+                for number in dict.fromkeys(number_of(record) for record in partition.log):
+                    message = self.messages[number]
+                    if message.qos:  # QoS 0 and the others are queued apart by many brokers, and by none promised
+                        firsts[f"{message.topic} QoS {message.qos}"].append(number)
+                for which, numbers in firsts.items():
+                    assert numbers == sorted(numbers), f"{which} out of order in {name}: {numbers}"
+
+    def copies(self) -> int:
+        """Records beyond the first of each message, parts of dead letters aside."""
+        total = sum(len(topic.records()) for name, topic in self.kafka.topics.items() if name != DEAD_LETTERS)
+        return total - sum(len(numbers) for name, numbers in self._durable.items() if name != DEAD_LETTERS)
+
+
+def hash_of(text: str) -> int:
+    return sum(text.encode())
