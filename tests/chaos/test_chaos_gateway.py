@@ -14,7 +14,7 @@ from tests.chaos.threaded import ThreadedBroker
 
 if TYPE_CHECKING:
     from gateway.embedded.kafka import KafkaCluster
-    from tests.chaos.conftest import MakeGateway
+    from tests.chaos.fixtures import MakeGateway
 
 RATE = 1500
 SECONDS = 10.0 if FULL else 2.0  # of load before, between and after failures

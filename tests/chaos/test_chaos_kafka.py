@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gateway.embedded.kafka import KafkaCluster
-    from tests.chaos.conftest import MakeGateway
+    from tests.chaos.fixtures import MakeGateway
 
 import contextlib
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.embedded.kafka import KafkaCluster
     from gateway.embedded.mqtt import MqttBroker
     from tests.brokers.mosquitto import Mosquitto
-    from tests.chaos.conftest import MakeGateway
+    from tests.chaos.fixtures import MakeGateway
 
 QUICK = {"reconnect_initial": "50ms", "reconnect_max": "500ms", "stable_after": "0s"}
 

@@ -312,3 +312,43 @@ async def test_users_of_real_brokers(protocol: str, unique: str, make_mosquitto:
     async with session(unique, start=False, password="wrong", **fields) as (_, made):
         with pytest.raises(MqttRefusedError, match=r"not authorised|bad user name or password"):
             await made.start()
+
+
+@pytest.mark.parametrize(
+    ("kind", "label"),
+    [("hivemq", "taken_over"), pytest.param("mosquitto", "closed", id="mosquitto 2.0.11 says nothing")],
+)
+async def test_a_session_taken_from_us_at_a_real_broker_is_taken_back(
+    kind: str, label: str, unique: str, request: pytest.FixtureRequest
+) -> None:
+    broker: Broker = request.getfixturevalue(kind)
+    async with session(unique, addresses=[f"mqtt://127.0.0.1:{broker.port}"]) as (path, made):
+        thief = await asyncio.to_thread(Client, broker.port, client_id=unique, clean=False)
+        try:
+            await until(lambda: path.metrics.mqtt_disconnects.child(label).value == 1, "it is told why")
+            await until(lambda: made.subscribed, "it takes its session back")
+        finally:
+            await asyncio.to_thread(thief.close)
+
+
+@pytest.mark.parametrize("kind", ["hivemq", "mosquitto"])
+async def test_a_real_broker_delivers_what_came_while_we_were_away(
+    kind: str, unique: str, request: pytest.FixtureRequest
+) -> None:
+    """The session is found again by its client id, and everything in it comes, over two processes' lives."""
+    broker: Broker = request.getfixturevalue(kind)
+    address = f"mqtt://127.0.0.1:{broker.port}"
+
+    def publish(numbers: range) -> None:
+        with Client(broker.port) as client:
+            for number in numbers:
+                client.publish(f"{unique}/x", b"%d" % number, 1)
+
+    async with session(unique, addresses=[address]) as (path, _):
+        await asyncio.to_thread(publish, range(20))
+        await until(lambda: len(path.log) == 20, "twenty")
+    await asyncio.to_thread(publish, range(20, 60))
+    async with session(unique, addresses=[address]) as (path, _):
+        await until(lambda: len(path.log) >= 40, "what came meanwhile")
+        assert path.values == [b"%d" % number for number in range(20, 60)]
+        assert path.metrics.mqtt_session_present.child("0").value == 1

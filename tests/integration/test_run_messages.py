@@ -1,0 +1,296 @@
+"""What somebody reads who runs ``gateway run`` with something wrong, and the exit status a supervisor sees."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from config.errors import ExitStatus
+from tests.brokers.client import Client
+from tests.brokers.scripted_rules import Rules
+from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
+from tests.chaos.harness import run_to_end, wait_until
+from tests.chaos.threaded import ThreadedBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from gateway.embedded.kafka import KafkaCluster
+    from tests.brokers.mosquitto import Mosquitto
+    from tests.chaos.fixtures import MakeGateway
+
+SECRET = "do-not-print-me"
+
+
+def tables(mqtt_port: int, bootstrap: str, topic: str, **more: Any) -> dict[str, Any]:
+    """Settings that would do, were it not for ``more``."""
+    settings: dict[str, Any] = {
+        "mqtt": {"addresses": [f"mqtt://127.0.0.1:{mqtt_port}"], "sessions": 2},
+        "kafka": {"bootstrap_servers": [bootstrap], "topics": {"create": True, "partitions": 2, "replication": 1}},
+        "dead_letter": {"topic": f"{topic}-dead"},
+        "http": {"port": 0},
+        "routes": [{"name": "telemetry", "filters": ["devices/#"], "topic": topic}],
+    }
+    for name, table in more.items():
+        settings[name] = {**settings.get(name, {}), **table} if isinstance(table, dict) else table
+    return settings
+
+
+def said(stderr: str) -> str:
+    """The sentence at the end; above it are log lines, one JSON object each, and never a traceback or a secret."""
+    assert "Traceback" not in stderr, stderr
+    assert SECRET not in stderr
+    *log, _ = re.split(r"^(?=gateway: )", stderr, maxsplit=1, flags=re.MULTILINE)
+    for line in "".join(log).splitlines():
+        json.loads(line)
+    return stderr[stderr.rindex("gateway: ") :].strip()
+
+
+# --- 77: refused, trying again is vain ---
+
+
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+def test_a_wrong_mqtt_password(
+    protocol: str, kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], tmp_path: Path, unique: str
+) -> None:
+    broker = make_mosquitto(users={"gateway": "right"})
+    mqtt = {"username": "gateway", "password": SECRET, "protocol": protocol}
+    status, stderr = run_to_end(tmp_path, tables(broker.port, kafka.bootstrap, unique, mqtt=mqtt))
+    assert status == ExitStatus.REFUSED == 77
+    sentence = said(stderr)
+    assert f"mqtt://127.0.0.1:{broker.port} refused client 'gateway-0-" in sentence
+    assert re.search(r"not authorised|bad user name or password", sentence)
+    assert "Check mqtt.username ('gateway') and mqtt.password" in sentence
+
+
+def test_a_missing_mqtt_user(
+    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], tmp_path: Path, unique: str
+) -> None:
+    broker = make_mosquitto(users={"gateway": "right"})
+    status, stderr = run_to_end(tmp_path, tables(broker.port, kafka.bootstrap, unique))
+    assert status == 77
+    assert "mqtt.username (None)" in said(stderr)
+
+
+REFUSALS = {
+    "banned": (Rules(refuse_connect=0x8A), "banned (0x8A)"),
+    "client id": (Rules(refuse_connect=0x85), "client identifier not valid (0x85)"),
+    "subscription": (Rules(refuse_subscribe=0x87), r"\$share/gateway/devices/# \(not authorised \(0x87\)\)"),
+    "no $share, said in CONNACK": (Rules(shared=False), 'mqtt.distribution = "partitioned"'),
+    "no $share, said in SUBACK": (Rules(refuse_subscribe=0x9E), "shared subscriptions not supported"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_refusal_of_the_mqtt_broker(case: str, kafka: KafkaCluster, tmp_path: Path, unique: str) -> None:
+    rules, words = REFUSALS[case]
+    with ThreadedBroker(rules) as broker:
+        status, stderr = run_to_end(tmp_path, tables(broker.port, kafka.bootstrap, unique))
+    assert status == 77
+    sentence = said(stderr)
+    assert words in sentence or re.search(words, sentence), sentence
+
+
+def test_a_wrong_kafka_password(make_kafka: Callable[..., KafkaCluster], tmp_path: Path, unique: str) -> None:
+    cluster = make_kafka(sasl=True, users={"gateway": "right"})
+    with ThreadedBroker() as broker:
+        table = {
+            "bootstrap_servers": [cluster.sasl_bootstrap], "security": "SASL_PLAINTEXT",
+            "sasl": {"username": "gateway", "password": SECRET, "mechanism": "SCRAM-SHA-512"},
+        }  # fmt: skip
+        status, stderr = run_to_end(tmp_path, tables(broker.port, cluster.bootstrap, unique, kafka=table))
+        assert not broker.call(lambda: broker.broker.connects), "no message is taken that could not be delivered"
+    assert status == 77
+    sentence = said(stderr)
+    assert f"Kafka at {cluster.sasl_bootstrap} refused user 'gateway' with SCRAM-SHA-512" in sentence
+    assert "kafka.sasl" in sentence
+
+
+# --- 69: something is not there ---
+
+
+def test_a_topic_that_is_missing(kafka: KafkaCluster, tmp_path: Path, unique: str) -> None:
+    with ThreadedBroker() as broker:
+        table = {"topics": {"create": False}}
+        status, stderr = run_to_end(tmp_path, tables(broker.port, kafka.bootstrap, unique, kafka=table))
+    assert status == ExitStatus.UNAVAILABLE == 69
+    sentence = said(stderr)
+    assert unique in sentence
+    assert "kafka.topics.create = true" in sentence
+
+
+def test_topics_that_kafka_will_not_create(kafka: KafkaCluster, tmp_path: Path, unique: str) -> None:
+    with ThreadedBroker() as broker:
+        table = {"topics": {"create": True, "partitions": 2, "replication": 3}}
+        status, stderr = run_to_end(tmp_path, tables(broker.port, kafka.bootstrap, unique, kafka=table))
+    assert status == 69
+    sentence = said(stderr)
+    assert unique in sentence
+    assert "replication" in sentence
+
+
+def test_an_http_port_that_is_taken(kafka: KafkaCluster, tmp_path: Path, unique: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, ThreadedBroker() as broker:
+        port = taken.getsockname()[1]
+        status, stderr = run_to_end(tmp_path, tables(broker.port, kafka.bootstrap, unique, http={"port": port}))
+    assert status == 69
+    assert f"port {port} is taken" in said(stderr)
+
+
+# --- 78: settings ---
+
+BAD: dict[str, tuple[dict[str, Any] | str, str]] = {
+    "no routes": ({"routes": []}, "routes"),
+    "a misspelt key": ({"mqtt": {"adresses": ["mqtt://127.0.0.1"]}}, "addresses"),
+    "a scheme nobody knows": ({"mqtt": {"addresses": ["tcp://127.0.0.1:1883"]}}, "mqtt://"),
+    "a CA file that is not there": (
+        {"mqtt": {"addresses": ["mqtts://127.0.0.1:1"], "tls": {"ca_file": "/nowhere/ca.pem"}}}, "mqtt.tls.ca_file"
+    ),
+    "two sessions with one client id": ({"mqtt": {"client_id": "same", "sessions": 2}}, "mqtt.client_id"),
+    "more sessions than filters": ({"mqtt": {"distribution": "partitioned", "sessions": 4}}, "partitioned"),
+    "a secret of the wrong kind": ({"mqtt": {"password": 5}}, "mqtt.password"),
+    "no TOML": ("mqtt = [", "gateway.toml"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_settings(case: str, free_ports: Callable[[int], list[int]], tmp_path: Path, unique: str) -> None:
+    bad, words = BAD[case]
+    mqtt, kafka = free_ports(2)
+    settings = bad if isinstance(bad, str) else tables(mqtt, f"127.0.0.1:{kafka}", unique, **bad)
+    began = time.monotonic()
+    status, stderr = run_to_end(tmp_path, settings)
+    assert status == ExitStatus.CONFIG == 78
+    assert words in said(stderr)
+    assert time.monotonic() - began < 20, "before anything is started or waited for"
+
+
+def test_a_second_gateway_on_the_same_data(
+    kafka: KafkaCluster, make_gateway: MakeGateway, tmp_path: Path, unique: str
+) -> None:
+    """The two would end each other's sessions for ever."""
+    with ThreadedBroker() as broker:
+        first = make_gateway(broker.port, kafka.bootstrap, unique)
+        first.start()
+        second = tables(broker.port, kafka.bootstrap, unique, data_dir=str(tmp_path / "gateway-1" / "data"))
+        status, stderr = run_to_end(tmp_path / "second", second)
+        assert status == 78
+        assert str(first.process.pid) in said(stderr)
+        assert first.ready()
+
+
+# --- it goes on trying, and says why ---
+
+
+def test_an_mqtt_port_where_nobody_listens(
+    kafka: KafkaCluster, make_gateway: MakeGateway, free_ports: Callable[[int], list[int]], unique: str
+) -> None:
+    (port,) = free_ports(1)
+    gateway = make_gateway(port, kafka.bootstrap, unique, mqtt={"sessions": 1})
+    gateway.start(ready=False)
+    wait_until(lambda: gateway.events("mqtt_connect_failed"), "the failure is logged")
+    line = gateway.events("mqtt_connect_failed")[0]
+    assert line["error"] == (
+        f"mqtt://127.0.0.1:{port} refused the connection. Is the broker running, and is this its port?"
+    )
+    assert line["reason"] == "unreachable"
+    assert line["level"] == "warning"
+    (reason,) = [text for text in gateway.reasons() if "MQTT session" in text]
+    assert "Is the broker running" in reason
+    assert gateway.metric("gateway_mqtt_connect_failures_total") >= 1
+    began = time.monotonic()
+    assert gateway.stop() == -signal.SIGTERM
+    assert time.monotonic() - began < 5, "a stop does not wait for a broker that is not there"
+
+
+def test_a_certificate_from_an_unknown_authority(
+    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway, unique: str
+) -> None:
+    broker = make_mosquitto(tls=True)
+    gateway = make_gateway(
+        broker.port, kafka.bootstrap, unique, mqtt={"addresses": [f"mqtts://127.0.0.1:{broker.tls_port}"]}
+    )
+    gateway.start(ready=False)
+    wait_until(lambda: gateway.events("mqtt_connect_failed"), "the failure is logged")
+    assert "its certificate was not accepted" in gateway.events("mqtt_connect_failed")[0]["error"]
+    assert not gateway.ready()
+
+
+# --- stopping ---
+
+
+def test_kafka_that_does_not_answer_at_the_stop(
+    make_kafka: Callable[..., KafkaCluster], make_gateway: MakeGateway, unique: str
+) -> None:
+    """Status 75 at the deadline: what is unacknowledged stays with the broker's sessions and comes again."""
+    kafka = make_kafka()
+    with ThreadedBroker(Rules(queue=1_000_000)) as broker:
+        gateway = make_gateway(broker.port, kafka.bootstrap, unique, shutdown_timeout="3s")
+        gateway.start()
+        broker.start_load(300)
+        wait_until(lambda: gateway.metric("gateway_kafka_records_sent_total") > 100, "messages flow")
+        kafka.freeze()
+        wait_until(lambda: broker.unacknowledged() == 4 * 32, "the windows are full")
+        began = time.monotonic()
+        assert gateway.stop() == ExitStatus.UNDRAINED == 75
+        assert time.monotonic() - began < 10
+        assert broker.unacknowledged() == 4 * 32, "nothing was acknowledged that Kafka does not have"
+        assert broker.call(lambda: len(broker.broker.sessions)) == 4, "the sessions are kept"
+        kafka.thaw()
+
+
+def test_a_second_signal_does_not_wait(
+    make_kafka: Callable[..., KafkaCluster], make_gateway: MakeGateway, unique: str
+) -> None:
+    kafka = make_kafka()
+    with ThreadedBroker(Rules(queue=1_000_000)) as broker:
+        gateway = make_gateway(broker.port, kafka.bootstrap, unique)
+        gateway.start()
+        broker.start_load(300)
+        wait_until(lambda: gateway.metric("gateway_kafka_records_sent_total") > 100, "messages flow")
+        kafka.freeze()
+        wait_until(lambda: broker.unacknowledged() == 4 * 32, "the windows are full")
+        gateway.terminate()
+        wait_until(lambda: gateway.events("stop_signal_received"), "the first signal is logged")
+        began = time.monotonic()
+        gateway.terminate()
+        assert gateway.process.wait(20) == 75
+        assert time.monotonic() - began < 8
+        kafka.thaw()
+
+
+# --- the status message ---
+
+
+def test_the_will_of_a_killed_gateway_says_offline(
+    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway, unique: str
+) -> None:
+    broker = make_mosquitto()
+    gateway = make_gateway(broker.port, kafka.bootstrap, unique, instance="plant-7")
+
+    def state(client: Client) -> dict[str, Any]:
+        return dict(json.loads(client.receive().payload))
+
+    gateway.start()
+    with Client(broker.port) as client:
+        client.subscribe("gateways/plant-7/status")
+        assert state(client)["state"] == "online"
+        gateway.kill()
+        offline = state(client)
+        assert offline == {"state": "offline", "instance": "plant-7", "worker": 0, "sessions": 4}
+        gateway.start()
+        assert state(client)["state"] == "online"
+        assert gateway.stop() == -signal.SIGTERM
+        assert state(client)["state"] == "stopped"
+    with Client(broker.port) as late:
+        late.subscribe("gateways/+/status")
+        message = late.receive()
+        assert message.retain
+        assert json.loads(message.payload)["state"] == "stopped", "retained, and not replaced by the will"
