@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["explain"]
+__all__ = ["cause", "explain"]
 
 from typing import TYPE_CHECKING
 
@@ -30,15 +30,31 @@ _UNREACHABLE = (
 def explain(query: str, failure: BaseException, settings: Settings) -> StreamError:
     """The failure of a query as one of our errors, chained to ``failure``. Decides by the names in Java's text."""
     text = str(failure).partition(_PLAN)[0].strip()
-    error = _translate(text, settings)
+    error = _translate(query, text, settings)
     error.query = query
     error.__cause__ = failure
     return error
 
 
-def _translate(text: str, settings: Settings) -> StreamError:
+def cause(text: str) -> str:
+    """The line of a trace, Java's or Python's or one inside the other, that says most: what it all began with."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("\t", " "))]
+    for begin in ("Caused by: ", ": "):  # ": " begins the Java error inside a Python one
+        if found := [line for line in lines if line.startswith(begin)]:
+            return _shortened(found[-1].removeprefix(begin))
+    if "Traceback (most recent call last)" in text:
+        return _shortened(lines[-1])
+    return _shortened(lines[0] if lines else text.strip())
+
+
+def _shortened(line: str) -> str:
+    line = line.strip().rstrip(".")
+    return line if len(line) <= _MOST_TEXT else f"{line[:_MOST_TEXT]} …"
+
+
+def _translate(query: str, text: str, settings: Settings) -> StreamError:
     servers = ", ".join(settings.kafka.bootstrap_servers)
-    short = text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]} …"
+    short = cause(text)
 
     def says(*names: str) -> bool:
         return any(name in text for name in names)
@@ -46,7 +62,7 @@ def _translate(text: str, settings: Settings) -> StreamError:
     if says(*_DATA_LOSS):
         return DataLossError(
             "Kafka no longer has records that were not read yet: the job was away for longer than the topic's"
-            f" retention, or a topic was deleted or is no longer one to read. Kafka's client says: {short} Nothing"
+            f" retention, or a topic was deleted or is no longer one to read. Kafka's client says: {short}. Nothing"
             " was stepped over. To accept the loss and go on with what is there, start once with --allow-data-loss."
         )
     if says(*_ABSENT):
@@ -74,4 +90,4 @@ def _translate(text: str, settings: Settings) -> StreamError:
             f"A folder of the job is on a full disk ({short}). Make room and start again; nothing is lost, the batch is"
             " repeated."
         )
-    return StreamError(f"Spark ended the query with: {short}")
+    return StreamError(f"The query {query} ended with {short}. Spark's log, on standard error, has the trace.")

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 def add_arguments(parser: ArgumentParser) -> None:
     """Adds a job's options. Each that stands for a setting overrides file and environment."""
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="the TOML file (default: gateway.toml, if there is one)"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="TOML file with settings (default: $GATEWAY_CONFIG, then ./gateway.toml)",
     )
     parser.add_argument("--master", metavar="URL", help="stream.master: local[2], spark://host:7077, …")
     parser.add_argument("--output", metavar="FOLDER", help="stream.output: the telemetry table")

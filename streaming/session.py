@@ -20,6 +20,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from streaming.errors import StreamError
+from streaming.failures import cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -126,16 +127,14 @@ def start_spark(settings: Settings, jars: Sequence[Path], extra: Mapping[str, st
     however that ends. Its output goes to standard error, standard output is for progress lines.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    conf = SparkConf(loadDefaults=False)
-    for name, value in session_conf(settings, jars, extra, submitted=submitted).items():
-        conf.set(name, value)
-    if not submitted and str(conf.get("spark.master")).startswith("local"):
+    conf = session_conf(settings, jars, extra, submitted=submitted)
+    if not submitted and conf["spark.master"].startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     launch: Any = launch_gateway  # which has no types
     held: list[int] = []
     try:
         with _signals_held(held):
-            gateway = launch(conf, {"stdout": sys.stderr.fileno(), "start_new_session": True})
+            gateway = launch(_spark_conf(conf), {"stdout": sys.stderr.fileno(), "start_new_session": True})
     except (PySparkRuntimeError, OSError) as error:
         java = os.environ.get("JAVA_HOME", "the java on the path")
         raise StreamError(
@@ -145,16 +144,26 @@ def start_spark(settings: Settings, jars: Sequence[Path], extra: Mapping[str, st
     try:
         for number in held[:1]:
             signal.raise_signal(number)
-        return Spark(SparkSession(SparkContext(conf=conf, gateway=gateway)), gateway.proc)
+        if submitted:  # what spark-submit was told is stronger than our defaults
+            told = SparkConf(_jvm=gateway.jvm)
+            conf = {name: it for name, it in conf.items() if name in {**extra, **_FIXED} or not told.contains(name)}
+        return Spark(SparkSession(SparkContext(conf=_spark_conf(conf), gateway=gateway)), gateway.proc)
     except BaseException as error:
         if gateway.proc is not None:
             gateway.proc.kill()
         if isinstance(error, Py4JError):
             raise StreamError(
-                f"Spark could not start with stream.master {settings.stream.master!r}: {_cause(error)} Is that a master"
-                " Spark knows, is it up, and can it reach this machine?"
+                f"Spark could not start with stream.master {settings.stream.master!r}: {cause(str(error))}."
+                " Is that a master Spark knows, is it up, and can it reach this machine?"
             ) from error
         raise
+
+
+def _spark_conf(conf: Mapping[str, str]) -> SparkConf:
+    made = SparkConf(loadDefaults=False)
+    for name, value in conf.items():
+        made.set(name, value)
+    return made
 
 
 @contextmanager
@@ -168,10 +177,3 @@ def _signals_held(received: list[int]) -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def _cause(error: Py4JError) -> str:
-    """The line of a Java trace that says most: its last cause, or what it begins with."""
-    lines = str(error).splitlines()
-    causes = [line.strip() for line in lines if line.startswith(("Caused by:", ": "))]
-    return (causes or lines)[-1].removeprefix("Caused by:").removeprefix(":").strip().rstrip(".") + "."

@@ -15,7 +15,7 @@ from config.settings import LogSettings, Settings, StreamSettings
 from gateway.cli.main import main
 from streaming import options
 from streaming.errors import DataLossError, KafkaRefusedError, KafkaUnavailableError, StreamError
-from streaming.failures import explain
+from streaming.failures import cause, explain
 from streaming.session import session_conf
 
 
@@ -160,6 +160,31 @@ FAILURES = [
     ("java.io.IOException: No space left on device", StreamError, "full disk"),
     ("java.lang.IllegalStateException: something new", StreamError, "something new"),
 ]  # fmt: skip
+
+
+PYTHON_IN_JAVA = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "clientserver.py", line 644, in _call_proxy
+    return_value = getattr(self.pool[obj_id], method)(*params)
+                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+"""
+TRACES = {
+    PYTHON_IN_JAVA + "ValueError: something of ours\n": "ValueError: something of ours",
+    PYTHON_IN_JAVA
+    + "py4j.protocol.Py4JJavaError: An error occurred while calling o484.parquet.\n"
+    + ": org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory: file:/a\n\tat a.b.C\n": (
+        "org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory: file:/a"
+    ),
+    "a.b.Outer: it failed\n\tat a.b.C\nCaused by: a.b.Middle: for\n\t... 3 more\nCaused by: a.b.Inner: this.\n\tat d": (
+        "a.b.Inner: this"
+    ),
+    "[ERROR.CLASS] one line": "[ERROR.CLASS] one line",
+    "": "",
+}
+
+
+@pytest.mark.parametrize(("text", "says"), TRACES.items())
+def test_of_a_trace_the_line_is_told_that_it_began_with(text: str, says: str) -> None:
+    assert cause(text) == says
 
 
 @pytest.mark.parametrize(("text", "kind", "says"), FAILURES, ids=[kind.__name__ + says for _, kind, says in FAILURES])
