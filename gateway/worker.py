@@ -314,6 +314,10 @@ class _Kafka:
 
     async def stop(self, deadline_ns: int) -> None:
         left_s = max(0.1, (deadline_ns - time.monotonic_ns()) / 1e9)
+        if time.monotonic_ns() < deadline_ns:
+            # The sessions have waited for what they owe acknowledgements for; here QoS 0 is waited for, until the
+            # deadline cuts it short.
+            await self._worker.flow.drained()
         self._worker.flow.close()
         await self._worker.dispatcher.close()
         await self._worker.sender.close(patience_s=min(left_s, 2.0))

@@ -106,6 +106,7 @@ class Flow:
         self._ticking = False  # sessions are being read one after the other
         self.paused = False
         self.reading_stopped = False
+        self._empty = asyncio.Event()  # no span waits for Kafka
         self._loop = asyncio.get_running_loop()
 
     # --- sessions come and go
@@ -131,6 +132,11 @@ class Flow:
                 self._paced.remove(session)
             session.ignore()
             session.hand_over(self._accumulator.current)
+
+    def returned(self, messages: int) -> None:
+        """What a connection left unacknowledged at its end is the broker's again: in the account in the same step as it
+        leaves the windows."""
+        self._ledger.returned += messages
 
     def stop_reading(self) -> None:
         """For good: what has been read is flushed now and drains."""
@@ -258,6 +264,8 @@ class Flow:
         ledger.filtered += span.filtered - (returned - from_stored - from_dead)
         for connection, ids, ids2 in span.owed:
             connection.release(ids, ids2)
+        if not self._accumulator.spans:
+            self._empty.set()
         if not self._writing:
             self._writing = True
             self._loop.call_soon(self._write)
@@ -268,6 +276,14 @@ class Flow:
         self._writing = False
         for session in self._sessions:
             session.send_acknowledgements()
+
+    async def drained(self) -> None:
+        """Wait until everything that was read is in Kafka, QoS 0 too, which nobody acknowledges. For the end, when
+        nothing is read any more; the caller sets the limit."""
+        self.flush()
+        while self._accumulator.spans:
+            self._empty.clear()
+            await self._empty.wait()
 
     def close(self) -> None:
         for timer in (self._tick_timer, self._flush_timer):

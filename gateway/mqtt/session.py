@@ -293,7 +293,6 @@ class Session:
         client, self._client = self._client, None
         if connection is not None:
             connection.close()
-            self._path.ledger.returned += connection.returned
             self._acknowledged += connection.acknowledged
             self._received_bytes += connection.received_bytes
             self._path.flow.flush()

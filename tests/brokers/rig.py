@@ -98,11 +98,10 @@ class Rig:
                 self.connection.read()
 
     def hang_up(self) -> None:
-        """Close the broker's end; the account is settled as the session does it."""
+        """Close the broker's end."""
         self.peer.close()
         self.connection.read()
         self.connection.close()
-        self.path.ledger.returned += self.connection.returned
 
     def answers(self) -> list[Packet]:
         """The whole packets that came since the last call."""

@@ -266,6 +266,24 @@ def test_a_second_signal_does_not_wait(
         kafka.thaw()
 
 
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+def test_what_was_received_is_in_kafka_after_a_stop_also_at_qos_0(
+    protocol: str, kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
+) -> None:
+    """Nobody would send it again."""
+    with ThreadedBroker() as broker:
+        gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt={"protocol": protocol})
+        gateway.start()
+        broker.start_load(3000, qos=0)
+        wait_until(lambda: gateway.metric("gateway_kafka_records_sent_total") > 3000, "messages flow")
+        assert gateway.stop() == -signal.SIGTERM
+        (stopped,) = gateway.events("worker_stopped")
+        found = re.search(r"received (\d+) .* delivered (\d+) .* in flight (\d+) .*imbalance 0", stopped["ledger"])
+        assert found, stopped
+        received, delivered, in_flight = map(int, found.groups())
+        assert (delivered, in_flight) == (received, 0)
+
+
 # --- the status message ---
 
 

@@ -201,6 +201,21 @@ async def test_stopping_to_read_is_for_good() -> None:
         assert (late.listening, second.listening, second.reads) == (False, False, 0)
 
 
+async def test_drained_waits_for_qos_0_which_nobody_acknowledges() -> None:
+    async with path() as it:
+        await asyncio.wait_for(it.flow.drained(), 5)
+        it.producer.holding = True
+        append(it, b"read, not flushed")
+        it.flow.took(1, 10, pressed=False)
+        waiting = asyncio.create_task(it.flow.drained())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        it.producer.release()
+        await asyncio.wait_for(waiting, 5)
+        assert it.values == [b"read, not flushed"]
+
+
 async def test_a_flush_is_written_out_once_whatever_the_number_of_spans() -> None:
     async with path() as it:
         session = Paced(it.flow)

@@ -170,7 +170,6 @@ def test_bytes_that_are_no_mqtt_end_in_a_named_error_and_lose_no_message_from_th
             rig.send(stream)  # raises nothing, whatever came
             await rig.settle()
             rig.connection.close()
-            rig.path.ledger.returned += rig.connection.returned  # the session does this
             await rig.settle()
             rig.path.check()
             snapshot = rig.path.ledger.snapshot()
@@ -257,7 +256,6 @@ async def test_what_mqtt_forbids_ends_the_connection_with_a_reason(case: str) ->
         assert sorted(taken) == [b"1", b"2", b"3", b"4", b"5", b"6"], "what came before the bad packet is taken"
         if "packet id 0" not in case:  # that packet is well formed; it is noticed at the end of a read
             assert b"after" not in rig.path.values, "behind it nothing can be trusted"
-        rig.path.ledger.returned += rig.connection.returned
         rig.path.check()
 
 
@@ -279,7 +277,6 @@ async def test_packets_that_are_pahos_business_end_the_connection_likewise(case:
         await rig.settle()
         label, detail = rig.connection.ended.result()
         assert (label, words in detail) == ("protocol", True), detail
-        rig.path.ledger.returned += rig.connection.returned
         rig.path.check()
 
 
