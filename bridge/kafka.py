@@ -301,14 +301,13 @@ class KafkaProducer:
             return
         answers = {(topic, answer[0]): answer[1:] for topic, partitions in response.topics for answer in partitions}
         for handover in handovers:
-            code, offset, *more = answers.get((handover.topic, handover.partition), (-1, -1))
+            code, offset, *_ = answers.get((handover.topic, handover.partition), (-1, -1))
             if code in {0, _DUPLICATE_SEQUENCE}:
                 if not handover.future.done():
                     handover.future.set_result(offset)
             else:
                 kind = InvalidRecordError if code == InvalidRecordError.errno else kafka_errors.for_code(code)
-                said = more[-1] if more and isinstance(more[-1], str) else None  # since version 8 of the answer
-                self._settle(handover, kind(said) if said else kind())
+                self._settle(handover, kind())
 
     def _settle(self, handover: _Handover, error: kafka_errors.KafkaError) -> None:
         """Try again what may be; else say what became of it."""

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from config.settings import KafkaSettings
 
 _POISONED = {
-    10,  # MESSAGE_TOO_LARGE
-    17,  # INVALID_TOPIC_EXCEPTION
-    18,  # RECORD_LIST_TOO_LARGE
-    32,  # INVALID_TIMESTAMP
-    43,  # UNSUPPORTED_FOR_MESSAGE_FORMAT
-    87,  # INVALID_RECORD: a compacted topic's record without key, a rejected schema
+    10: "it is larger than the topic's max.message.bytes",
+    17: "no topic may have that name",
+    18: "it is larger than the topic's max.message.bytes",
+    32: "a timestamp is too far off; compare the gateway's clock with the broker's, and the topic's "
+    "message.timestamp.after.max.ms",
+    43: "the topic's message format is too old for it",
+    87: "it has a record without a key for a compacted topic, or one that the broker's own check refuses",
 }
+"""Errors that the same records will meet again, and what they mean. A batch of one is then a dead letter."""
 REFUSED = (
     kafka_errors.TopicAuthorizationFailedError,
     kafka_errors.ClusterAuthorizationFailedError,
@@ -77,7 +79,7 @@ def translate(error: BaseException, topic: str | None = None) -> BridgeError:
     if isinstance(error, kafka_errors.BrokerResponseError) and error.errno in _POISONED:
         too_large = isinstance(error, kafka_errors.MessageSizeTooLargeError | kafka_errors.RecordListTooLargeError)
         reason = DeadLetterReason.TOO_LARGE if too_large else DeadLetterReason.INVALID_RECORD
-        return PoisonedError(f"Kafka will not take a batch{where}: {error}.", reason)
+        return PoisonedError(f"Kafka will not take a batch{where}: {_POISONED[error.errno]} ({error}).", reason)
     if isinstance(error, BridgeError):
         return error
     return IncarnationError(f"A batch{where} failed: {error}." if where else f"{error}")

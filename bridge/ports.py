@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bridge.errors import BridgeError
 
 Headers = Sequence[tuple[str, bytes | None]]
+"""A list: the real builder takes nothing else. Typed as a sequence, for a list of pairs without None is one too."""
 
 
 Append = Callable[[int, int, bytes | None, bytes | None, Headers], object]

@@ -218,7 +218,7 @@ async def test_sequence_numbers_wrap_as_java_s_do(backend: KafkaBackend) -> None
 # --- what the broker refuses ----------------------------------------------------------------------------------------
 
 
-async def test_a_record_without_key_is_poison_to_a_compacted_topic_and_the_broker_says_why(
+async def test_a_record_without_key_is_poison_to_a_compacted_topic_and_told_as_such(
     backend: KafkaBackend,
 ) -> None:
     topic = await backend.topic(**{"cleanup.policy": "compact"})
@@ -226,20 +226,21 @@ async def test_a_record_without_key_is_poison_to_a_compacted_topic_and_the_broke
         failure = await sent(producer, topic, [StoredRecord(NOW_MS, None, b"x", [])])
         assert isinstance(failure, PoisonedError)
         assert failure.reason is DeadLetterReason.INVALID_RECORD
-        assert topic in str(failure)
-        assert "InvalidRecord" in str(failure)
-        assert "key" in str(failure)
+        assert str(failure) == (
+            f"Kafka will not take a batch to topic {topic}: it has a record without a key for a compacted topic, "
+            "or one that the broker's own check refuses ([Error 87] InvalidRecordError)."
+        )
         assert await sent(producer, topic, values(b"with one")) is None
     assert await backend.read(topic) == values(b"with one")
 
 
-async def test_a_record_of_the_far_future_is_poison_and_the_broker_says_why(backend: KafkaBackend) -> None:
+async def test_a_record_of_the_far_future_is_poison_and_told_as_such(backend: KafkaBackend) -> None:
     topic = await backend.topic()
     async with running(backend.producer([topic])) as producer:
         failure = await sent(producer, topic, [StoredRecord(NOW_MS + 2 * 3_600_000, b"k", b"x", [])])
         assert isinstance(failure, PoisonedError)
         assert failure.reason is DeadLetterReason.INVALID_RECORD
-        assert "Timestamp" in str(failure)
+        assert "compare the gateway's clock with the broker's" in str(failure)
         assert await sent(producer, topic, values(b"now")) is None
 
 

@@ -1,8 +1,8 @@
-"""Accumulator, sender, dead letters and ledger on the Kafka in memory, wired as the worker wires them."""
+"""Accumulator, sender, dead letters and ledger wired as the worker wires them, on any producer."""
 
 from __future__ import annotations
 
-__all__ = ["Observer", "Owner", "Path", "value_of"]
+__all__ = ["DEAD_LETTERS", "POLICY", "AnyPath", "Observer", "Owner", "Path", "value_of"]
 
 import asyncio
 from dataclasses import dataclass, field
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from bridge.accumulator import Batch, Slot, Span
     from bridge.errors import BridgeError
-    from bridge.ports import Headers
+    from bridge.ports import BatchBuilder, Headers, ProducerFactory
     from bridge.wire import DeadLetterReason
-    from tests.unit.fake_kafka import FakeBatch, FakeKafka
+    from tests.unit.fake_kafka import FakeKafka
 
 DEAD_LETTERS = "dead-letters"
 POLICY = SenderPolicy(delivery_timeout_ns=120_000_000_000, settle_ns=10_000_000_000)
@@ -64,31 +64,26 @@ class Observer:
         self.incarnations.append(number)
 
 
-class Path:
-    """The data path below MQTT. Make it in a running ManualLoop; ``async with`` starts and closes the sender."""
+class AnyPath:
+    """The data path below MQTT; ``async with`` starts and closes the sender. Make it in the running loop."""
 
     def __init__(
         self,
-        kafka: FakeKafka,
+        factory: ProducerFactory,
+        clock_ns: Callable[[], int],
         *,
         policy: SenderPolicy = POLICY,
         max_record_bytes: int = 4096,
-        topics: Sequence[str] | None = None,
+        dead_letters: str = DEAD_LETTERS,
     ) -> None:
-        """``topics`` are those the producer's metadata knows from the start; all there are if not given."""
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, ManualLoop)
-        self.clock_ns = loop.time_ns
-        self.kafka = kafka
+        self.clock_ns = clock_ns
         self.route = "route"
-        if DEAD_LETTERS not in kafka.topics:
-            kafka.topic(DEAD_LETTERS)
         self.accumulator = Accumulator(self._create_batch, self.completed)
         self.ledger = Ledger(self.accumulator.in_flight)
         self.dead: list[DeadLetterReason] = []
         self.dead_letters = DeadLetters(
             self.accumulator,
-            DEAD_LETTERS,
+            dead_letters,
             instance="gw",
             partition_count=self.partition_count,
             max_record_bytes=max_record_bytes,
@@ -97,20 +92,14 @@ class Path:
         self.observer = Observer()
         self.fatal: list[BaseException] = []
         self.sender = Sender(
-            self.accumulator,
-            lambda: kafka.make_producer(kafka.topics if topics is None else topics),
-            policy,
-            self.dead_letters,
-            self.observer,
-            self.clock_ns,
-            self.fatal.append,
+            self.accumulator, factory, policy, self.dead_letters, self.observer, clock_ns, self.fatal.append
         )
         self.owner = Owner()
         self.spans: list[Span] = []  # completed, in order
         self._ids: list[bytes] = []
         self._number = 0
 
-    def _create_batch(self, compressed: bool) -> FakeBatch:
+    def _create_batch(self, compressed: bool) -> BatchBuilder:
         return self.sender.create_batch(compressed)
 
     def partition_count(self, topic: str) -> int | None:
@@ -138,11 +127,18 @@ class Path:
         return self.accumulator.slot(self.route, qos, topic, partition)
 
     def append(
-        self, slot: Slot, value: bytes | None, *, key: bytes | None = b"k", headers: Headers = (), timestamp: int = 7
+        self,
+        slot: Slot,
+        value: bytes | None,
+        *,
+        key: bytes | None = b"k",
+        headers: Headers | None = None,
+        timestamp: int = 7,
     ) -> bytes:
         """Take in one message as the hot path does; returns its packet id, which is released when it is durable."""
         self._number += 1
         packet_id = b"%d" % self._number
+        headers = [] if headers is None else headers
         self.accumulator.now_ns = self.clock_ns()
         if slot.append(slot.count, timestamp, key, value, headers) is None:
             slot.roll(timestamp, key, value, headers)
@@ -189,3 +185,29 @@ class Path:
         assert self.accumulator.buffered_bytes == 0, self.accumulator.buffered_bytes
         assert not self.accumulator.spans
         assert all(not queue.open and not queue.sealed for queue in self.accumulator.queues.values())
+
+
+class Path(AnyPath):
+    """The same on the Kafka in memory, in a ManualLoop.
+
+    ``topics`` are those the producer's metadata knows from the start; all there are if not given.
+    """
+
+    def __init__(
+        self,
+        kafka: FakeKafka,
+        *,
+        policy: SenderPolicy = POLICY,
+        max_record_bytes: int = 4096,
+        topics: Sequence[str] | None = None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, ManualLoop)
+        if DEAD_LETTERS not in kafka.topics:
+            kafka.topic(DEAD_LETTERS)
+        super().__init__(
+            lambda: kafka.make_producer(kafka.topics if topics is None else topics),
+            loop.time_ns,
+            policy=policy,
+            max_record_bytes=max_record_bytes,
+        )

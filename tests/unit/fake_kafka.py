@@ -47,6 +47,7 @@ class FakeBatch:
         self, number: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> object | None:
         assert not self.closed, "appended to a closed batch"
+        assert isinstance(headers, list), "the real builder takes headers in a list only"
         assert self._fault or number == len(self.stored), f"record {number} appended as number {len(self.stored)}"
         size = 8 + len(key or b"") + len(value or b"")
         size += sum(2 + len(name.encode()) + len(content or b"") for name, content in headers)

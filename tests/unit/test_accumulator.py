@@ -54,8 +54,8 @@ class Bench:
             owner.release(ids, ids2)
 
     def append(self, slot: Slot, value: bytes, *, key: bytes = b"k") -> None:
-        if slot.append(slot.count, 7, key, value, ()) is None:
-            slot.roll(7, key, value, ())
+        if slot.append(slot.count, 7, key, value, []) is None:
+            slot.roll(7, key, value, [])
         else:
             slot.count += 1
         self.ledger.received += 1
@@ -425,7 +425,7 @@ def test_a_record_moved_to_another_slot_holds_its_own_span_there() -> None:
     assert failed is not None
     slot.queue.in_flight = None
     bench.append(slot, b"later")  # of a span that is still open
-    bench.accumulator.append(dead, timestamp=7, key=b"k", value=b"bad", headers=())
+    bench.accumulator.append(dead, timestamp=7, key=b"k", value=b"bad", headers=[])
     bench.accumulator.move(failed.parts, dead)
     bench.accumulator.discard(failed)
     bench.accumulator.hurry(dead)
@@ -476,7 +476,7 @@ def test_a_message_of_several_records_counts_once() -> None:
     bench = Bench(10_000)
     slot = bench.accumulator.slot("a", 1, "t", 0)
     for number in range(3):
-        bench.accumulator.append(slot, timestamp=7, key=None, value=b"%d" % number, headers=())
+        bench.accumulator.append(slot, timestamp=7, key=None, value=b"%d" % number, headers=[])
         if number < 2:
             assert slot.batch is not None
             slot.batch.unfinished.append(slot.count - 1)

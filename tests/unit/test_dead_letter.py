@@ -30,7 +30,7 @@ def bury(path: Path, value: bytes | None, **options: object) -> Slot:
         "timestamp_ms": 1_763_683_200_123,
         "key": b"k",
         "value": value,
-        "headers": (),
+        "headers": [],
         "reason": DeadLetterReason.MISSING_VALUE,
         "error": ERROR,
         **options,
@@ -107,7 +107,7 @@ async def test_one_buried_for_an_older_span_holds_that_span_and_goes_without_a_f
         await asyncio.sleep(60)
         assert path.owner.released == []
         slot = path.dead_letters.bury(
-            "route", 1, 5, None, b"x", (), DeadLetterReason.INVALID_TOPIC, ERROR, "nowhere", span
+            "route", 1, 5, None, b"x", [], DeadLetterReason.INVALID_TOPIC, ERROR, "nowhere", span
         )
         span.pending -= 1
         path.accumulator.parked_messages -= 1

@@ -1,0 +1,286 @@
+"""Accumulator, sender and dead letters on a real Kafka that refuses, freezes, dies and forgets: nothing is lost.
+
+Numbered records go in; a client that is not ours reads them back. Nothing may be released before it can be read, first
+occurrences are in order, and the account balances at every look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from bridge import wire
+from bridge.errors import IncarnationError, PoisonedError, RefusedError
+from bridge.kafka import KafkaProducer
+from bridge.sender import SenderPolicy
+from bridge.wire import DeadLetterReason
+from tests.brokers.kafka_backend import kafka_settings, read_topic
+from tests.brokers.topics import create_topic, delete_topics
+from tests.unit.data_path import AnyPath, value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bridge.ports import StoredRecord
+    from gateway.embedded.kafka import KafkaCluster
+    from tests.brokers.kafka_backend import KafkaBackend
+
+PARTITIONS = 3
+POLICY = SenderPolicy(delivery_timeout_ns=60_000_000_000, settle_ns=4_000_000_000)
+NOW_MS = time.time_ns() // 1_000_000
+
+
+class Stream(AnyPath):
+    """The data path on a real Kafka, fed with numbered messages: number n to partition n % 3."""
+
+    def __init__(
+        self, bootstrap: str, topics: list[str], dead_letters: str, *, policy: SenderPolicy = POLICY, **settings: Any
+    ) -> None:
+        kafka = kafka_settings(bootstrap, **settings)
+        super().__init__(
+            lambda: KafkaProducer(kafka, "test", [*topics, dead_letters]),
+            time.monotonic_ns,
+            policy=policy,
+            max_record_bytes=1_000_000,
+            dead_letters=dead_letters,
+        )
+        self.topic = topics[0]
+        self.bootstrap = bootstrap
+        self.fed = 0
+
+    def feed(self, count: int, *, size: int = 100) -> None:
+        for _ in range(count):
+            self.append(
+                self.slot(self.topic, self.fed % PARTITIONS), value_of(self.fed, size), timestamp=NOW_MS, key=b"k"
+            )
+            self.fed += 1
+        self.flush()
+
+    async def feed_for(self, seconds: float, *, per_turn: int = 20, held_bytes: int = 4 << 20) -> None:
+        """Keep feeding, as much as ``held_bytes`` allows: what the flow does with a paused session."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.accumulator.buffered_bytes < held_bytes:
+                self.feed(per_turn)
+            assert self.balanced(), self.ledger
+            assert not self.fatal, self.fatal
+            await asyncio.sleep(0.005)
+
+    async def verdict(self, *, copies: bool = False) -> list[list[StoredRecord]]:
+        """Everything fed is there and acknowledged in order; ``copies`` allows repetitions behind first occurrences."""
+        await self.drained(within_s=60)
+        assert self.owner.released == [b"%d" % n for n in range(1, self.fed + 1)]
+        logs = await asyncio.to_thread(read_topic, self.bootstrap, self.topic)
+        for partition, log in enumerate(logs):
+            numbers = [int((record.value or b"").rstrip(b".")) for record in log]
+            firsts = list(dict.fromkeys(numbers))
+            assert firsts == list(range(partition, self.fed, PARTITIONS)), f"partition {partition}"
+            if not copies:
+                assert len(numbers) == len(firsts), f"partition {partition} has copies"
+        return logs
+
+
+@pytest.fixture
+async def stream(backend: KafkaBackend) -> Stream:
+    topic, dead = await backend.topic(PARTITIONS), await backend.topic()
+    return Stream(backend.cluster.bootstrap, [topic], dead)
+
+
+async def test_a_steady_stream_arrives_once_and_in_order(stream: Stream) -> None:
+    async with stream:
+        await stream.feed_for(2)
+        await stream.verdict()
+        assert stream.fed > 1000
+        assert stream.observer.incarnations == [1]
+
+
+async def test_poisoned_records_in_full_batches_are_singled_out(backend: KafkaBackend) -> None:
+    """A compacted topic refuses a batch for one record without a key; the broker does not take the others either."""
+    topic, dead = await backend.topic(**{"cleanup.policy": "compact"}), await backend.topic()
+    stream = Stream(backend.cluster.bootstrap, [topic], dead)
+    bad = {0, 17, 18, 250, 499}
+    async with stream:
+        slot = stream.slot(topic)
+        for number in range(500):
+            key = None if number in bad else b"%d" % number
+            headers = [("mqtt.topic", b"devices/%d" % number)]
+            stream.append(slot, value_of(number), key=key, headers=headers, timestamp=NOW_MS)
+        stream.flush()
+        await stream.drained(within_s=60)
+        assert stream.owner.released == [b"%d" % n for n in range(1, 501)]
+        assert stream.dead == [DeadLetterReason.INVALID_RECORD] * len(bad)
+        assert {type(error) for error in stream.observer.failed} == {PoisonedError}
+        assert stream.observer.incarnations == [1]
+    (log,) = await asyncio.to_thread(read_topic, stream.bootstrap, topic)
+    assert [record.value for record in log] == [value_of(n) for n in range(500) if n not in bad]
+    (letters,) = await asyncio.to_thread(read_topic, stream.bootstrap, dead)
+    assert [record.value for record in letters] == [value_of(n) for n in sorted(bad)]
+    for record, number in zip(letters, sorted(bad), strict=True):
+        headers = dict(record.headers)
+        assert headers["mqtt.topic"] == b"devices/%d" % number
+        assert headers[wire.DLQ_REASON] == b"invalid_record"
+        assert headers[wire.DLQ_KAFKA_TOPIC] == topic.encode()
+        sentence = headers[wire.DLQ_ERROR]
+        assert sentence is not None
+        assert b"a record without a key for a compacted topic" in sentence
+
+
+async def test_a_record_too_large_for_topic_and_dead_letters_alike_is_kept_in_parts(backend: KafkaBackend) -> None:
+    topic, dead = await backend.topic(max_batch_bytes=150_000), await backend.topic(max_batch_bytes=150_000)
+    stream = Stream(backend.cluster.bootstrap, [topic], dead, compression="none")
+    large = bytes(range(256)) * 2000
+    async with stream:
+        for value in (b"before", large, b"after"):
+            stream.append(stream.slot(topic), value, timestamp=NOW_MS, headers=[("mqtt.topic", b"x")])
+        stream.flush()
+        await stream.drained(within_s=60)
+        assert stream.dead == [DeadLetterReason.TOO_LARGE]
+    (log,) = await asyncio.to_thread(read_topic, stream.bootstrap, topic)
+    assert [record.value for record in log] == [b"before", b"after"]
+    (letters,) = await asyncio.to_thread(read_topic, stream.bootstrap, dead)
+    assert b"".join(record.value or b"" for record in letters) == large
+
+
+async def test_a_right_that_is_lost_holds_its_topic_and_no_other(backend: KafkaBackend) -> None:
+    topic, other, dead = await backend.topic(PARTITIONS), await backend.topic(), await backend.topic()
+    settings = {"security": "SASL_PLAINTEXT", "sasl": {"username": "gateway", "password": "gateway-secret"}}
+    stream = Stream(backend.cluster.sasl_bootstrap, [topic, other], dead, **settings)
+    stream.bootstrap = backend.cluster.bootstrap  # the reader's
+    async with stream:
+        stream.feed(90)
+        await stream.drained(within_s=60)
+        await backend.forbid(topic)
+        stream.feed(90)
+        await stream.until(lambda: len(stream.observer.failed) >= 6, "refused and asked again", within_s=30)
+        released = len(stream.owner.released)
+        beside = stream.slot(other)
+        stream.accumulator.append(beside, timestamp=NOW_MS, key=b"k", value=b"beside", headers=[])
+        stream.ledger.received += 1
+        stream.flush()
+
+        def arrived() -> bool:
+            return stream.accumulator.queue(other, 0).last_acknowledged_ns > 0
+
+        await stream.until(arrived, "the other topic goes on", within_s=10)
+        assert len(stream.owner.released) == released == 90
+        assert {type(error) for error in stream.observer.failed} == {RefusedError}
+        await backend.forbid(topic, forbidden=False)
+        await stream.verdict()
+        assert stream.dead == []
+        assert stream.observer.incarnations == [1]
+
+
+async def test_a_kafka_frozen_for_ten_seconds_loses_nothing_and_memory_stays_bounded(
+    backend: KafkaBackend, stream: Stream
+) -> None:
+    held_bytes = 2 << 20
+    process = psutil.Process()
+    async with stream:
+        await stream.feed_for(1)
+        backend.freeze()
+        try:
+            await asyncio.sleep(0.1)  # an answer may be on its way
+            released = len(stream.owner.released)
+            before = process.memory_info().rss
+            await stream.feed_for(10, per_turn=200, held_bytes=held_bytes)
+            assert len(stream.owner.released) == released
+            assert held_bytes <= stream.accumulator.buffered_bytes < held_bytes + (1 << 20)
+            assert process.memory_info().rss - before < 8 * held_bytes
+        finally:
+            backend.thaw()
+        await stream.feed_for(1)
+        await stream.verdict()  # with no copies: the same producer went on, with the same numbers
+        assert stream.observer.incarnations == [1]
+
+
+async def test_a_freeze_beyond_the_delivery_timeout_costs_incarnations_and_loses_nothing(
+    backend: KafkaBackend,
+) -> None:
+    topic, dead = await backend.topic(PARTITIONS), await backend.topic()
+    policy = SenderPolicy(delivery_timeout_ns=3_000_000_000, settle_ns=1_000_000_000)
+    stream = Stream(backend.cluster.bootstrap, [topic], dead, policy=policy)
+    async with stream:
+        await stream.feed_for(0.5)
+        backend.freeze()
+        try:
+            await stream.feed_for(8)
+            assert len(stream.observer.failed) >= 1
+            assert {type(error) for error in stream.observer.failed} == {IncarnationError}
+        finally:
+            backend.thaw()
+        await stream.feed_for(0.5)
+        await stream.verdict(copies=True)
+        assert len(stream.observer.incarnations) >= 2
+
+
+async def test_an_incarnation_that_has_lost_its_place_is_replaced_under_load(stream: Stream) -> None:
+    async with stream:
+        for _ in range(3):
+            await stream.feed_for(0.3)
+            producer = stream.sender.producer
+            assert isinstance(producer, KafkaProducer)
+            producer._sequences[stream.topic, 1] += 7
+        await stream.feed_for(0.3)
+        await stream.verdict(copies=True)
+        assert stream.observer.incarnations == [1, 2, 3, 4]
+
+
+async def test_a_topic_that_is_deleted_and_made_again_gets_what_waited(backend: KafkaBackend) -> None:
+    topic, dead = await backend.topic(PARTITIONS), await backend.topic()
+    stream = Stream(backend.cluster.bootstrap, [topic], dead)
+    async with stream:
+        stream.feed(30)
+        await stream.drained(within_s=60)
+        await delete_topics(backend.cluster.bootstrap, [topic])
+        await stream.until(lambda: stream.partition_count(topic) is None, "gone from metadata", within_s=20)
+        stream.feed(30)
+        await stream.until(lambda: bool(stream.sender._waiting), "waiting", within_s=5)
+        assert len(stream.owner.released) == 30
+        await create_topic(backend.cluster.bootstrap, topic, partitions=PARTITIONS)
+        await stream.drained(within_s=60)
+        assert len(stream.owner.released) == 60
+    logs = await asyncio.to_thread(read_topic, stream.bootstrap, topic)
+    numbers = sorted(int((record.value or b"").rstrip(b".")) for log in logs for record in log)
+    assert numbers == list(range(30, 60))
+
+
+async def test_a_kafka_that_is_killed_and_started_again_has_everything_once(
+    make_kafka: Callable[..., KafkaCluster], unique: str
+) -> None:
+    cluster = make_kafka()
+    for topic, partitions in ((unique, PARTITIONS), (f"{unique}-dead", 1)):
+        await create_topic(cluster.bootstrap, topic, partitions=partitions)
+    stream = Stream(cluster.bootstrap, [unique], f"{unique}-dead")
+    async with stream:
+        await stream.feed_for(1)
+        cluster.kill()
+        feeding = asyncio.create_task(stream.feed_for(2))
+        await asyncio.to_thread(cluster.restart)
+        await feeding
+        await stream.feed_for(1)
+        await stream.verdict()
+        assert stream.observer.incarnations == [1]
+
+
+@pytest.mark.slow
+async def test_leaders_that_are_killed_one_after_the_other_lose_nothing(
+    make_kafka: Callable[..., KafkaCluster], unique: str
+) -> None:
+    cluster = make_kafka(3)
+    for topic, partitions in ((unique, PARTITIONS), (f"{unique}-dead", 1)):
+        await create_topic(cluster.bootstrap, topic, partitions=partitions)
+    stream = Stream(cluster.bootstrap, [unique], f"{unique}-dead")
+    async with stream:
+        await stream.feed_for(1)
+        for node in (1, 2):
+            feeding = asyncio.create_task(stream.feed_for(8))
+            await asyncio.to_thread(cluster.kill, node)
+            await feeding
+            await asyncio.to_thread(cluster.restart, node)
+        await stream.feed_for(1)
+        await stream.verdict()
+        assert stream.observer.failed == []  # all of it was the producer's own business
