@@ -249,7 +249,9 @@ class Handshake:
 
     def _refusal(self, code: int) -> ConnectError:
         label = reasons.connect_label(code)
-        text = f"{self._address} refused client {self._client_id!r}: {reasons.words(code)}."
+        text = (
+            f"{self._address} refused client {self._client_id!r}: {reasons.words(code)}.{reasons.status_advice(code)}"
+        )
         if label == "unavailable":
             return ConnectError(text, label)
         if label in {"credentials", "not_authorised"}:

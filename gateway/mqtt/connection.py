@@ -19,6 +19,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from gateway.mqtt import reasons
 from gateway.mqtt.errors import MalformedPacketError
 from gateway.mqtt.flow import SHORTEST_PACE_NS
+from gateway.mqtt.keepalive import Keepalive, Verdict
 from gateway.mqtt.packets import packet_name
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ DISCONNECT = b"\xe0\x00"
 DISCONNECT_AND_END = b"\xe0\x07\x00\x05\x11\x00\x00\x00\x00"  # MQTT 5: reason 0, session expiry interval 0
 FAREWELL_S = 0.5
 BUSY_READ_BYTES = 64 * 1024  # a read that brings so much is followed by another at once
-TRICKLE_BYTES = 1024  # a large packet on the slowest of links brings more between two pings
+NOT_AUTHORISED = 0x87
 PROTOCOL_ERROR = 0x82  # what paho calls it when it cannot make sense of a packet
 MAX_READS = 64  # reads of one turn from a TLS layer that holds more
 
@@ -83,17 +84,11 @@ class Connection:
         self._half_window = max(1, window // 2)
         self._most_unacked = 0
         self._read_ns = time.monotonic_ns()
-        self._pinged_ns = 0
-        self._pings = 0  # PINGREQ sent
-        self._stuck_bytes: int | None = (
-            None  # received at the last ping, if no packet was finished since the one before
-        )
-        self._finished = True  # a packet was finished since the last ping
+        self._keepalive = Keepalive(keepalive_s)
         self._messages = 0  # received
         self._answered = asyncio.Event()  # a PINGRESP came
         self._served = 0  # type of the packet that paho looks at
         self.handshaking = True  # until SUBACK: it is read even while reading is paused
-        self._keepalive_s = keepalive_s
         self._ping_timer: asyncio.TimerHandle | None = None
         client.on_disconnect = self._on_disconnect
         client.on_socket_close = self._on_socket_close
@@ -104,18 +99,16 @@ class Connection:
     def open(self) -> None:
         """Begin to read and write: the connecting thread is done with the stream."""
         self._stream.want_write = self._want_write
-        self._stream.set_user_timeout(int(self._keepalive_s * 1500))
+        self._stream.set_user_timeout(int(self._keepalive.interval_s * 3000))
         if not self._stream.flush():
             self._want_write()
         self._flow.add(self)
         self._arm_ping()
 
     def set_window(self, window: int, keepalive_s: float) -> None:
-        """What CONNACK said: how much the broker sends unacknowledged, and how often it wants to hear of us (0: it does
-        not mind, but we want to know whether it lives)."""
+        """What CONNACK said: how much the broker sends unacknowledged, and how often it wants to hear of us."""
         self._half_window = max(1, window // 2)
-        if 0 < keepalive_s < self._keepalive_s:
-            self._keepalive_s = keepalive_s
+        if self._keepalive.shorten(keepalive_s):
             self._arm_ping()
 
     def subscribed(self) -> None:
@@ -173,7 +166,7 @@ class Connection:
         if ingest.answers:
             stream.write(bytes(ingest.answers))
             ingest.answers.clear()
-        if ingest.pongs >= self._pings:
+        if ingest.pongs >= self._keepalive.pings:
             self._answered.set()
         if size:
             self._settle_pace(messages, size)
@@ -199,7 +192,8 @@ class Connection:
             rest.clear()
         self._dispatcher.delivery_prefix = self._label
         used, messages = ingest.feed(data)
-        self._finished = self._finished or used > 0
+        if used:
+            self._keepalive.packet_finished()
         if used < len(data):
             rest.append(data[used:])
         return messages
@@ -314,19 +308,21 @@ class Connection:
             self._writable.set()
 
     def _ping(self) -> None:
-        """A PINGREQ twice per keepalive, read or not; no PINGRESP, nor anything else, until the next ends it.
-
-        paho's own clock does not see PUBLISH and stops while reading is paused.
-        """
-        unanswered = self._pinged_ns and self._ingest.pongs < self._pings and self._read_ns < self._pinged_ns
-        if unanswered and not self._flow.paused:
+        verdict = self._keepalive.due(
+            time.monotonic_ns(),
+            read_ns=self._read_ns,
+            received_bytes=self.received_bytes,
+            pongs=self._ingest.pongs,
+            unfinished=bool(self._rest),
+            paused=self._flow.paused,
+        )
+        if verdict is Verdict.SILENT:
             self._end("keepalive", "no PINGRESP")
             return
-        if self._stuck():
+        if verdict is Verdict.STUCK:
             text = "The broker began a packet and does not finish it: its length is wrong, or the broker hangs."
             self._reject(MalformedPacketError(text))
             return
-        self._pinged_ns = 0 if self._flow.paused else time.monotonic_ns()
         self._send_ping()
         if self._stream.failure is not None and self._flow.paused:
             # Otherwise the reader finds out, with all that came before the end.
@@ -334,25 +330,13 @@ class Connection:
             return
         self._arm_ping()
 
-    def _stuck(self) -> bool:
-        """Whether one and the same packet was unfinished for a whole interval in which next to nothing came.
-
-        After a wrong length what follows is taken for the packet's rest, our pings' answers too. So the connection
-        looks alive, while the broker's window is full and nothing else will ever come."""
-        finished, self._finished = self._finished, False
-        if finished or not self._rest or self._flow.paused:
-            self._stuck_bytes = None
-            return False
-        before, self._stuck_bytes = self._stuck_bytes, self.received_bytes
-        return before is not None and self.received_bytes - before < TRICKLE_BYTES
-
     def _arm_ping(self) -> None:
         if self._ping_timer is not None:
             self._ping_timer.cancel()
-        self._ping_timer = self._loop.call_later(self._keepalive_s / 2, self._ping)
+        self._ping_timer = self._loop.call_later(self._keepalive.interval_s, self._ping)
 
     def _send_ping(self) -> None:
-        self._pings += 1
+        self._keepalive.pings += 1
         self._stream.write(b"\xc0\x00")
 
     # --- the end -----------------------------------------------------------------------------------
@@ -361,9 +345,11 @@ class Connection:
         self, _client: object, _data: object, flags: Any, reason: ReasonCode, _properties: object
     ) -> None:
         if flags.is_disconnect_packet_from_server:
-            self._end(
-                reasons.disconnect_label(reason.value), f"the broker disconnected us: {reasons.words(reason.value)}"
-            )
+            code = reason.value
+            text = f"the broker disconnected us: {reasons.words(code)}"
+            if code == NOT_AUTHORISED:
+                text += "; check its rules for our subscriptions and for publishing to mqtt.status.topic"
+            self._end(reasons.disconnect_label(code), text)
         elif reason.value == PROTOCOL_ERROR:
             kind = packet_name(self._served)
             self._end("protocol", f"the broker sent a {kind} that MQTT does not allow, or not here")

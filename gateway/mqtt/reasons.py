@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["connect_error", "connect_label", "disconnect_label", "words"]
+__all__ = ["connect_error", "connect_label", "disconnect_label", "status_advice", "words"]
 
 import socket
 import ssl
@@ -88,6 +88,13 @@ _DISCONNECT_LABELS = {
 def words(code: int) -> str:
     """A reason code in the specification's words, with its number."""
     return f"{_WORDS.get(code, 'unknown reason')} (0x{code:02X})"
+
+
+def status_advice(code: int) -> str:
+    """What to do when the retained birth message or the will may be what the broker refuses; empty for other codes."""
+    if code in {0x9A, 0x9B}:
+        return " The birth message and the will are retained, at QoS 1: allow that, or set mqtt.status.enabled = false."
+    return ""
 
 
 def connect_label(code: int) -> str:

@@ -19,6 +19,7 @@ import structlog
 from bridge.backoff import Backoff
 from config.addresses import parse_mqtt_address
 from gateway.lifecycle import StopVerb
+from gateway.mqtt import reasons
 from gateway.mqtt.client import Handshake
 from gateway.mqtt.connection import Connection
 from gateway.mqtt.errors import ConnectError, MqttRefusedError
@@ -27,6 +28,8 @@ from gateway.mqtt.ingest import Ingest
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
+
+    from paho.mqtt.reasoncodes import ReasonCode
 
     from bridge.accumulator import Accumulator
     from bridge.dead_letter import DeadLetters
@@ -301,8 +304,21 @@ class Session:
 
     def _announce(self, client: PahoClient, state: str) -> None:
         if self.plan.status_topic is not None:
+            client.on_publish = self._on_announced
             client.publish(self.plan.status_topic, self._status(state), qos=1, retain=True)
             client.loop_write()
+
+    def _on_announced(
+        self, _client: object, _data: object, _packet_id: int, reason: ReasonCode, _properties: object
+    ) -> None:
+        if reason.is_failure:
+            log.warning(
+                "mqtt_status_refused",
+                topic=self.plan.status_topic,
+                reason=reasons.words(reason.value),
+                advice="allow this user to publish there, or set mqtt.status.enabled = false",
+                repeat_key=self.plan.status_topic,
+            )
 
     def _status(self, state: str) -> bytes:
         """The retained status message. The will is written at the connect, so it cannot say when it was sent."""

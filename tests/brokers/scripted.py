@@ -114,6 +114,13 @@ class Link(asyncio.Protocol):
 
     def _publish(self, session: Session, packet: Packet) -> None:
         message, packet_id = packets.parse_publish(packet.flags, packet.body, v5=self.v5, publisher=session.client_id)
+        rules = self.broker.rules
+        if rules.disconnects_publishers is not None:
+            self.end(rules.disconnects_publishers)
+            return
+        if rules.puback is not None:
+            self.send(packets.packet(Type.PUBACK, 0, packet_id.to_bytes(2) + bytes((rules.puback,))))
+            return
         if message.qos == 2:
             self.send(packets.packet(Type.PUBREC, 0, packet_id.to_bytes(2)))
             if packet_id in session.incoming:

@@ -33,6 +33,8 @@ class Rules:
     suback: Callable[[packets.Subscribe], bytes] | None = None
     after_suback: bytes = b""  # sent behind it
     users: dict[str, bytes] | None = None
+    puback: int | None = None  # reason code for the gateways' own messages, which then go nowhere
+    disconnects_publishers: int | None = None  # DISCONNECT instead, as EMQX with deny_action = disconnect
 
 
 @dataclass

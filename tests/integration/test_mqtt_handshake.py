@@ -158,6 +158,7 @@ REFUSALS = {
     0x8A: ("banned", "gateway-0-0"),
     0x84: ("unsupported protocol version", "gateway-0-0"),
     0x95: ("packet too large", "gateway-0-0"),
+    0x9A: ("retain not supported", "mqtt.status.enabled = false"),
 }
 
 

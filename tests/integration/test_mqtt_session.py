@@ -358,6 +358,29 @@ async def test_birth_will_and_farewell() -> None:
         assert status(broker)["state"] == "stopped", "no will after an orderly stop"
 
 
+async def test_a_status_message_that_may_not_be_published_is_said_and_harms_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with ScriptedBroker(Rules(puback=0x87)) as broker, running(broker, status_topic="gateways/x/status") as (
+        path, sessions,
+    ):  # fmt: skip
+        publish(broker, range(5))
+        await until(lambda: not missing(path, 5), "messages")
+        assert sessions[0].subscribed
+    out = "".join(capsys.readouterr())
+    assert "mqtt_status_refused" in out
+    assert "not authorised (0x87)" in out
+
+
+async def test_a_broker_that_disconnects_who_may_not_publish_gets_a_reason_that_helps() -> None:
+    async with (
+        ScriptedBroker(Rules(disconnects_publishers=0x87)) as broker,
+        running(broker, status_topic="gateways/x/status") as (_, sessions),
+    ):
+        await until(lambda: "mqtt.status.topic" in (sessions[0].problem or ""), "the reason names the setting")
+        assert "not authorised (0x87)" in (sessions[0].problem or "")
+
+
 async def test_only_the_session_with_a_status_topic_has_a_will() -> None:
     async with ScriptedBroker() as broker, running(broker, clients=3, status_topic="gateways/plant/status"):
         wills = {connect.client_id: connect.will is not None for connect in broker.connects}

@@ -1,0 +1,121 @@
+"""When the other side is given up, decided from times and counts alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.mqtt.keepalive import TRICKLE_BYTES, Keepalive, Verdict
+
+SECOND = 1_000_000_000
+
+
+class Line:
+    """A connection as the keepalive sees it: each ``ping`` is an interval later."""
+
+    def __init__(self, keepalive_s: float = 30.0) -> None:
+        self.keepalive = Keepalive(keepalive_s)
+        self.now_ns = 100 * SECOND
+        self.state: dict[str, Any] = {
+            "read_ns": self.now_ns, "received_bytes": 0, "pongs": 0, "unfinished": False, "paused": False
+        }  # fmt: skip
+
+    def ping(self) -> Verdict:
+        self.now_ns += int(self.keepalive.interval_s * SECOND)
+        verdict = self.keepalive.due(self.now_ns, **self.state)
+        if verdict is Verdict.PING:
+            self.keepalive.pings += 1
+        return verdict
+
+    def receive(self, size: int, *, finished: bool) -> None:
+        self.now_ns += SECOND
+        self.state["read_ns"] = self.now_ns
+        self.state["received_bytes"] += size
+        self.state["unfinished"] = not finished
+        if finished:
+            self.keepalive.packet_finished()
+
+    def pong(self) -> None:
+        self.receive(2, finished=True)
+        self.state["pongs"] += 1
+
+
+def test_answers_keep_it_alive() -> None:
+    line = Line()
+    for _ in range(5):
+        assert line.ping() is Verdict.PING
+        line.pong()
+
+
+def test_silence_after_a_ping_ends_it() -> None:
+    line = Line()
+    assert line.ping() is Verdict.PING
+    assert line.ping() is Verdict.SILENT
+
+
+def test_anything_received_counts_as_an_answer() -> None:
+    line = Line()
+    for _ in range(5):
+        assert line.ping() is Verdict.PING
+        line.receive(100, finished=True)
+
+
+def test_what_came_before_the_ping_does_not() -> None:
+    line = Line()
+    line.receive(100, finished=True)
+    assert line.ping() is Verdict.PING
+    assert line.ping() is Verdict.SILENT
+
+
+def test_a_pause_of_reading_is_no_silence_nor_is_the_first_ping_after_it() -> None:
+    line = Line()
+    assert line.ping() is Verdict.PING
+    line.state["paused"] = True
+    for _ in range(5):
+        assert line.ping() is Verdict.PING
+    line.state["paused"] = False
+    assert line.ping() is Verdict.PING
+    assert line.ping() is Verdict.SILENT
+
+
+def test_a_packet_that_gets_nowhere_is_stuck_after_a_whole_interval() -> None:
+    line = Line()
+    line.receive(10, finished=False)
+    verdicts = []
+    for _ in range(3):
+        verdicts.append(line.ping())
+        line.receive(2, finished=False)  # the answer to our ping, swallowed
+    assert verdicts == [Verdict.PING, Verdict.PING, Verdict.STUCK]
+
+
+def test_a_packet_that_arrives_slowly_is_not() -> None:
+    line = Line()
+    for _ in range(10):
+        line.receive(TRICKLE_BYTES, finished=False)
+        assert line.ping() is Verdict.PING
+
+
+def test_different_packets_cut_at_every_ping_are_not() -> None:
+    line = Line()
+    for _ in range(10):
+        line.receive(20, finished=True)
+        line.state["unfinished"] = True
+        assert line.ping() is Verdict.PING
+
+
+def test_a_pause_in_the_middle_of_a_packet_is_not() -> None:
+    line = Line()
+    line.receive(10, finished=False)
+    line.state["paused"] = True
+    for _ in range(5):
+        assert line.ping() is Verdict.PING
+
+
+def test_a_server_may_shorten_the_interval_and_nothing_else() -> None:
+    keepalive = Keepalive(30)
+    assert keepalive.interval_s == 15
+    assert not keepalive.shorten(0), "it does not mind"
+    assert not keepalive.shorten(300), "we want to know sooner"
+    assert not keepalive.shorten(30)
+    assert keepalive.interval_s == 15
+    assert keepalive.shorten(10)
+    assert keepalive.interval_s == 5
