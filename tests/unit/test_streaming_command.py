@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from bridge.wire import TELEMETRY_FIELDS
 from config.errors import ConfigError
 from config.settings import LogSettings, Settings, StreamSettings
 from gateway.cli.main import main
 from streaming import options
 from streaming.errors import DataLossError, KafkaRefusedError, KafkaUnavailableError, StreamError
 from streaming.failures import cause, explain
+from streaming.progress import Event
+from streaming.schemas import QUARANTINE, TELEMETRY, WINDOWS
 from streaming.session import session_conf
+from streaming.transforms import BadRecord
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -196,3 +201,14 @@ def test_a_failure_of_spark_or_kafka_becomes_a_sentence(text: str, kind: type[St
     assert "Streaming Query" not in str(error)
     assert error.query == "ingest"
     assert error.__cause__ is failure
+
+
+def test_the_page_tells_of_every_column_reason_and_event() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "streaming.md").read_text()
+    columns = {*TELEMETRY.names, *QUARANTINE.names, *WINDOWS.names}
+    columns -= {name for name in WINDOWS.names if name.rpartition("_")[2] in {"count", "mean", "min", "max"}}
+    names = columns | set(BadRecord) | {kind.event for kind in get_args(Event)} | {f.name for f in TELEMETRY_FIELDS}
+    for kind in get_args(Event):
+        names |= {field.name for field in dataclasses.fields(kind)}
+    missing = sorted(name for name in names if f"`{name}`" not in page)
+    assert not missing, f"docs/streaming.md does not tell of {', '.join(missing)}"
