@@ -105,7 +105,7 @@ class World:
         )  # fmt: skip
         self.sessions = [Session(self, number) for number in range(3)]
         self.messages: list[Message] = []
-        self._lost_incarnations = 0
+        self._seen = self.ledger.snapshot()
         self._read: dict[tuple[str, int], int] = defaultdict(int)  # records of each partition looked at so far
         self._durable: dict[str, set[int]] = defaultdict(set)
         self._parts: dict[tuple[int, int], set[bytes]] = defaultdict(set)
@@ -243,7 +243,11 @@ class World:
 
     def check(self) -> None:
         assert not self.fatal, self.fatal
-        assert self.ledger.imbalance() == 0, self.ledger
+        snapshot = self.ledger.snapshot()
+        assert snapshot.imbalance == 0, snapshot
+        for term in ("received", "delivered", "filtered", "dead_lettered", "returned"):
+            assert getattr(snapshot, term) >= getattr(self._seen, term), f"{term} fell: {self._seen}, then {snapshot}"
+        self._seen = snapshot
         # The window, and QoS 0 that is read before reading pauses, are what may come on top.
         assert self.accumulator.buffered_bytes < MEMORY_BYTES + 3 * 60_000, "memory"
         assert len(self.kafka.live) <= 1

@@ -489,6 +489,17 @@ def test_a_message_of_several_records_counts_once() -> None:
     assert bench.values() == [b"0", b"1", b"2"]
 
 
+def test_what_is_printed_names_the_place_and_sizes_and_no_payload() -> None:
+    bench = Bench()
+    slot = bench.accumulator.slot("a", 1, "t", 3)
+    bench.append(slot, b"secret")
+    bench.accumulator.flush()
+    bench.pump()
+    bench.append(slot, b"secret")
+    assert repr(slot.queue) == "<PartitionQueue t/3 2 messages>"
+    assert repr(slot.queue.in_flight) == "<Batch t/3 1 records, 76 bytes>"
+
+
 # --- mutations: what the ledger sees ----------------------------------------------------------------------------------
 
 

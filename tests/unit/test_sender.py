@@ -809,6 +809,26 @@ async def test_a_defect_while_an_answer_is_taken_in_is_fatal_not_silent() -> Non
 
 
 @manual_time
+async def test_a_defect_while_waiting_partitions_are_tried_is_fatal_not_silent() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    defect = RuntimeError("a defect")
+
+    def broken(*_: object) -> None:
+        raise defect
+
+    topic.partitions[0].has_leader = False
+    async with Path(kafka) as path:
+        path.append(path.slot("t"), b"x")
+        path.flush()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(FakeProducer, "send", broken)
+            topic.partitions[0].has_leader = True
+            await asyncio.sleep(3)
+        assert path.fatal == [defect]
+
+
+@manual_time
 async def test_a_defect_in_the_watch_over_deadlines_is_fatal_not_silent() -> None:
     kafka = FakeKafka()
     kafka.topic("t")
