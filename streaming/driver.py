@@ -19,7 +19,7 @@ from streaming import options, reach
 from streaming.errors import StreamError
 from streaming.job import JobContext
 from streaming.progress import BatchEvent, FailedEvent, StoppedEvent, format_line
-from streaming.queries import run_queries
+from streaming.queries import SparkEnded, run_queries
 from streaming.session import start_spark
 
 if TYPE_CHECKING:
@@ -66,13 +66,17 @@ class _Signals:
     def __init__(self) -> None:
         self.mailbox: Mailbox = queue.SimpleQueue()
         self._starting = True
+        # What was ignored when the process began (a shell does that to SIGINT for background jobs) stays ignored.
+        self._numbers = [n for n in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(n) is not signal.SIG_IGN]
+        self._ignored = {signal.SIGTERM, signal.SIGINT}.difference(self._numbers)
         self.first: signal.Signals | None = None
 
     def install(self) -> None:
         """Also to be called after a SparkContext is made, which takes SIGINT for itself."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._handle)
+        for number in self._numbers:
+            signal.signal(number, self._handle)
+        for number in self._ignored:
+            signal.signal(number, signal.SIG_IGN)
 
     def running(self) -> None:
         """From here on there are batches to finish."""
@@ -116,6 +120,7 @@ def main(name: str, jobs: Sequence[Job], argv: list[str] | None) -> int:
         try:
             signals.install()
             signals.running()
+            spark.tell_when_ended(lambda status: signals.mailbox.put(SparkEnded(status)))
             run_queries(spark.session, settings, jobs, context, signals.mailbox)
         finally:
             spark.end()
@@ -125,6 +130,9 @@ def main(name: str, jobs: Sequence[Job], argv: list[str] | None) -> int:
         emit(FailedEvent(query=error.query if isinstance(error, StreamError) else None, error=str(error)))
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 (what the user reads)
         return error.exit_status
+    except Exception as error:
+        emit(FailedEvent(query=None, error=repr(error)))
+        raise
     else:
         reason = f"signal {signals.first.name}" if signals.first else "everything there was is read"
         emit(StoppedEvent(reason, emit.batches))

@@ -7,20 +7,21 @@ or doubled by that.
 
 from __future__ import annotations
 
-__all__ = ["Mailbox", "run_queries"]
+__all__ = ["Mailbox", "SparkEnded", "run_queries"]
 
 import queue
 import signal
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
-from streaming.errors import UnfinishedBatchError
+from streaming.errors import StreamError, UnfinishedBatchError
 from streaming.failures import explain
 from streaming.listener import ProgressListener, Terminated
 from streaming.progress import StartedEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -28,7 +29,15 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from streaming.job import Job, JobContext
 
-Mailbox = queue.SimpleQueue[signal.Signals | Terminated]
+
+class SparkEnded(NamedTuple):
+    """The JVM is gone, and nothing of the queries will be heard any more. ``status`` as of a child process."""
+
+    status: int
+
+
+Message = signal.Signals | Terminated | SparkEnded
+Mailbox = queue.SimpleQueue[Message]
 """What is waited on while queries run: queries that ended, and signals, any of which means stop."""
 
 _BETWEEN_LOOKS_S = 0.05
@@ -47,81 +56,90 @@ def run_queries(
     """
     listener = ProgressListener(context, mailbox.put)
     session.streams.addListener(listener)
-    try:
-        _run(session, settings, jobs, context, mailbox)
-    finally:
-        session.streams.removeListener(listener)
-
-
-def _run(session: SparkSession, settings: Settings, jobs: Sequence[Job], context: JobContext, mailbox: Mailbox) -> None:
     running: dict[str, StreamingQuery] = {}
     try:
         for job in jobs:
             query = job(session, settings, context)
             running[str(query.id)] = query
-    except BaseException:
-        _end_now(running.values())
-        raise
-    context.emit(
-        StartedEvent(
-            queries=tuple(str(query.name) for query in running.values()),
-            master=str(session.sparkContext.master),
-            application=str(session.sparkContext.applicationId),
-            startup_s=round(time.monotonic() - context.begun_s, 2),
+        context.emit(
+            StartedEvent(
+                queries=tuple(str(query.name) for query in running.values()),
+                master=str(session.sparkContext.master),
+                application=str(session.sparkContext.applicationId),
+                startup_s=round(time.monotonic() - context.begun_s, 2),
+            )
         )
-    )
+        _wait(running, mailbox, settings)
+    finally:
+        with suppress(Exception):  # a JVM that is gone refuses both, and what ended us is more worth telling
+            for query in running.values():
+                query.stop()
+            session.streams.removeListener(listener)
+
+
+def _wait(running: dict[str, StreamingQuery], mailbox: Mailbox, settings: Settings) -> None:
+    """Takes out of ``running`` what ends, until nothing is left or there is something to raise."""
     while running:
         message = mailbox.get()
-        if isinstance(message, Terminated):
-            ended = running.pop(message.query_id)
-            if failure := ended.exception():
-                _end_now(running.values())
-                raise explain(str(ended.name), failure, settings)
-        else:
-            timeout_s = settings.shutdown_timeout.total_seconds()
-            deadline_s = time.monotonic() + timeout_s - min(5.0, timeout_s * _ENDING_SHARE)
-            _stop(running, mailbox, deadline_s)
+        match message:
+            case Terminated():
+                _take_out(running, message, settings)
+            case SparkEnded():
+                raise _spark_ended(message)
+            case signal.Signals():
+                timeout_s = settings.shutdown_timeout.total_seconds()
+                deadline_s = time.monotonic() + timeout_s - min(5.0, timeout_s * _ENDING_SHARE)
+                _stop(running, mailbox, settings, deadline_s)
 
 
-def _end_now(queries: Iterable[StreamingQuery]) -> None:
-    for query in queries:
-        query.stop()
+def _take_out(running: dict[str, StreamingQuery], message: Terminated, settings: Settings) -> None:
+    query = running.pop(message.query_id, None)
+    if query is not None and (failure := query.exception()):
+        raise explain(str(query.name), failure, settings)
 
 
-def _stop(running: dict[str, StreamingQuery], mailbox: Mailbox, deadline_s: float) -> None:
+def _spark_ended(message: SparkEnded) -> StreamError:
+    return StreamError(
+        f"Spark's JVM ended by itself with status {message.status}; what it said last is on standard error. -9 is a"
+        " kill: was the machine short of memory? 52 is its own heap: give it more with --conf spark.driver.memory=2g."
+    )
+
+
+def _stop(running: dict[str, StreamingQuery], mailbox: Mailbox, settings: Settings, deadline_s: float) -> None:
     """Ends each query as soon as the batch it is in is committed, or at once when told again or when the time is over.
 
     Spark has no "stop after this batch", and nothing to wait on for it: hence the looking, while a stop is under way.
-    Empties ``running``. Raises UnfinishedBatchError if a batch was not awaited.
+    Raises UnfinishedBatchError if a batch was not awaited, and what a query failed with meanwhile.
     """
     batches = {name: _last_batch(query) for name, query in running.items()}
+    stopped: dict[str, float] = {}
     cut_off: list[str] = []
-    stopped: set[str] = set()
     forced = False
     while running:
-        for name, query in running.items():
-            if name in stopped:
-                continue
+        forced = forced or time.monotonic() >= deadline_s
+        for name in running.keys() - stopped.keys():
+            query = running[name]
             finished = not query.status["isTriggerActive"] or _last_batch(query) != batches[name]
-            forced = forced or time.monotonic() >= deadline_s
             if finished or forced:
                 if not finished:
                     cut_off.append(str(query.name))
-                query.stop()
-                stopped.add(name)
-                deadline_s = max(deadline_s, time.monotonic() + _LAST_REPORTS_S)
+                with suppress(Exception):  # not within spark.sql.streaming.stopTimeout: the JVM's end will end it
+                    query.stop()
+                stopped[name] = time.monotonic()
+        if running.keys() <= stopped.keys() and time.monotonic() - max(stopped.values()) > _LAST_REPORTS_S:
+            running.clear()  # all have ended, only Spark's last report of it does not come
+            break
         try:
             message = mailbox.get(timeout=_BETWEEN_LOOKS_S)
         except queue.Empty:
-            if len(stopped) == len(running) and time.monotonic() >= deadline_s:
-                break  # all have ended, only Spark's last report of it does not come
             continue
-        if isinstance(message, Terminated):
-            running.pop(message.query_id)
-            stopped.discard(message.query_id)
-        else:
-            forced = True
-    running.clear()
+        match message:
+            case Terminated():
+                _take_out(running, message, settings)
+            case SparkEnded():
+                raise _spark_ended(message)
+            case signal.Signals():
+                forced = True
     if cut_off:
         raise UnfinishedBatchError(
             f"The stop did not wait until the last batch of {' and '.join(cut_off)} was written: a second signal came,"

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from streaming.errors import StreamError
 from streaming.failures import cause
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from config.settings import Settings
 
@@ -41,7 +42,7 @@ _STREAMING = {
     "spark.sql.adaptive.enabled": "false",
     # A second batch after each, only to drop old windows: the next batch with data does that as well.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    "spark.sql.streaming.stopTimeout": "20s",
+    "spark.sql.streaming.stopTimeout": "5s",
 }
 _FILES = {
     "spark.sql.parquet.compression.codec": "zstd",
@@ -101,6 +102,11 @@ class Spark:
 
     session: SparkSession
     _jvm: subprocess.Popen[bytes] | None
+
+    def tell_when_ended(self, told: Callable[[int], None]) -> None:
+        """Calls ``told`` with the JVM's status, from another thread, once the JVM is gone, whoever ended it."""
+        if (jvm := self._jvm) is not None:
+            threading.Thread(target=lambda: told(jvm.wait()), name="spark-jvm", daemon=True).start()
 
     def end(self) -> None:
         """Stops the session and waits for the JVM to be gone. Blocks, at the longest a few seconds; never raises for a

@@ -62,8 +62,14 @@ class BatchTable:
 
 
 def windows_location(stream: StreamSettings) -> str:
-    """The windows' folder: ``windows`` beside the telemetry's. Raises ConfigError if another setting points there."""
-    url = f"{location(stream.output).rstrip('/').rpartition('/')[0]}/windows"
+    """The windows' folder: ``windows`` beside the telemetry's. Raises ConfigError if that cannot be."""
+    output = location(stream.output).rstrip("/")
+    beside = output.rpartition("/")[0]
+    if beside.endswith("/"):
+        raise ConfigError(
+            f"stream.output is {output}, which has nothing beside it: name a folder, as in {output}/telemetry."
+        )
+    url = f"{beside}/windows"
     for name in ("output", "quarantine", "checkpoint"):
         if location(getattr(stream, name)).rstrip("/") == url:
             raise ConfigError(

@@ -204,6 +204,20 @@ async def test_stopped_while_it_starts_it_ends_and_leaves_nothing(
     assert not (tmp_path / "telemetry").exists()
 
 
+async def test_a_jvm_that_is_killed_is_told(
+    kafka: KafkaCluster, make_topic: MakeTopic, job: Callable[..., JobProcess], tmp_path: Path
+) -> None:
+    process = job("--config", str(write_config(tmp_path, kafka.bootstrap, await make_topic())))
+    wait_for("the job runs", lambda: any(isinstance(event, StartedEvent) for event in process.events()))
+    jvm = process.jvm()
+    assert jvm is not None
+    jvm.kill()
+    assert process.wait() == 1
+    failed = process.events()[-1]
+    assert isinstance(failed, FailedEvent)
+    assert "status -9" in failed.error
+
+
 def test_without_kafka_it_says_so_at_once(job: Callable[..., JobProcess], tmp_path: Path) -> None:
     process = job("--config", str(write_config(tmp_path, "127.0.0.1:1", "telemetry")))
     assert process.wait() == 69

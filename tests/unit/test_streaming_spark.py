@@ -344,6 +344,13 @@ def test_windows_may_not_share_a_folder_with_another_table(tmp_path: Path) -> No
         tables.windows_location(stream(tmp_path, quarantine=tmp_path / "windows"))
 
 
+def test_windows_lie_beside_the_telemetry() -> None:
+    assert tables.windows_location(StreamSettings(output="s3a://bucket/telemetry")) == "s3a://bucket/windows"
+    assert tables.windows_location(StreamSettings(output="/data/telemetry/")) == "/data/windows"
+    with pytest.raises(ConfigError, match="nothing beside it"):
+        tables.windows_location(StreamSettings(output="s3a://bucket"))
+
+
 def test_a_new_checkpoint_is_refused_beside_old_rows(spark: SparkSession, tmp_path: Path) -> None:
     table = BatchTable(spark, str(tmp_path / "telemetry"), "ingest_date")
     checkpoint = Folder(spark, str(tmp_path / "checkpoint"))

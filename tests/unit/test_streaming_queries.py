@@ -1,0 +1,233 @@
+"""When queries are ended, in which order, and what is told of it. Spark is played by fakes."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+import time
+import uuid
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from config.errors import ConfigError
+from config.settings import Settings
+from streaming.errors import KafkaUnavailableError, StreamError, UnfinishedBatchError
+from streaming.job import JobContext, Tally
+from streaming.listener import Terminated
+from streaming.progress import StartedEvent
+from streaming.queries import Mailbox, SparkEnded, run_queries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from streaming.progress import Event
+
+PATIENCE_S = 10.0
+
+
+class FakeQuery:
+    """A query whose batches the test begins and ends; like Spark it reports its end through the mailbox."""
+
+    def __init__(self, name: str, mailbox: Mailbox) -> None:
+        self.name, self.id = name, uuid.uuid4()
+        self.status = {"isTriggerActive": False}
+        self.lastProgress: dict[str, Any] | None = None
+        self.stops: list[bool] = []
+        """For each stop, whether it hit a batch."""
+        self._mailbox = mailbox
+        self._failure: Exception | None = None
+
+    def begin_batch(self) -> None:
+        self.status = {"isTriggerActive": True}
+
+    def commit(self, *, another_begins: bool = False) -> None:
+        number = -1 if self.lastProgress is None else self.lastProgress["batchId"]
+        self.lastProgress = {"batchId": number + 1}
+        self.status = {"isTriggerActive": another_begins}
+
+    def end(self, failure: Exception | None = None) -> None:
+        self._failure = failure
+        self._mailbox.put(Terminated(str(self.id)))
+
+    def stop(self) -> None:
+        self.stops.append(self.status["isTriggerActive"])
+        if len(self.stops) == 1:
+            self.end()
+
+    def exception(self) -> Exception | None:
+        return self._failure
+
+
+class FakeSession:
+    """As much of a SparkSession as ``run_queries`` touches."""
+
+    def __init__(self) -> None:
+        self.streams = self
+        self.sparkContext = self
+        self.master, self.applicationId = "local[2]", "local-1"
+        self.listeners: list[object] = []
+
+    def addListener(self, listener: object) -> None:  # noqa: N802 (Spark's name)
+        self.listeners.append(listener)
+
+    def removeListener(self, listener: object) -> None:  # noqa: N802 (Spark's name)
+        self.listeners.remove(listener)
+
+
+class Running:
+    """``run_queries`` in a thread, with two fake queries."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.mailbox: Mailbox = queue.SimpleQueue()
+        self.table, self.windows = FakeQuery("ingest", self.mailbox), FakeQuery("windows", self.mailbox)
+        self.session = FakeSession()
+        self.events: list[Event] = []
+        self.outcome: BaseException | None = None
+        self._settings = Settings(**settings)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        self._until("the queries are started", lambda: bool(self.events))
+
+    def _run(self) -> None:
+        jobs: Any = (lambda *_: self.table, lambda *_: self.windows)
+        session: Any = self.session
+        try:
+            run_queries(session, self._settings, jobs, JobContext(self.events.append), self.mailbox)
+        except BaseException as error:  # noqa: BLE001 (handed to the test)
+            self.outcome = error
+
+    def _until(self, what: str, condition: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline_s, f"not within {PATIENCE_S:g} s: {what}"
+            time.sleep(0.005)
+
+    def signal(self) -> None:
+        self.mailbox.put(signal.SIGTERM)
+
+    def until_stopped(self, query: FakeQuery) -> None:
+        self._until(f"{query.name} is stopped", lambda: bool(query.stops))
+
+    def ended(self) -> BaseException | None:
+        """What it raised, once it has ended."""
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "the queries did not come to an end"
+        assert not self.session.listeners, "the listener stayed"
+        return self.outcome
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    started = Running()
+    yield started
+    started.mailbox.put(SparkEnded(0))  # whatever a failed test left waiting
+    started._thread.join(PATIENCE_S)
+
+
+def test_the_start_is_told_with_the_queries_names(running: Running) -> None:
+    (event,) = running.events
+    assert isinstance(event, StartedEvent)
+    assert (event.queries, event.master, event.application) == (("ingest", "windows"), "local[2]", "local-1")
+
+
+def test_it_ends_when_all_queries_have(running: Running) -> None:
+    running.windows.end()
+    running.table.end()
+    assert running.ended() is None
+    assert not running.table.stops
+
+
+def test_a_stop_waits_for_the_batch_each_query_is_in(running: Running) -> None:
+    running.table.begin_batch()
+    running.signal()
+    running.until_stopped(running.windows)
+    assert running.windows.stops == [False]
+    assert not running.table.stops, "a query was stopped in the middle of its batch"
+    running.table.commit()
+    assert running.ended() is None
+    assert running.table.stops == [False]
+
+
+def test_a_stop_does_not_wait_for_the_next_batch_too(running: Running) -> None:
+    running.table.begin_batch()
+    running.signal()
+    running.until_stopped(running.windows)
+    running.table.commit(another_begins=True)
+    assert running.ended() is None
+
+
+def test_a_second_signal_does_not_wait(running: Running) -> None:
+    running.table.begin_batch()
+    running.signal()
+    running.until_stopped(running.windows)
+    running.signal()
+    outcome = running.ended()
+    assert isinstance(outcome, UnfinishedBatchError)
+    assert "ingest" in str(outcome)
+    assert "windows" not in str(outcome)
+    assert outcome.exit_status == 75
+    assert running.table.stops == [True]
+
+
+def test_a_batch_that_does_not_end_is_waited_for_until_the_deadline() -> None:
+    running = Running(shutdown_timeout=timedelta(seconds=0.5))
+    running.table.begin_batch()
+    running.signal()
+    assert isinstance(running.ended(), UnfinishedBatchError)
+
+
+def test_what_one_query_failed_with_ends_the_others_and_is_told(running: Running) -> None:
+    running.windows.end(RuntimeError("org.apache.kafka.common.errors.TimeoutException: no answer"))
+    outcome = running.ended()
+    assert isinstance(outcome, KafkaUnavailableError)
+    assert outcome.query == "windows"
+    assert running.table.stops == [False]
+    assert not running.windows.stops
+
+
+def test_a_failure_while_stopping_is_told(running: Running) -> None:
+    running.table.begin_batch()
+    running.signal()
+    running.until_stopped(running.windows)
+    running.table.end(RuntimeError("the disk broke"))
+    outcome = running.ended()
+    assert isinstance(outcome, StreamError)
+    assert "the disk broke" in str(outcome)
+
+
+@pytest.mark.parametrize("stopping", [False, True])
+def test_a_jvm_that_is_gone_is_told(running: Running, stopping: bool) -> None:
+    if stopping:
+        running.table.begin_batch()
+        running.signal()
+    running.mailbox.put(SparkEnded(-9))
+    outcome = running.ended()
+    assert isinstance(outcome, StreamError)
+    assert "status -9" in str(outcome)
+
+
+def test_a_query_that_cannot_start_ends_those_that_did() -> None:
+    mailbox: Mailbox = queue.SimpleQueue()
+    first, session = FakeQuery("ingest", mailbox), FakeSession()
+
+    def refused(*_: object) -> FakeQuery:
+        raise ConfigError("another checkpoint")
+
+    jobs: Any = (lambda *_: first, refused)
+    events: list[Event] = []
+    with pytest.raises(ConfigError, match="another checkpoint"):
+        run_queries(session, Settings(), jobs, JobContext(events.append), mailbox)  # type: ignore[arg-type]
+    assert first.stops
+    assert not session.listeners
+    assert not events
+
+
+def test_counts_are_taken_once() -> None:
+    tally: Any = Tally()
+    tally.put("ingest", 3, (10, 1))
+    assert tally.take("windows", 3) is None
+    assert tally.take("ingest", 3) == (10, 1)
+    assert tally.take("ingest", 3) is None
