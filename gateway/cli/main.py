@@ -7,6 +7,7 @@ __all__ = ["main"]
 import argparse
 import importlib
 import importlib.util
+import signal
 import sys
 from importlib.metadata import version
 
@@ -40,6 +41,11 @@ def main(arguments: list[str] | None = None) -> int:
         return int(error.exit_status)
     except BrokenPipeError:
         return int(ExitStatus.OK)  # whoever read our output has seen enough
+    except KeyboardInterrupt:
+        # By the signal, so that a shell's loop around us ends too; without a traceback, which a Ctrl-C does not deserve.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGINT)
+        raise
 
 
 if __name__ == "__main__":

@@ -1,0 +1,122 @@
+"""The ``gateway`` command itself: what it offers, what it ends with, and that it leaves quietly when nobody listens."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from config.errors import ConfigError, ExitStatus, GatewayError
+from gateway.cli import main as module
+from gateway.cli.main import main
+from gateway.mqtt.errors import ConnectError, MqttRefusedError
+
+if TYPE_CHECKING:
+    import argparse
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert re.fullmatch(r"gateway \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["run", "--nonsense"], ["run", "extra"]])
+def test_wrong_arguments_end_with_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == ExitStatus.USAGE == 2
+    assert "usage: gateway" in capsys.readouterr().err
+
+
+def test_the_help_lists_every_command_and_every_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    for command in ("run", "retire", "config", "dev", "demo", "stream"):
+        assert re.search(rf"^ +{command} ", text, re.MULTILINE), f"{command} is not offered"
+    for status in ExitStatus:
+        assert re.search(rf"\b{status.value}\b", text), f"{status!r} is not in the help"
+
+
+ERRORS = [
+    (GatewayError("It broke."), 1),
+    (ConfigError("routes: none.", "mqtt: bad."), 78),
+    (ConnectError("Nobody there.", "unreachable"), 69),
+    (MqttRefusedError("No.", "credentials"), 77),
+]
+
+
+@pytest.mark.parametrize(("error", "status"), ERRORS, ids=lambda value: type(value).__name__)
+def test_an_error_of_ours_is_a_sentence_and_a_status(
+    error: GatewayError, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_arguments: argparse.Namespace) -> int:
+        raise error
+
+    monkeypatch.setattr("gateway.cli.run._run", fail)
+    assert main(["run"]) == status
+    assert capsys.readouterr().err == f"gateway: {error}\n"
+
+
+def test_an_error_of_python_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_arguments: argparse.Namespace) -> int:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("gateway.cli.run._run", fail)
+    with pytest.raises(ZeroDivisionError):
+        main(["run"])
+
+
+def command(*arguments: str, code: str = "") -> list[str]:
+    return [sys.executable, "-c", f"import sys; from gateway.cli.main import main; {code}sys.exit(main({arguments!r}))"]
+
+
+@pytest.mark.parametrize("arguments", [("config", "reference"), ("config", "show")])
+def test_nobody_who_reads_the_output_is_no_error(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """As in ``gateway config reference | head``: neither a traceback nor python's complaint while it ends."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    try:
+        ended = subprocess.run(
+            command(*map(str, arguments)), stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False,
+            cwd=tmp_path, env=environment, text=True,
+        )  # fmt: skip
+    finally:
+        os.close(writer)
+    assert ended.stderr == ""
+    assert ended.returncode == 0
+
+
+def test_an_interrupt_ends_a_command_without_a_traceback(tmp_path: Path) -> None:
+    waiting = "import gateway.cli.run as r, time; r._run = lambda a: (print('waiting', flush=True), time.sleep(60)); "
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        command("run", code=waiting), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        env=environment,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        _, stderr = process.communicate(timeout=30)
+    assert time.monotonic() - began < 10
+    assert stderr == ""
+    assert process.returncode == -signal.SIGINT, "whoever called it is told what ended it"
+
+
+def test_every_command_that_is_offered_exists() -> None:
+    for name in module._COMMANDS:
+        assert (ROOT / "gateway" / "cli" / f"{name}.py").exists()
