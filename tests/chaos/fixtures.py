@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class MakeGateway(Protocol):
     """Make a gateway between an MQTT port and a Kafka; ``tables`` are settings beside the usual ones."""
 
-    def __call__(self, mqtt_port: int, kafka: str, topic: str, **tables: Any) -> Gateway: ...
+    def __call__(self, mqtt_port: int, bootstrap: str, topic: str, **tables: Any) -> Gateway: ...
 
 
 @pytest.fixture
@@ -31,13 +31,13 @@ def make_gateway(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iter
     with contextlib.ExitStack() as stack:
         made = 0
 
-        def make(mqtt_port: int, kafka: str, topic: str, **tables: Any) -> Gateway:
+        def make(mqtt_port: int, bootstrap: str, topic: str, **tables: Any) -> Gateway:
             nonlocal made
             made += 1
             settings: dict[str, Any] = {
                 "mqtt": {"addresses": [f"mqtt://127.0.0.1:{mqtt_port}"]},
                 "kafka": {
-                    "bootstrap_servers": [kafka],
+                    "bootstrap_servers": [bootstrap],
                     "topics": {"create": True, "partitions": 6, "replication": 1},
                 },
                 "dead_letter": {"topic": f"{topic}-dead"},

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gateway.embedded.kafka import KafkaCluster
     from tests.chaos.fixtures import MakeGateway
 
+pytestmark = pytest.mark.slow
+
 RATE = 1500
 SECONDS = 10.0 if FULL else 2.0  # of load before, between and after failures
 
@@ -41,7 +43,14 @@ def finish(broker: ThreadedBroker, gateway: Gateway, published: dict[str, int], 
     return found
 
 
-@pytest.mark.parametrize(("strategy", "sessions"), [("hash_clientid", 4), ("round_robin", 4), ("round_robin", 1)])
+@pytest.mark.parametrize(
+    ("strategy", "sessions"),
+    [
+        ("hash_clientid", 4),
+        ("round_robin", 4),
+        pytest.param("round_robin", 1, marks=pytest.mark.skipif(not FULL, reason="in the full form (CHAOS=full)")),
+    ],
+)
 def test_killed_three_times_under_load(
     strategy: Any, sessions: int, kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
 ) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from tests.brokers.scripted_rules import Rules
 from tests.chaos.harness import FULL, Gateway, account, wait_until
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.embedded.kafka import KafkaCluster
     from tests.chaos.fixtures import MakeGateway
 
-import contextlib
+pytestmark = pytest.mark.slow
 
 RATE = 1000
 OUTAGE_S = 30.0 if FULL else 10.0
@@ -126,7 +129,7 @@ def test_absent_at_the_start(make_kafka: Callable[..., KafkaCluster], make_gatew
     """/readyz is red from its first answer until Kafka is there; the sessions are not opened before."""
     kafka = make_kafka()
     kafka.kill()
-    with ThreadedBroker() as broker:
+    with ThreadedBroker(Rules(strategy="hash_clientid")) as broker:
         gateway = make_gateway(broker.port, kafka.bootstrap, unique)
         gateway.start(ready=False)
         answers = 0

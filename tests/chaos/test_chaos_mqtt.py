@@ -6,6 +6,8 @@ import random
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.brokers import packets
 from tests.brokers.packets import Type
 from tests.brokers.scripted_rules import Rules
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from gateway.embedded.mqtt import MqttBroker
     from tests.brokers.mosquitto import Mosquitto
     from tests.chaos.fixtures import MakeGateway
+
+pytestmark = pytest.mark.slow
 
 QUICK = {"reconnect_initial": "50ms", "reconnect_max": "500ms", "stable_after": "0s"}
 

@@ -223,6 +223,23 @@ def test_a_certificate_from_an_unknown_authority(
     assert not gateway.ready()
 
 
+@pytest.mark.parametrize("silent", [False, True], ids=["nobody listens", "nobody answers"])
+def test_a_stop_while_kafka_is_waited_for(
+    silent: bool, make_gateway: MakeGateway, free_ports: Callable[[int], list[int]], unique: str
+) -> None:
+    with ThreadedBroker() as broker, socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1] if silent else free_ports(1)[0]
+        gateway = make_gateway(broker.port, f"127.0.0.1:{port}", unique, kafka={"request_timeout": "1s"})
+        gateway.start(ready=False)
+        wait_until(lambda: gateway.events("kafka_not_ready"), "Kafka is waited for")
+        error = gateway.events("kafka_not_ready")[0]["error"]
+        assert f"127.0.0.1:{port}" in error
+        assert ("no answer within kafka.request_timeout" if silent else "connection refused") in error
+        began = time.monotonic()
+        assert gateway.stop() == -signal.SIGTERM
+        assert time.monotonic() - began < 5
+
+
 # --- stopping ---
 
 
