@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         return int(ExitStatus.OK)  # whoever read our output has seen enough
     except KeyboardInterrupt:
-        # By the signal, so that a shell's loop around us ends too; without a traceback, which a Ctrl-C does not deserve.
+        # By the signal, so that a loop of a shell around us ends too; a Ctrl-C does not deserve a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.raise_signal(signal.SIGINT)
         raise
