@@ -112,8 +112,14 @@ class KafkaBackend:
         name = f"{self._name}-{next(self._numbers)}"
         if max_batch_bytes is not None:
             config["max.message.bytes"] = str(max_batch_bytes)
-        await create_topic(self.cluster.bootstrap, name, partitions=partitions, config=config)
-        return name
+        async with asyncio.timeout(_READ_SECONDS):
+            while True:
+                try:
+                    await create_topic(self.cluster.bootstrap, name, partitions=partitions, config=config)
+                except AttributeError:  # aiokafka's answer to a cluster without controller, as it is after a freeze
+                    await asyncio.sleep(0.1)
+                else:
+                    return name
 
     async def grow(self, topic: str, partitions: int) -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=self.cluster.bootstrap)
