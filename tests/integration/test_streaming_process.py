@@ -43,7 +43,7 @@ def wait_for(what: str, condition: Callable[[], T | None], timeout_s: float = PA
     deadline_s = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.02)
+        time.sleep(0.05)
     return found
 
 
@@ -97,9 +97,15 @@ class JobProcess:
 
     def wait(self) -> int:
         """Its exit status, once it and everything it started are gone."""
-        wait_for("the job ends", lambda: self.family() and self._process.poll() is not None)
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            self.family()  # the JVM has to be known by the time its parent is gone
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = self._process.wait(0.5)
+                break
+            assert time.monotonic() < deadline_s, f"the job did not end within {PATIENCE_S:g} s:\n{self.log()}"
         wait_for("the job's JVM is gone", lambda: not any(one.is_running() for one in self._family), 30.0)
-        return self._process.wait()
+        return status
 
     def log(self) -> str:
         return self.err.read_text()
@@ -129,12 +135,12 @@ async def test_killed_in_a_batch_and_stopped_in_order_it_loses_and_doubles_nothi
     topic = await make_topic(partitions=3)
     config = write_config(tmp_path, kafka.bootstrap, topic, trigger="0s", max_offsets_per_trigger=150)
     checkpoint = tmp_path / "checkpoints" / "ingest"
-    counter = itertools.count(0, 600)
+    counter = itertools.count(0, 300)
 
     def send() -> int:
         start = next(counter)
-        produce(kafka.bootstrap, topic, messages(range(start, start + 600), base_ms() + start * 10, 3))
-        return start + 600
+        produce(kafka.bootstrap, topic, messages(range(start, start + 300), base_ms() + start * 10, 3))
+        return start + 300
 
     def in_a_batch(after: int) -> bool:
         """A batch beyond ``after`` is planned in the checkpoint and not committed."""
