@@ -113,11 +113,10 @@ class Spark:
         JVM that died already."""
         with suppress(Exception):  # py4j's errors for a JVM that is gone are many
             self.session.stop()
-        if self._jvm is not None:
-            # pyspark keeps the gateway for the process's next session, and to a JVM that is gone it leads nowhere.
-            SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - it offers no other way
         if self._jvm is None:
             return
+        # pyspark keeps the gateway for the process's next session, and to a JVM that is gone it leads nowhere.
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 (it offers no other way)
         if self._jvm.stdin is not None:
             with suppress(OSError):
                 self._jvm.stdin.close()  # what Spark's JVM takes as its parent's end
