@@ -25,8 +25,8 @@ class StreamSettings(Table):
     """Folder for records that could not be parsed, each with its reason."""
 
     checkpoint: Path = Path("data/checkpoints")
-    """Folder where Spark keeps how far it has read. Deleting it reads Kafka from the start again and writes
-    everything twice."""
+    """Folder where Spark keeps how far it has read. It belongs to `output`: without it the job refuses to start beside
+    rows that are there, for it would write everything twice. Delete both to begin anew."""
 
     topics: tuple[KafkaTopicName, ...] = ()
     """Kafka topics to read. Empty: the topics that the routes name; those of a route with a template have to be spelt
