@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -179,6 +180,44 @@ class Gateway:
         """Whether nothing is in flight: every message received is in Kafka and acknowledged."""
         status = self.status()
         return not status["unacked"] and not status["ledger"]["in_flight"]
+
+
+class Watch:
+    """Looks at a gateway ten times a second while its ``with`` block runs, and checks at the end what it saw.
+
+    The account must balance at every look, not only at the end: its sums hold between any two steps of the loop.
+    """
+
+    def __init__(self, gateway: Gateway, *, rss_mib: float) -> None:
+        self._gateway = gateway
+        self._limit_mib = rss_mib
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="watch")
+        self.rss_mib = 0.0
+        self.looks = 0
+        self.imbalances: list[float] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        print(f"at most {self.rss_mib:.0f} MiB, {self.looks} looks")
+        if kind is None:
+            assert self.looks > 0
+            assert not self.imbalances, f"the account was out of balance: {self.imbalances[:5]}"
+            assert self.rss_mib < self._limit_mib, f"{self.rss_mib:.0f} MiB"
+
+    def _look(self) -> None:
+        while not self._stop.wait(0.1):
+            with contextlib.suppress(OSError, http.client.HTTPException, IndexError, AssertionError):
+                self.rss_mib = max(self.rss_mib, self._gateway.rss_mib())
+                imbalance = self._gateway.imbalance()
+                self.looks += 1
+                if imbalance:
+                    self.imbalances.append(imbalance)
 
 
 def run_to_end(directory: Path, tables: Mapping[str, Any] | str, *, timeout_s: float = 60.0) -> tuple[int, str]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.brokers.scripted_rules import Rules
-from tests.chaos.harness import FULL, Gateway, account, wait_until
+from tests.chaos.harness import FULL, Gateway, Watch, account, wait_until
 from tests.chaos.threaded import ThreadedBroker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from gateway.embedded.kafka import KafkaCluster
     from tests.chaos.fixtures import MakeGateway
@@ -23,27 +22,7 @@ pytestmark = pytest.mark.slow
 
 RATE = 1000
 OUTAGE_S = 30.0 if FULL else 10.0
-RSS_MIB = 130.0  # of a worker that holds full windows; 90 is the aim at full rate with Kafka well
-
-
-@contextlib.contextmanager
-def watched(gateway: Gateway) -> Iterator[list[float]]:
-    """Samples of the gateway's resident memory, ten a second."""
-    samples: list[float] = []
-    stop = threading.Event()
-
-    def watch() -> None:
-        while not stop.wait(0.1):
-            with contextlib.suppress(OSError, IndexError):
-                samples.append(gateway.rss_mib())
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield samples
-    finally:
-        stop.set()
-        thread.join()
+RSS_MIB = 110.0  # of a worker that holds what it may; 64 and 76 MiB when this was written
 
 
 def outage(seconds: float) -> None:
@@ -71,7 +50,7 @@ def test_frozen(make_kafka: Callable[..., KafkaCluster], make_gateway: MakeGatew
         gateway.start()
         broker.start_load(RATE)
         wait_until(lambda: gateway.metric("gateway_kafka_records_sent_total") > RATE, "messages flow")
-        with watched(gateway) as memory:
+        with Watch(gateway, rss_mib=RSS_MIB):
             kafka.freeze()
             frozen = time.monotonic()
             wait_until(lambda: not gateway.ready(), "/readyz turns red", 20)
@@ -80,8 +59,7 @@ def test_frozen(make_kafka: Callable[..., KafkaCluster], make_gateway: MakeGatew
             assert broker.unacknowledged() == 4 * 32, "the windows are full, and nothing was acknowledged meanwhile"
             kafka.thaw()
             wait_until(gateway.ready, f"/readyz is green again; {gateway.reasons()}", 60)
-            found = finish(broker, gateway, broker.stop_load(), kafka.bootstrap, unique)
-        assert max(memory) < RSS_MIB, f"{max(memory):.0f} MiB; {found}"
+            finish(broker, gateway, broker.stop_load(), kafka.bootstrap, unique)
 
 
 def test_frozen_under_a_flood_without_a_window(
@@ -93,7 +71,7 @@ def test_frozen_under_a_flood_without_a_window(
         gateway = make_gateway(broker.port, kafka.bootstrap, unique, flow={"memory_bytes": 8 << 20})
         gateway.start()
         kafka.freeze()
-        with watched(gateway) as memory:
+        with Watch(gateway, rss_mib=RSS_MIB):
             broker.start_load(3000, qos=0, size=5000)
             wait_until(lambda: gateway.metric("gateway_buffer_bytes") > 8 << 20, "the buffer is full", 30)
             outage(2.0)
@@ -103,8 +81,7 @@ def test_frozen_under_a_flood_without_a_window(
             assert received < sum(published.values()), "reading has paused"
             kafka.thaw()
             wait_until(lambda: gateway.status()["ledger"]["delivered"] == sum(published.values()), "all is delivered")
-            found = finish(broker, gateway, published, kafka.bootstrap, unique)
-        assert max(memory) < RSS_MIB, f"{max(memory):.0f} MiB; {found}"
+            finish(broker, gateway, published, kafka.bootstrap, unique)
 
 
 def test_killed_and_restarted(make_kafka: Callable[..., KafkaCluster], make_gateway: MakeGateway, unique: str) -> None:

@@ -352,3 +352,23 @@ async def test_a_real_broker_delivers_what_came_while_we_were_away(
         await until(lambda: len(path.log) >= 40, "what came meanwhile")
         assert path.values == [b"%d" % number for number in range(20, 60)]
         assert path.metrics.mqtt_session_present.child("0").value == 1
+
+
+@pytest.mark.parametrize("kind", ["hivemq", "mosquitto"])
+async def test_a_real_brokers_retain_flag_arrives(kind: str, unique: str, request: pytest.FixtureRequest) -> None:
+    """Kept messages come with it, and so do live ones published with it (Retain As Published); plain ones do not."""
+    broker: Broker = request.getfixturevalue(kind)
+
+    def publish(payload: bytes, *, retain: bool) -> None:
+        with Client(broker.port) as client:
+            client.publish(f"{unique}/{payload.decode()}", payload, 1, retain=retain)
+
+    await asyncio.to_thread(publish, b"kept", retain=True)
+    address = f"mqtt://127.0.0.1:{broker.port}"
+    async with session(unique, addresses=[address], distribution="partitioned") as (path, _):
+        await until(lambda: path.values == [b"kept"], "the kept one")
+        await asyncio.to_thread(publish, b"live", retain=True)
+        await asyncio.to_thread(publish, b"plain", retain=False)
+        await until(lambda: len(path.log) == 3, "all three")
+        flags = {stored.record.value: dict(stored.record.headers).get("mqtt.retain") for stored in path.log}
+        assert flags == {b"kept": b"1", b"live": b"1", b"plain": None}
