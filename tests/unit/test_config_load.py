@@ -525,4 +525,4 @@ def test_loading_is_quick_in_a_fresh_process() -> None:
             [sys.executable, "-c", code], cwd=root, env=environ, capture_output=True, text=True, check=True
         )
         runs.append(float(done.stdout))
-    assert min(runs) < 0.45, f"CPU seconds of import and load: {runs}"
+    assert min(runs) < 1, f"CPU seconds of import and load: {runs}"
