@@ -12,110 +12,22 @@ a longer queue."""
 
 from __future__ import annotations
 
-__all__ = ["Accumulator", "Batch", "PartitionQueue", "Slot", "Span"]
+__all__ = ["Accumulator", "Slot"]
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+
+from bridge.batch import Batch, Span
+from bridge.partitions import Partitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from bridge.batch import Owner
+    from bridge.partitions import PartitionQueue
     from bridge.ports import Append, BatchBuilder, Headers
 
 SMALL_BATCH_BYTES = 2048  # below this zstd costs more than it saves: 10 µs for a record, which hardly shrinks
-
-
-class Owner(Protocol):
-    """Who is owed acknowledgements: an MQTT connection."""
-
-    def release(self, ids: list[bytes], ids2: list[bytes]) -> None:
-        """Acknowledge packet ids of QoS 1 and QoS 2, if the connection still stands. May not raise."""
-
-
-class Span:
-    """What was received between two flushes, and what is owed for it."""
-
-    __slots__ = ("dead", "filtered", "opened_ns", "owed", "pending", "returned", "sealed", "stored")
-
-    def __init__(self) -> None:
-        self.pending = 0  # batches with records of ours that are not durable yet
-        self.sealed = False
-        self.stored = 0  # messages Kafka has acknowledged in their own topic
-        self.dead = 0  # messages Kafka has acknowledged in the dead-letter topic
-        self.filtered = 0  # messages dropped on purpose
-        self.returned = 0  # messages whose connection ended first: the broker will send them again
-        self.opened_ns = 0  # receive time of the first message; 0 while empty
-        self.owed: list[tuple[Owner, list[bytes], list[bytes]]] = []
-
-
-class Batch:
-    """Records of one slot on their way.
-
-    ``parts`` says how many messages of which span are inside, in the order of the records: a batch can be split, and
-    each half knows its own. Every part counts once in its span's ``pending``."""
-
-    __slots__ = (
-        "attempts",
-        "builder",
-        "count",
-        "counted",
-        "first_failed_ns",
-        "opened_ns",
-        "parts",
-        "sent_ns",
-        "size",
-        "slot",
-        "unfinished",
-    )
-
-    def __init__(self, slot: Slot, builder: BatchBuilder, opened_ns: int) -> None:
-        self.slot = slot
-        self.builder = builder
-        self.opened_ns = opened_ns
-        self.parts: list[tuple[Span, int]] = []
-        self.count = 0  # records; while the batch is open its slot counts them
-        self.counted = 0  # messages already attributed to a span in parts
-        self.unfinished: list[int] = []  # numbers of records that are not the last of their message
-        self.size = 0  # bytes the accumulator has counted for it
-        self.sent_ns = 0
-        self.attempts = 0
-        self.first_failed_ns = 0
-
-    @property
-    def messages(self) -> int:
-        return self.count - len(self.unfinished)
-
-    def __repr__(self) -> str:
-        queue = self.slot.queue
-        return f"<Batch {queue.topic}/{queue.partition} {self.count} records, {self.size} bytes>"
-
-
-class PartitionQueue:
-    """What waits for one Kafka partition. ``in_flight`` is written by the sender alone."""
-
-    __slots__ = ("in_flight", "last_acknowledged_ns", "not_before_ns", "open", "partition", "sealed", "topic")
-
-    def __init__(self, topic: str, partition: int) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.sealed: deque[Batch] = deque()
-        self.open: list[Slot] = []  # slots with an open batch, oldest first
-        self.in_flight: Batch | None = None
-        self.not_before_ns = 0  # the sender leaves the partition alone until then
-        self.last_acknowledged_ns = 0
-
-    def messages(self) -> int:
-        """How many messages wait here or are under way, counted from the batches themselves."""
-        count = self.in_flight.messages if self.in_flight is not None else 0
-        for batch in self.sealed:
-            count += batch.messages
-        for slot in self.open:
-            if slot.batch is not None:
-                count += slot.count - len(slot.batch.unfinished)
-        return count
-
-    def __repr__(self) -> str:
-        return f"<PartitionQueue {self.topic}/{self.partition} {self.messages()} messages>"
 
 
 class Slot:
@@ -169,7 +81,7 @@ class Slot:
     def roll(self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
         """Seal the full batch and put the record that did not fit into a new one."""
         self.seal()
-        self.accumulator.due.append(self.queue)
+        self.accumulator.partitions.due.append(self.queue)
         self._open(0, timestamp, key, value, headers)
         self.count = 1
 
@@ -227,19 +139,24 @@ class Slot:
 
 
 class Accumulator:
-    """All slots and spans of a worker.
+    """All slots and spans of a session group: its acknowledgements wait for its own messages alone.
 
     ``create_batch`` makes an empty builder; ``completed`` is called with each span that has become durable, in order.
-    ``now_ns`` is the time of the last read, set by the caller before it appends."""
+    ``partitions`` are shared by all groups of a worker, which write to the same Kafka. ``now_ns`` is the time of the
+    last read, set by the caller before it appends."""
 
-    def __init__(self, create_batch: Callable[[bool], BatchBuilder], completed: Callable[[Span], None]) -> None:
+    def __init__(
+        self,
+        create_batch: Callable[[bool], BatchBuilder],
+        completed: Callable[[Span], None],
+        partitions: Partitions | None = None,
+    ) -> None:
         self.create_batch = create_batch
         self._completed = completed
+        self.partitions = partitions or Partitions()
         self.current = Span()
         self.spans: deque[Span] = deque()  # flushed, not durable, oldest first
         self.touched: list[Slot] = []
-        self.due: list[PartitionQueue] = []  # queues with something to send since the sender looked last
-        self.queues: dict[tuple[str, int], PartitionQueue] = {}
         self.buffered_bytes = 0
         self.now_ns = 0
         self.parked_messages = 0  # held elsewhere until their topic is known, each with a pending span
@@ -249,20 +166,13 @@ class Accumulator:
     def slots(self) -> Iterable[Slot]:
         return self._slots.values()
 
-    def queue(self, topic: str, partition: int) -> PartitionQueue:
-        """The queue of a partition; made at first use."""
-        queue = self.queues.get((topic, partition))
-        if queue is None:
-            queue = self.queues[topic, partition] = PartitionQueue(topic, partition)
-        return queue
-
     def slot(self, route: str, qos: int, topic: str, partition: int, *, dead_letter: bool = False) -> Slot:
         """The slot for records of a route and QoS that go to a partition; made at first use."""
         key = (route, qos, topic, partition, dead_letter)
         slot = self._slots.get(key)
         if slot is None:
             slot = self._slots[key] = Slot(
-                self, self.queue(topic, partition), route, qos, None, dead_letter=dead_letter
+                self, self.partitions.queue(topic, partition), route, qos, None, dead_letter=dead_letter
             )
         return slot
 
@@ -272,7 +182,7 @@ class Accumulator:
         key = (route, qos, topic, -1, False)
         slot = self._slots.get(key)
         if slot is None:
-            queues = [self.queue(topic, partition) for partition in range(partitions)]
+            queues = [self.partitions.queue(topic, partition) for partition in range(partitions)]
             turn = 0
 
             def choose() -> PartitionQueue:
@@ -327,7 +237,7 @@ class Accumulator:
         """Make the open batch of a slot due without ending the span: no read brought it, so no flush may follow."""
         if slot.batch is not None:
             slot.seal()
-            self.due.append(slot.queue)
+            self.partitions.due.append(slot.queue)
 
     def discard(self, batch: Batch) -> None:
         """Let go of a batch whose records are in other batches now, which hold its spans."""
@@ -342,7 +252,7 @@ class Accumulator:
         touched = self.touched
         if not (touched or span.owed or span.filtered or span.pending):
             return
-        due = self.due
+        due = self.partitions.due
         for slot in touched:
             queue = slot.queue
             if queue.in_flight is None and not queue.sealed:
@@ -357,16 +267,6 @@ class Accumulator:
         self.current = Span()
         if not span.pending:
             self._complete()
-
-    def next_batch(self, queue: PartitionQueue) -> Batch | None:
-        """Take the batch to send next, or None. An open batch is taken once a flush has passed over it."""
-        if queue.sealed:
-            return queue.sealed.popleft()
-        for slot in list(queue.open):
-            batch = slot.batch
-            if batch is not None and batch.parts[0][0].sealed:
-                slot.seal()
-        return queue.sealed.popleft() if queue.sealed else None
 
     def stored(self, batch: Batch) -> None:
         """The batch is durable: let go of its bytes, and of every span that waited for nothing else."""
@@ -389,8 +289,12 @@ class Accumulator:
 
     def in_flight(self) -> int:
         """Messages received and not yet released, counted from batches and spans: the ledger's own look at what is
-        held."""
-        count = self.parked_messages + sum(queue.messages() for queue in self.queues.values())
+        held. For an accumulator that shares its partitions with no other."""
+        return self.partitions.messages() + self.settled()
+
+    def settled(self) -> int:
+        """Messages in no batch that are not yet released: parked, or durable and waiting for older ones."""
+        count = self.parked_messages
         for span in self._live_spans():
             count += span.stored + span.dead + span.filtered - span.returned
         return count

@@ -23,7 +23,8 @@ from bridge.wire import DeadLetterReason
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bridge.accumulator import Accumulator, Batch, Slot, Span
+    from bridge.accumulator import Accumulator, Slot
+    from bridge.batch import Batch, Span
     from bridge.ports import Headers, StoredRecord
 
 log = structlog.get_logger("dead_letter")
@@ -63,11 +64,11 @@ class DeadLetters:
         said = self._headers(reason, error, record.timestamp_ms, slot.route, batch.attempts, slot.queue.topic)
         part_bytes = SMALL_PART_BYTES if reason is DeadLetterReason.TOO_LARGE else self._part_bytes
         dead = self._write(
-            slot.route, slot.qos, record.timestamp_ms, record.key, record.value, record.headers, said,
+            slot.accumulator, slot.route, slot.qos, record.timestamp_ms, record.key, record.value, record.headers, said,
             list(batch.parts), min(part_bytes, self._part_bytes),
         )  # fmt: skip
         dead.messages -= 1  # its own slot has counted the message already
-        self._accumulator.hurry(dead)
+        slot.accumulator.hurry(dead)
         self._counted(reason, 1)
 
     def bury(
@@ -88,12 +89,15 @@ class DeadLetters:
         Returns the slot it is in; the next flush sends it, or ``Accumulator.hurry``."""
         said = self._headers(reason, error, timestamp_ms, route, 0, kafka_topic)
         parts = [(span or self._accumulator.current, 1)]
-        slot = self._write(route, qos, timestamp_ms, key, value, headers, said, parts, self._part_bytes)
+        slot = self._write(
+            self._accumulator, route, qos, timestamp_ms, key, value, headers, said, parts, self._part_bytes
+        )
         self._counted(reason, 1)
         return slot
 
     def _write(
         self,
+        accumulator: Accumulator,
         route: str,
         qos: int,
         timestamp_ms: int,
@@ -104,7 +108,6 @@ class DeadLetters:
         parts: list[tuple[Span, int]],
         part_bytes: int,
     ) -> Slot:
-        accumulator = self._accumulator
         partitions = self._partition_count(self.topic) or 1
         slot = accumulator.slot(route, qos, self.topic, partition_for(key, partitions) if key else 0, dead_letter=True)
         if key is not None and len(key) > KEY_BYTES:

@@ -27,7 +27,8 @@ from bridge.wire import DeadLetterReason
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bridge.accumulator import Accumulator, Slot, Span
+    from bridge.accumulator import Accumulator, Slot
+    from bridge.batch import Span
     from bridge.dead_letter import DeadLetters
     from bridge.ports import Headers
     from bridge.routing import Resolved, Route, Router

@@ -25,15 +25,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from bridge.accumulator import Batch
 from bridge.backoff import Backoff
+from bridge.batch import Batch
 from bridge.errors import BridgeError, IncarnationError, LeaderMissingError, PoisonedError, RefusedError, RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bridge.accumulator import Accumulator, PartitionQueue, Span
+    from bridge.batch import Span
     from bridge.dead_letter import DeadLetters
+    from bridge.partitions import PartitionQueue, Partitions
     from bridge.ports import BatchBuilder, Producer, ProducerFactory, StoredRecord
 
 log = structlog.get_logger("sender")
@@ -72,7 +73,7 @@ class Sender:
 
     def __init__(
         self,
-        accumulator: Accumulator,
+        partitions: Partitions,
         factory: ProducerFactory,
         policy: SenderPolicy,
         dead_letters: DeadLetters,
@@ -80,7 +81,7 @@ class Sender:
         clock_ns: Callable[[], int],
         fatal: Callable[[BaseException], None],
     ) -> None:
-        self._accumulator = accumulator
+        self._partitions = partitions
         self._factory = factory
         self._policy = policy
         self._dead_letters = dead_letters
@@ -133,7 +134,7 @@ class Sender:
 
     def pump(self) -> None:
         """Send what the accumulator has listed as due. Does not block."""
-        due = self._accumulator.due
+        due = self._partitions.due
         for queue in due:
             if queue.in_flight is None:
                 self._send_next(queue)
@@ -152,7 +153,7 @@ class Sender:
                 producer.watch_topic(queue.topic)  # located through an earlier incarnation, this one may not know it
                 self._wait(queue)
             return
-        batch = self._accumulator.next_batch(queue)
+        batch = queue.next_batch()
         if batch is None:
             return
         batch.sent_ns = self._clock_ns()
@@ -182,7 +183,7 @@ class Sender:
             now_ns = self._clock_ns()
             queue.in_flight = None
             queue.last_acknowledged_ns = now_ns
-            self._accumulator.stored(batch)
+            batch.slot.accumulator.stored(batch)
             self._observer.batch_stored(batch, now_ns)
             if self._held:
                 self._answered.set()
@@ -238,27 +239,27 @@ class Sender:
             reasons=sorted({str(error) for error in self._failures.values()})[:3],
         )
         await self._settle()
-        for queue in self._accumulator.queues.values():
+        for queue in self._partitions.queues.values():
             if queue.in_flight is not None:
                 self._failures.setdefault(queue, IncarnationError("No answer before the producer was replaced."))
         await old.close(patience_s=CLOSE_PATIENCE_S)
         await self._connect()
         failures, self._failures = self._failures, {}
-        for queue in list(self._accumulator.queues.values()):  # a first dead letter adds one
+        for queue in list(self._partitions.queues.values()):  # a first dead letter adds one
             batch = queue.in_flight
             if batch is not None:
                 queue.in_flight = None
                 self._put_back(queue, batch, failures.get(queue), old.records(batch.builder))
         self._started()
         self._held = False
-        for queue in self._accumulator.queues.values():
+        for queue in self._partitions.queues.values():
             if queue.in_flight is None:
                 self._send_next(queue)
 
     async def _settle(self) -> None:
         """Wait for the answers of partitions that have not failed, so that they are not written twice."""
         deadline_ns = self._clock_ns() + self._policy.settle_ns
-        while any(q.in_flight is not None and q not in self._failures for q in self._accumulator.queues.values()):
+        while any(q.in_flight is not None and q not in self._failures for q in self._partitions.queues.values()):
             left_s = (deadline_ns - self._clock_ns()) / 1e9
             if left_s <= 0:
                 return
@@ -312,7 +313,7 @@ class Sender:
                 delay_ns = min(self._policy.backoff_initial_ns << min(batch.attempts, 10), self._policy.backoff_max_ns)
                 queue.not_before_ns = self._clock_ns() + delay_ns
             queue.sealed.appendleft(self._rebuild(batch, records, batch.parts, batch.unfinished))
-        self._accumulator.discard(batch)
+        batch.slot.accumulator.discard(batch)
 
     def _rebuild(
         self, batch: Batch, records: Sequence[StoredRecord], parts: list[tuple[Span, int]], unfinished: list[int]
@@ -333,7 +334,7 @@ class Sender:
         rebuilt.size = builder.size()
         rebuilt.attempts = batch.attempts
         rebuilt.first_failed_ns = batch.first_failed_ns
-        self._accumulator.buffered_bytes += rebuilt.size
+        batch.slot.accumulator.buffered_bytes += rebuilt.size
         return rebuilt
 
     # --- waiting -----------------------------------------------------------------------------------
@@ -364,7 +365,7 @@ class Sender:
             if self._held:
                 continue
             late_ns = self._clock_ns() - self._policy.delivery_timeout_ns
-            for queue in self._accumulator.queues.values():
+            for queue in self._partitions.queues.values():
                 batch = queue.in_flight
                 if batch is not None and batch.sent_ns < late_ns:
                     seconds = self._policy.delivery_timeout_ns / 1e9

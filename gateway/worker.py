@@ -36,7 +36,8 @@ from gateway.signals import StopSignals
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from bridge.accumulator import Batch, Slot, Span
+    from bridge.accumulator import Slot
+    from bridge.batch import Batch, Span
     from bridge.ports import BatchBuilder
     from bridge.wire import DeadLetterReason
     from config.settings import Settings
@@ -78,7 +79,13 @@ class Worker:
             delivery_timeout_ns=_ns(settings.kafka.delivery_timeout), settle_ns=2 * _ns(settings.kafka.request_timeout)
         )
         self.sender = Sender(
-            self.accumulator, self._make_producer, policy, self.dead_letters, self, time.monotonic_ns, self._fatal
+            self.accumulator.partitions,
+            self._make_producer,
+            policy,
+            self.dead_letters,
+            self,
+            time.monotonic_ns,
+            self._fatal,
         )
         self.flow = Flow(
             self.accumulator,
@@ -161,7 +168,7 @@ class Worker:
         return sorted(self.router.kafka_topics | {self.settings.dead_letter.topic})
 
     def _make_producer(self) -> KafkaProducer:
-        made = {topic for topic, _ in self.accumulator.queues}
+        made = {topic for topic, _ in self.accumulator.partitions.queues}
         return KafkaProducer(self.settings.kafka, self._kafka_client_id, {*self.routed_topics(), *made})
 
     def _complete(self, span: Span) -> None:

@@ -23,7 +23,8 @@ from gateway.mqtt.keepalive import Keepalive, Verdict
 from gateway.mqtt.packets import packet_name
 
 if TYPE_CHECKING:
-    from bridge.accumulator import Accumulator, Span
+    from bridge.accumulator import Accumulator
+    from bridge.batch import Span
     from bridge.dispatch import Dispatcher
     from gateway.mqtt.client import PahoClient
     from gateway.mqtt.flow import Flow

@@ -15,7 +15,8 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from bridge.accumulator import Accumulator, Span
+    from bridge.accumulator import Accumulator
+    from bridge.batch import Span
     from bridge.ledger import Ledger
     from bridge.sender import Sender
 

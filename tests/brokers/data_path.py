@@ -26,7 +26,7 @@ from gateway.mqtt.properties import parse_properties
 from gateway.mqtt.session import DataPath, Session, SessionPlan
 
 if TYPE_CHECKING:
-    from bridge.accumulator import Batch, Span
+    from bridge.batch import Batch, Span
     from bridge.errors import BridgeError
     from bridge.ports import BatchBuilder, Headers
 
@@ -180,7 +180,7 @@ class MemoryPath:
             counted=lambda _reason, _count: None,
         )  # fmt: skip
         self.sender = Sender(
-            self.accumulator, lambda: self.producer, SenderPolicy(delivery_timeout_ns=10**12, settle_ns=10**9),
+            self.accumulator.partitions, lambda: self.producer, SenderPolicy(delivery_timeout_ns=10**12, settle_ns=10**9),
             self.dead_letters, _Observer(), time.monotonic_ns, self.defects.append,
         )  # fmt: skip
         self.flow = Flow(

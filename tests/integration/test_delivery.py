@@ -163,7 +163,7 @@ async def test_a_right_that_is_lost_holds_its_topic_and_no_other(backend: KafkaB
         stream.flush()
 
         def arrived() -> bool:
-            return stream.accumulator.queue(other, 0).last_acknowledged_ns > 0
+            return stream.accumulator.partitions.queue(other, 0).last_acknowledged_ns > 0
 
         await stream.until(arrived, "the other topic goes on", within_s=10)
         assert len(stream.owner.released) == released == 90

@@ -17,7 +17,8 @@ from tests.unit.manual_time import ManualLoop
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bridge.accumulator import Batch, Slot, Span
+    from bridge.accumulator import Slot
+    from bridge.batch import Batch, Span
     from bridge.errors import BridgeError
     from bridge.ports import BatchBuilder, Headers, ProducerFactory
     from bridge.wire import DeadLetterReason
@@ -92,7 +93,7 @@ class AnyPath:
         self.observer = Observer()
         self.fatal: list[BaseException] = []
         self.sender = Sender(
-            self.accumulator, factory, policy, self.dead_letters, self.observer, clock_ns, self.fatal.append
+            self.accumulator.partitions, factory, policy, self.dead_letters, self.observer, clock_ns, self.fatal.append
         )
         self.owner = Owner()
         self.spans: list[Span] = []  # completed, in order
@@ -184,7 +185,7 @@ class AnyPath:
         await self.until(lambda: self.held == 0, "drained", within_s=within_s)
         assert self.accumulator.buffered_bytes == 0, self.accumulator.buffered_bytes
         assert not self.accumulator.spans
-        assert all(not queue.open and not queue.sealed for queue in self.accumulator.queues.values())
+        assert all(not queue.open and not queue.sealed for queue in self.accumulator.partitions.queues.values())
 
 
 class Path(AnyPath):

@@ -13,7 +13,7 @@ from gateway.mqtt.ingest import Ingest
 from tests.brokers.packets import publish, pubrel, user_property
 
 if TYPE_CHECKING:
-    from bridge.accumulator import Span
+    from bridge.batch import Span
     from tests.unit.simulation import World
 
 WINDOW = 60

@@ -35,7 +35,7 @@ from tests.unit.simulated_mqtt import MAX_RECORD, Message, Session
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bridge.accumulator import Span
+    from bridge.batch import Span
     from bridge.errors import BridgeError
     from bridge.ports import BatchBuilder, StoredRecord
     from tests.unit.fake_kafka import FakePartition, FakeTopic
@@ -91,7 +91,7 @@ class World:
             max_record_bytes=MAX_RECORD, counted=lambda _reason, _count: None,
         )  # fmt: skip
         self.sender = Sender(
-            self.accumulator, self._make_producer, SenderPolicy(10_000_000_000, 3_000_000_000), self.dead_letters,
+            self.accumulator.partitions, self._make_producer, SenderPolicy(10_000_000_000, 3_000_000_000), self.dead_letters,
             self.observer, lambda: round(loop.time() * 1e9), self.fatal.append,
         )  # fmt: skip
         self.flow = Flow(
@@ -119,7 +119,7 @@ class World:
         self.flow.completed(span)
 
     def _make_producer(self) -> object:
-        made = {topic for topic, _ in self.accumulator.queues}
+        made = {topic for topic, _ in self.accumulator.partitions.queues}
         return self.kafka.make_producer({*self.router.kafka_topics, DEAD_LETTERS, *made})
 
     def partition_count(self, topic: str) -> int | None:

@@ -11,11 +11,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from bridge.accumulator import SMALL_BATCH_BYTES, Accumulator, Batch, PartitionQueue, Slot, Span
+from bridge.accumulator import SMALL_BATCH_BYTES, Accumulator, Slot
+from bridge.batch import Batch, Span
 from bridge.ledger import Ledger
 from tests.unit.fake_kafka import FakeBatch
 
 if TYPE_CHECKING:
+    from bridge.partitions import PartitionQueue
     from bridge.ports import StoredRecord
 
 LIMIT = 400  # bytes of a batch: a few records fill it
@@ -63,7 +65,7 @@ class Bench:
     def take(self, queue: PartitionQueue) -> Batch | None:
         """As the sender does: one batch of a partition under way."""
         assert queue.in_flight is None
-        queue.in_flight = self.accumulator.next_batch(queue)
+        queue.in_flight = queue.next_batch()
         return queue.in_flight
 
     def store(self, queue: PartitionQueue) -> Batch:
@@ -78,15 +80,15 @@ class Bench:
         return batch
 
     def pump(self) -> None:
-        for queue in self.accumulator.due:
+        for queue in self.accumulator.partitions.due:
             if queue.in_flight is None:
                 self.take(queue)
-        self.accumulator.due.clear()
+        self.accumulator.partitions.due.clear()
 
     def drain(self) -> None:
         """Answer until nothing is under way; what is then left would never have been sent."""
         self.pump()
-        queues = self.accumulator.queues.values()
+        queues = self.accumulator.partitions.queues.values()
         while any(queue.in_flight for queue in queues):
             for queue in queues:
                 if queue.in_flight:
@@ -144,7 +146,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(partition=st.integers(0, PARTITIONS - 1))
     def answer(self, partition: int) -> None:
-        queue = self.accumulator.queue("t", partition)
+        queue = self.accumulator.partitions.queue("t", partition)
         if queue.in_flight is not None:
             self.bench.store(queue)
             self.bench.take(queue)
@@ -161,7 +163,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def counts_and_bytes_are_those_of_what_is_held(self) -> None:
-        queues = self.accumulator.queues.values()
+        queues = self.accumulator.partitions.queues.values()
         held = sum(queue.messages() for queue in queues)
         durable = sum(len(log) for log in self.bench.log.values())
         assert held == len(self.slot_of) - durable
@@ -217,7 +219,7 @@ def test_a_batch_behind_one_that_waits_for_its_leader_goes_on_filling_too() -> N
     for number in range(20):
         bench.append(slot, b"%d" % number)
         bench.accumulator.flush()
-        bench.accumulator.due.clear()  # the sender has looked, and nobody leads the partition
+        bench.accumulator.partitions.due.clear()  # the sender has looked, and nobody leads the partition
     assert [batch.count for batch in slot.queue.sealed] == [1]
     assert slot.count == 19
     bench.take(slot.queue)
@@ -249,7 +251,7 @@ def test_a_full_batch_is_rolled_and_the_record_is_in_the_next() -> None:
         bench.append(slot, b"%d" % number + b"." * 90)
     assert [batch.count for batch in slot.queue.sealed] == [3, 3, 3]
     assert slot.count == 1
-    assert slot.queue in bench.accumulator.due  # a full batch does not wait for the flush to be sent
+    assert slot.queue in bench.accumulator.partitions.due  # a full batch does not wait for the flush to be sent
     bench.accumulator.flush()
     bench.drain()
     assert [value[:1] for value in bench.values() if value] == [b"%d" % n for n in range(10)]
@@ -292,7 +294,7 @@ def test_batches_without_a_key_avoid_partitions_that_are_busy() -> None:
     bench = Bench()
     slot = bench.accumulator.keyless_slot("a", 1, "t", 3)
     for partition in (1, 2):
-        queue = bench.accumulator.queue("t", partition)
+        queue = bench.accumulator.partitions.queue("t", partition)
         bench.append(bench.accumulator.slot("b", 1, "t", partition), b"x")
         bench.accumulator.flush()
         bench.take(queue)
@@ -320,9 +322,9 @@ def test_spans_complete_in_the_order_of_receipt_whatever_order_partitions_answer
         bench.accumulator.current.owed.append((owner, [b"id%d" % partition], []))
         bench.accumulator.flush()
     bench.pump()
-    bench.store(bench.accumulator.queue("t", 1))
+    bench.store(bench.accumulator.partitions.queue("t", 1))
     assert owner.released == []
-    bench.store(bench.accumulator.queue("t", 0))
+    bench.store(bench.accumulator.partitions.queue("t", 0))
     assert owner.released == [b"id0", b"id1"]
 
 
@@ -334,7 +336,7 @@ def test_a_span_over_several_batches_waits_for_the_last() -> None:
     bench.pump()
     for partition in range(3):
         assert bench.spans == []
-        bench.store(bench.accumulator.queue("t", partition))
+        bench.store(bench.accumulator.partitions.queue("t", partition))
     assert [span.stored for span in bench.spans] == [3]
 
 
