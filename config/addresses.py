@@ -9,6 +9,7 @@ __all__ = [
     "is_loopback",
     "parse_kafka_address",
     "parse_mqtt_address",
+    "parse_server_reference",
 ]
 
 import ipaddress
@@ -76,6 +77,18 @@ def parse_mqtt_address(text: str) -> MqttAddress:
     known: MqttScheme = lowered
     host, port = _host_and_port(rest)
     return MqttAddress(known, host, _DEFAULT_PORTS[known] if port is None else port)
+
+
+def parse_server_reference(text: str, base: MqttAddress) -> MqttAddress:
+    """Where one reference of a Server Reference points (MQTT 5.0 section 4.11): a name, with a port if there is one.
+
+    What it leaves out, scheme and port, is that of ``base``, the server that sent it. Raises ValueError with a sentence
+    that does not repeat the text.
+    """
+    if "://" in text:
+        return parse_mqtt_address(text)
+    host, port = _host_and_port(text)
+    return MqttAddress(base.scheme, host, base.port if port is None else port)
 
 
 def parse_kafka_address(text: str) -> KafkaAddress:

@@ -159,6 +159,13 @@ class MqttSettings(Table):
     """How long a connection must hold before the next break starts from `reconnect_initial` again. A minute, so that
     a broker which accepts and drops at once is not tried without pause; 0 resets with every connection."""
 
+    redirect: Literal["follow", "configured", "never"] = "follow"
+    """What to do when an MQTT 5 broker says "use another server" or "server moved" (0x9C, 0x9D) and names one.
+    `follow`: go there, three times in a row at most, never from an encrypted connection to a plain one, nor to an
+    address where no broker can be. The default, because a broker that empties a node for maintenance disconnects who
+    stays, and one that we log in to has our password already. `configured`: only to one of `addresses`. `never`: the
+    next address has its turn."""
+
     tls: TlsSettings = TlsSettings()
     """TLS to the broker; used with `mqtts://` and `wss://` addresses alone."""
 

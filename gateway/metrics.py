@@ -45,6 +45,7 @@ CONNECT_FAILURES: Final = (
     "not_authorised",
     "client_id",
     "unavailable",  # the broker is busy or shutting down, a quota is used up
+    "redirected",  # the broker says: use another server, with or without its address
     "protocol",  # what came was no MQTT, or a version the broker does not speak
     "subscribe",  # connected, but a filter was refused
     "other",
@@ -56,6 +57,7 @@ DISCONNECTS: Final = (
     "taken_over",  # another client came with the same client id
     "administrative",  # kicked
     "server_stopping",
+    "redirected",  # the broker says: use another server
     "protocol",  # one side broke MQTT's rules
     "other",
 )

@@ -22,6 +22,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from bridge.tls import tls_context
 from gateway.mqtt import reasons
 from gateway.mqtt.errors import ConnectError, MqttError, MqttRefusedError
+from gateway.mqtt.servers import REDIRECTIONS, Redirection
 from gateway.mqtt.stream import PacketStream
 
 if TYPE_CHECKING:
@@ -233,7 +234,7 @@ class Handshake:
             return
         code = reason.value
         if reason.is_failure:
-            self._connected.set_exception(self._refusal(code))
+            self._connected.set_exception(self._refusal(code, getattr(properties, "ServerReference", "")))
             return
         self.session_present = flags.session_present
         # Formally the other direction's limit, but EMQX echoes min(ours, its max_inflight) here.
@@ -247,11 +248,13 @@ class Handshake:
             return
         self._connected.set_result(None)
 
-    def _refusal(self, code: int) -> ConnectError:
+    def _refusal(self, code: int, reference: str) -> ConnectError:
         label = reasons.connect_label(code)
         text = (
             f"{self._address} refused client {self._client_id!r}: {reasons.words(code)}.{reasons.status_advice(code)}"
         )
+        if code in REDIRECTIONS:
+            return ConnectError(text, label, Redirection(code, reference))
         if label == "unavailable":
             return ConnectError(text, label)
         if label in {"credentials", "not_authorised"}:

@@ -21,6 +21,7 @@ from gateway.mqtt.errors import MalformedPacketError
 from gateway.mqtt.flow import SHORTEST_PACE_NS
 from gateway.mqtt.keepalive import Keepalive, Verdict
 from gateway.mqtt.packets import packet_name
+from gateway.mqtt.servers import REDIRECTIONS, Redirection
 
 if TYPE_CHECKING:
     from bridge.accumulator import Accumulator
@@ -37,7 +38,6 @@ DISCONNECT = b"\xe0\x00"
 DISCONNECT_AND_END = b"\xe0\x07\x00\x05\x11\x00\x00\x00\x00"  # MQTT 5: reason 0, session expiry interval 0
 FAREWELL_S = 0.5
 BUSY_READ_BYTES = 64 * 1024  # a read that brings so much is followed by another at once
-NOT_AUTHORISED = 0x87
 PROTOCOL_ERROR = 0x82  # what paho calls it when it cannot make sense of a packet
 MAX_READS = 64  # reads of one turn from a TLS layer that holds more
 
@@ -74,6 +74,7 @@ class Connection:
         self.acknowledged = 0  # PUBACK and PUBREC sent
         self.received_bytes = 0
         self.returned = 0  # messages unacknowledged at the end
+        self.redirection: Redirection | None = None  # what the broker said at the end
         self.stopping = False
         self.pace_ns = flow.pacing_ns
         self.idle_ticks = 0
@@ -343,13 +344,15 @@ class Connection:
     # --- the end -----------------------------------------------------------------------------------
 
     def _on_disconnect(
-        self, _client: object, _data: object, flags: Any, reason: ReasonCode, _properties: object
+        self, _client: object, _data: object, flags: Any, reason: ReasonCode, properties: object
     ) -> None:
         if flags.is_disconnect_packet_from_server:
             code = reason.value
             text = f"the broker disconnected us: {reasons.words(code)}"
-            if code == NOT_AUTHORISED:
-                text += "; check its rules for our subscriptions and for publishing to mqtt.status.topic"
+            if advice := reasons.disconnect_advice(code):
+                text += f"; {advice}"
+            if code in REDIRECTIONS:
+                self.redirection = Redirection(code, getattr(properties, "ServerReference", ""))
             self._end(reasons.disconnect_label(code), text)
         elif reason.value == PROTOCOL_ERROR:
             kind = packet_name(self._served)

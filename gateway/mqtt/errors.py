@@ -11,7 +11,12 @@ from __future__ import annotations
 
 __all__ = ["ConnectError", "MalformedPacketError", "MqttError", "MqttRefusedError"]
 
+from typing import TYPE_CHECKING
+
 from config.errors import ExitStatus, GatewayError
+
+if TYPE_CHECKING:
+    from gateway.mqtt.servers import Redirection
 
 
 class MqttError(GatewayError):
@@ -27,13 +32,15 @@ class MalformedPacketError(MqttError):
 
 
 class ConnectError(MqttError):
-    """No connection came about. ``reason`` is a label of gateway_mqtt_connect_failures_total."""
+    """No connection came about. ``reason`` is a label of gateway_mqtt_connect_failures_total; ``redirection`` is set
+    when the broker says who takes us instead."""
 
     exit_status = ExitStatus.UNAVAILABLE
 
-    def __init__(self, sentence: str, reason: str) -> None:
+    def __init__(self, sentence: str, reason: str, redirection: Redirection | None = None) -> None:
         super().__init__(sentence)
         self.reason = reason
+        self.redirection = redirection
 
 
 class MqttRefusedError(ConnectError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["connect_error", "connect_label", "disconnect_label", "status_advice", "words"]
+__all__ = ["connect_error", "connect_label", "disconnect_advice", "disconnect_label", "status_advice", "words"]
 
 import socket
 import ssl
@@ -67,8 +67,8 @@ _CONNECT_LABELS = {
     0x8B: "unavailable",
     0x8C: "credentials",
     0x97: "unavailable",
-    0x9C: "unavailable",
-    0x9D: "unavailable",
+    0x9C: "redirected",
+    0x9D: "redirected",
     0x9F: "unavailable",
 }
 _DISCONNECT_LABELS = {
@@ -82,6 +82,17 @@ _DISCONNECT_LABELS = {
     0x94: "protocol",
     0x95: "protocol",
     0x98: "administrative",
+    0x9C: "redirected",
+    0x9D: "redirected",
+}
+_MORE_ROOM = "raise the broker's limits for this client, or spread the load over more sessions (mqtt.sessions)"
+_DISCONNECT_ADVICE = {
+    0x87: "check its rules for our subscriptions and for publishing to mqtt.status.topic",
+    0x8E: "another client connected with our client id, and each ends the other's connection, less and less often: "
+    "does a second gateway run with the same instance and worker, or with a copy of these settings?",
+    0x96: _MORE_ROOM,
+    0x97: _MORE_ROOM,
+    0x98: "somebody ended the connection there; EMQX throws away what a session holds when it is kicked",
 }
 
 
@@ -95,6 +106,11 @@ def status_advice(code: int) -> str:
     if code in {0x9A, 0x9B}:
         return " The birth message and the will are retained, at QoS 1: allow that, or set mqtt.status.enabled = false."
     return ""
+
+
+def disconnect_advice(code: int) -> str:
+    """What to look at when the broker disconnects with this code; empty for codes that say it themselves."""
+    return _DISCONNECT_ADVICE.get(code, "")
 
 
 def connect_label(code: int) -> str:

@@ -24,6 +24,7 @@ from gateway.mqtt.client import Handshake
 from gateway.mqtt.connection import Connection
 from gateway.mqtt.errors import ConnectError, MqttRefusedError
 from gateway.mqtt.ingest import Ingest
+from gateway.mqtt.servers import SERVER_MOVED, Servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from gateway.metrics import Metrics
     from gateway.mqtt.client import PahoClient
     from gateway.mqtt.flow import Flow
+    from gateway.mqtt.servers import Redirection
 
 log = structlog.get_logger("mqtt")
 
@@ -92,8 +94,7 @@ class Session:
         self._path = path
         self._verb = verb
         self._failed = failed
-        self._addresses = [parse_mqtt_address(text) for text in mqtt.addresses]
-        self._address_index = 0
+        self._servers = Servers([parse_mqtt_address(text) for text in mqtt.addresses], mqtt.redirect)
         self._backoff = Backoff(
             _ns(mqtt.reconnect_initial),
             _ns(mqtt.reconnect_max),
@@ -205,7 +206,7 @@ class Session:
 
     async def _end_session(self) -> None:
         """MQTT 3.1.1 ends a session only by a clean connect with its client id (section 3.1.2.4)."""
-        address = self._addresses[self._address_index % len(self._addresses)]
+        address = self._servers.current()
         clean = self._settings.mqtt.model_copy(update={"persistent": False})
         handshake = Handshake(clean, address, self.plan.client_id, None)
         await handshake.connect()
@@ -214,18 +215,22 @@ class Session:
 
     async def _run(self, first: asyncio.Future[None]) -> None:
         while not self._stopping:
+            at_once = False
             try:
                 connection = await self._open()
                 if not first.done():
                     first.set_result(None)
                 label, self.problem = await asyncio.shield(connection.ended)
+                self._servers.ended(time.monotonic_ns())
                 self._path.metrics.mqtt_disconnects.child(label).value += 1
                 if label != "requested":
                     log.warning("mqtt_disconnected", session=self.plan.number, reason=label, detail=self.problem)
+                if connection.redirection is not None:
+                    at_once = self._redirect(connection.redirection)
             except ConnectError as error:
                 self._path.metrics.mqtt_connect_failures.child(error.reason).value += 1
                 self.problem = str(error)
-                if isinstance(error, MqttRefusedError) and not first.done() and len(self._addresses) == 1:
+                if isinstance(error, MqttRefusedError) and not first.done() and self._servers.only:
                     first.set_exception(error)
                     return
                 log.warning(
@@ -235,16 +240,37 @@ class Session:
                     error=str(error),
                     repeat_key=error.reason,  # four sessions and one broker: one line says it
                 )
-                self._address_index += 1
+                early = self._connection.redirection if self._connection is not None else None  # before SUBACK
+                if (to := error.redirection or early) is not None:
+                    at_once = self._redirect(to)
+                else:
+                    self._servers.failed()
             finally:
                 self._close()
-            if not self._stopping:
+            if not (self._stopping or at_once):
                 await asyncio.sleep(self._backoff.next_ns(time.monotonic_ns()) / 1e9)
+                self._servers.rested()
+
+    def _redirect(self, to: Redirection) -> bool:
+        """Whether to go on at once, where the broker says; otherwise the next address has its turn after a wait."""
+        servers = self._servers
+        here = servers.current()
+        objection = servers.redirect(to)
+        if objection is None:
+            advice = "put it into mqtt.addresses: the server has moved for good" if to.code == SERVER_MOVED else None
+            log.warning(
+                "mqtt_redirected", session=self.plan.number, broker=str(here), to=str(servers.current()), advice=advice
+            )
+            return True
+        self.problem = f"{here} tells us to use another server, and {objection}."
+        log.warning("mqtt_redirect_refused", session=self.plan.number, error=self.problem, repeat_key=str(here))
+        servers.failed()
+        return False
 
     async def _open(self) -> Connection:
         """Connect, subscribe, announce. Raises ConnectError."""
         mqtt, path = self._settings.mqtt, self._path
-        address = self._addresses[self._address_index % len(self._addresses)]
+        address = self._servers.current()
         will = (self.plan.status_topic, self._status("offline")) if self.plan.status_topic is not None else None
         handshake = Handshake(mqtt, address, self.plan.client_id, will)
         client = self._client = handshake.client
@@ -276,6 +302,7 @@ class Session:
         connection.subscribed()
         self.subscribed = True
         self.problem = None
+        self._servers.subscribed(time.monotonic_ns())
         self._backoff.started(time.monotonic_ns())
         path.metrics.mqtt_connects.child().value += 1
         self._announce(client, "online")

@@ -125,9 +125,14 @@ def unsuback(packet_id: int, count: int, *, v5: bool) -> bytes:
     return packet(Type.UNSUBACK, 0, packet_id.to_bytes(2) + (b"\0" + bytes(count) if v5 else b""))
 
 
-def disconnect(reason: int) -> bytes:
+def disconnect(reason: int, properties: bytes = b"") -> bytes:
     """An MQTT 5 DISCONNECT from the broker."""
-    return packet(Type.DISCONNECT, 0, bytes((reason, 0)))
+    return packet(Type.DISCONNECT, 0, bytes((reason,)) + varint(len(properties)) + properties)
+
+
+def server_reference(value: str | bytes) -> bytes:
+    """The property that goes with "use another server" and "server moved"."""
+    return b"\x1c" + text(value)
 
 
 PINGRESP = packet(Type.PINGRESP, 0, b"")

@@ -66,10 +66,10 @@ class Link(asyncio.Protocol):
         if not self.transport.is_closing():
             self.transport.write(data)
 
-    def end(self, code: int | None = None) -> None:
+    def end(self, code: int | None = None, properties: bytes = b"") -> None:
         """Close, with an MQTT 5 DISCONNECT if a code is given."""
         if code is not None and self.v5:
-            self.send(packets.disconnect(code))
+            self.send(packets.disconnect(code, properties))
         self.transport.close()
 
     @property
@@ -215,7 +215,7 @@ class ScriptedBroker:
         if rules.users is not None and rules.users.get(connect.username or "") != connect.password:
             refusal = 0x86 if connect.v5 else 4
         if refusal is not None:
-            link.send(packets.connack(refusal, properties=b"" if connect.v5 else None))
+            link.send(packets.connack(refusal, properties=rules.refusal_properties if connect.v5 else None))
             link.end()
             return
         session, present = self._session_for(link, connect)

@@ -24,6 +24,7 @@ class Rules:
     shared: bool = True  # SharedSubscriptionAvailable
     max_qos: int = 2
     refuse_connect: int | None = None
+    refusal_properties: bytes = b""
     refuse_subscribe: int | None = None
     server_keepalive: int | None = None
     answers_connect: bool = True
