@@ -108,7 +108,7 @@ class _Handover:
         partition: int,
         data: bytearray,
         sequence: int,
-        future: asyncio.Future[object],
+        future: asyncio.Future[int],
         leader: int | None,
     ) -> None:
         self.topic = topic
@@ -225,7 +225,7 @@ class KafkaProducer:
     def create_batch(self, *, compressed: bool) -> BatchBuilder:
         return KafkaBatch(self._settings.batch_bytes, self._codec if compressed else 0)
 
-    def send(self, topic: str, partition: int, batch: BatchBuilder) -> asyncio.Future[object]:
+    def send(self, topic: str, partition: int, batch: BatchBuilder) -> asyncio.Future[int]:
         assert isinstance(batch, KafkaBatch)
         if self._closed:
             raise IncarnationError("The producer has been closed.")
@@ -237,7 +237,7 @@ class KafkaProducer:
         sequence = self._sequences.get(place, 0)
         data = batch.build(self._producer_id, self._epoch, sequence)
         self._sequences[place] = (sequence + batch.record_count()) % _SEQUENCES
-        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._pending.append(_Handover(topic, partition, data, sequence, future, leader))
         self._schedule()
         return future
@@ -327,7 +327,7 @@ class KafkaProducer:
                 failure = IncarnationError(f"Rejected after an attempt without answer: {failure}")
         handover.future.set_exception(failure)
 
-    def failure(self, answer: asyncio.Future[object]) -> BridgeError | None:
+    def failure(self, answer: asyncio.Future[int]) -> BridgeError | None:
         if answer.cancelled():
             return IncarnationError("The producer ended before Kafka answered.")
         error = answer.exception()

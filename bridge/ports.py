@@ -63,13 +63,14 @@ class Producer(Protocol):
     def create_batch(self, *, compressed: bool) -> BatchBuilder:
         """An empty batch. Small batches are cheaper uncompressed."""
 
-    def send(self, topic: str, partition: int, batch: BatchBuilder) -> Future[object]:
+    def send(self, topic: str, partition: int, batch: BatchBuilder) -> Future[int]:
         """Hand a closed batch over. At most one batch of a partition may be under way. Does not block.
 
         Raises LeaderMissingError when nothing was handed over. The future is done when all in-sync replicas have the
-        batch, or failed: ask ``failure`` what that means."""
+        batch, with the offset of its first record (-1 when Kafka has it and does not say where), or failed: ask
+        ``failure`` what that means."""
 
-    def failure(self, answer: Future[object]) -> BridgeError | None:
+    def failure(self, answer: Future[int]) -> BridgeError | None:
         """What became of a batch whose future is done: None when Kafka has it, else Poisoned-, Incarnation- or
         RefusedError."""
 

@@ -56,9 +56,12 @@ class SenderPolicy:
 
 
 class SenderObserver(Protocol):
-    """Told of what happens to batches; called once per batch, never per record."""
+    """Told of what happens to batches; called once per batch, never per record.
 
-    def batch_stored(self, batch: Batch, now_ns: int) -> None: ...
+    ``batch_stored`` gets the partition the batch went to (its slot may have moved on to another) and the offset of its
+    first record, -1 when Kafka has the batch and does not say where."""
+
+    def batch_stored(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None: ...
 
     def batch_failed(self, batch: Batch, error: BridgeError) -> None: ...
 
@@ -166,13 +169,14 @@ class Sender:
             return
         future.add_done_callback(functools.partial(self._answer, queue, batch))
 
-    def _answer(self, queue: PartitionQueue, batch: Batch, future: asyncio.Future[object]) -> None:
+    def _answer(self, queue: PartitionQueue, batch: Batch, future: asyncio.Future[int]) -> None:
         try:
-            self._take_answer(queue, batch, self._producer.failure(future))
+            error = self._producer.failure(future)
+            self._take_answer(queue, batch, error, future.result() if error is None else -1)
         except Exception as error:  # noqa: BLE001 - the loop would only log it, and the partition stand still
             self._fatal(error)
 
-    def _take_answer(self, queue: PartitionQueue, batch: Batch, error: BridgeError | None) -> None:
+    def _take_answer(self, queue: PartitionQueue, batch: Batch, error: BridgeError | None, offset: int) -> None:
         if queue.in_flight is not batch:
             return  # rebuilt since: a late answer changes nothing
         if queue in self._failures:
@@ -184,7 +188,7 @@ class Sender:
             queue.in_flight = None
             queue.last_acknowledged_ns = now_ns
             batch.slot.accumulator.stored(batch)
-            self._observer.batch_stored(batch, now_ns)
+            self._observer.batch_stored(batch, queue.partition, offset, now_ns)
             if self._held:
                 self._answered.set()
             elif queue.sealed or queue.open:

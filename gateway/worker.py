@@ -204,7 +204,7 @@ class Worker:
     # --- what is counted (bridge.sender.SenderObserver)
     # ----------------------------------------------------------------------------
 
-    def batch_stored(self, batch: Batch, now_ns: int) -> None:
+    def batch_stored(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None:  # noqa: ARG002 - not yet
         slot = batch.slot
         meters = self._meters.get(slot)
         if meters is None:

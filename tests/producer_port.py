@@ -189,6 +189,14 @@ class ProducerPort:
         for partition in (0, 1):
             assert await backend.read(topic, partition) == values(*(b"%d" % n for n in range(20)))
 
+    async def test_the_answer_is_the_offset_of_the_first_record(self, backend: Backend) -> None:
+        topic = await backend.topic(2)
+        async with running(backend.producer([topic])) as producer:
+            for partition, before, size in ((0, 0, 3), (0, 3, 1), (1, 0, 2), (0, 4, 2)):
+                batch = fill(producer.create_batch(compressed=True), values(*(b"%d" % n for n in range(size))))
+                async with asyncio.timeout(PATIENCE_S):
+                    assert await producer.send(topic, partition, batch) == before
+
     async def test_sending_does_not_wait(self, backend: Backend) -> None:
         topic = await backend.topic(12)
         async with running(backend.producer([topic])) as producer:

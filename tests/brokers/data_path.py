@@ -81,7 +81,8 @@ class MemoryProducer:
         self._batch_bytes = batch_bytes
         self.log: list[Stored] = []
         self.holding = False
-        self._held: list[tuple[str, int, MemoryBatch, asyncio.Future[object]]] = []
+        self._ends: dict[tuple[str, int], int] = {}
+        self._held: list[tuple[str, int, MemoryBatch, asyncio.Future[int]]] = []
 
     async def start(self) -> None: ...
 
@@ -90,10 +91,10 @@ class MemoryProducer:
     def create_batch(self, *, compressed: bool) -> BatchBuilder:
         return MemoryBatch(self._batch_bytes)
 
-    def send(self, topic: str, partition: int, batch: BatchBuilder) -> asyncio.Future[object]:
+    def send(self, topic: str, partition: int, batch: BatchBuilder) -> asyncio.Future[int]:
         assert isinstance(batch, MemoryBatch)
         assert batch.closed
-        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._held.append((topic, partition, batch, future))
         if not self.holding:
             self._answer()
@@ -115,11 +116,13 @@ class MemoryProducer:
         for batch in held:
             self._take(*batch)
 
-    def _take(self, topic: str, partition: int, batch: MemoryBatch, future: asyncio.Future[object]) -> None:
+    def _take(self, topic: str, partition: int, batch: MemoryBatch, future: asyncio.Future[int]) -> None:
+        offset = self._ends.get((topic, partition), 0)
+        self._ends[topic, partition] = offset + len(batch.records)
         self.log += (Stored(topic, partition, record) for record in batch.records)
-        future.set_result(None)
+        future.set_result(offset)
 
-    def failure(self, answer: asyncio.Future[object]) -> BridgeError | None:
+    def failure(self, answer: asyncio.Future[int]) -> BridgeError | None:
         return None
 
     def partition_count(self, topic: str) -> int | None:
@@ -142,7 +145,7 @@ class MemoryProducer:
 
 
 class _Observer:
-    def batch_stored(self, batch: Batch, now_ns: int) -> None: ...
+    def batch_stored(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None: ...
 
     def batch_failed(self, batch: Batch, error: BridgeError) -> None:
         raise AssertionError(f"a batch failed: {error}")

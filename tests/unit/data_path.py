@@ -50,12 +50,14 @@ class Observer:
     """What the sender said."""
 
     stored: int = 0
+    offsets: list[tuple[str, int, int, int]] = field(default_factory=list)  # topic, partition, offset, records
     failed: list[BridgeError] = field(default_factory=list)
     incarnations: list[int] = field(default_factory=list)
 
-    def batch_stored(self, batch: Batch, now_ns: int) -> None:
+    def batch_stored(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None:
         assert now_ns >= batch.sent_ns > 0
         self.stored += batch.count
+        self.offsets.append((batch.slot.queue.topic, partition, offset, batch.count))
 
     def batch_failed(self, batch: Batch, error: BridgeError) -> None:
         assert batch.first_failed_ns

@@ -77,6 +77,7 @@ class FakePartition:
     has_leader: bool = True
     log: list[StoredRecord] = field(default_factory=list)
     next_sequence: dict[int, int] = field(default_factory=dict)
+    offsets: dict[tuple[int, int], int] = field(default_factory=dict)  # of batches, by producer and sequence
 
 
 @dataclass
@@ -104,7 +105,7 @@ class _Request:
     partition: int
     batch: FakeBatch
     sequence: int
-    answer: asyncio.Future[object]
+    answer: asyncio.Future[int]
 
 
 class FakeKafka:
@@ -174,7 +175,7 @@ class FakeKafka:
         lost = self.lose()
         error = self._write(request, partition)
         if not lost:
-            self._answer(request, error)
+            self._answer(request, error, partition.offsets.get((request.producer.id, request.sequence), -1))
 
     def _write(self, request: _Request, partition: FakePartition) -> BridgeError | None:
         topic, producer_id = self.topics[request.topic], request.producer.id
@@ -189,6 +190,7 @@ class FakeKafka:
                 request.producer.give_back(request.topic, request.partition, request.sequence)
             return error
         partition.next_sequence[producer_id] = expected + len(request.batch.stored)
+        partition.offsets[producer_id, expected] = len(partition.log)
         partition.log += request.batch.stored
         return None
 
@@ -200,11 +202,11 @@ class FakeKafka:
             return PoisonedError("Kafka will not take it: MessageSizeTooLargeError.", DeadLetterReason.TOO_LARGE)
         return topic.reject(batch.stored) if topic.reject is not None else None
 
-    def _answer(self, request: _Request, error: BridgeError | None) -> None:
+    def _answer(self, request: _Request, error: BridgeError | None, offset: int) -> None:
         if (request.producer.closed and not self.answers_after_close) or request.answer.done():
             return
         if error is None:
-            request.answer.set_result(None)
+            request.answer.set_result(offset)
         else:
             request.answer.set_exception(error)
 
@@ -218,7 +220,7 @@ class FakeProducer:
         self.closed = False
         self._kafka = kafka
         self._topics = set(topics)
-        self._under_way: dict[tuple[str, int], asyncio.Future[object]] = {}
+        self._under_way: dict[tuple[str, int], asyncio.Future[int]] = {}
         self._sequences: dict[tuple[str, int], int] = {}
         self._flying: dict[asyncio.TimerHandle, _Request] = {}
         self._metadata: dict[str, list[bool]] = {}
@@ -261,7 +263,7 @@ class FakeProducer:
         assert isinstance(compressed, bool)
         return FakeBatch(self._kafka.batch_bytes, self._kafka.fault)
 
-    def send(self, topic: str, partition: int, batch: BatchBuilder) -> asyncio.Future[object]:
+    def send(self, topic: str, partition: int, batch: BatchBuilder) -> asyncio.Future[int]:
         assert isinstance(batch, FakeBatch)
         assert batch.closed, "handed over while open"
         if self.closed:
@@ -273,7 +275,7 @@ class FakeProducer:
         under_way = self._under_way.get(key)
         assert under_way is None or under_way.done(), f"two batches of {topic}/{partition} under way"
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[object] = loop.create_future()
+        answer: asyncio.Future[int] = loop.create_future()
         sequence = self._sequences.get(key, 0)
         self._sequences[key] = sequence + len(batch.stored)
         self._under_way[key] = answer
@@ -291,7 +293,7 @@ class FakeProducer:
         """Nothing was stored under these numbers: the next batch has them."""
         self._sequences[topic, partition] = sequence
 
-    def failure(self, answer: asyncio.Future[object]) -> BridgeError | None:
+    def failure(self, answer: asyncio.Future[int]) -> BridgeError | None:
         if answer.cancelled():
             return IncarnationError("The producer ended before Kafka answered.")
         error = answer.exception()

@@ -79,6 +79,26 @@ async def test_nothing_is_released_before_kafka_has_it() -> None:
 
 
 @manual_time
+async def test_whoever_watches_is_told_where_each_batch_went() -> None:
+    """Without a key a slot has moved on to another partition by the time the answer comes."""
+    kafka = FakeKafka(batch_bytes=300)
+    topic = kafka.topic("t", 3)
+    kafka.latency_s = lambda: 0.1
+    async with Path(kafka) as path:
+        slot = path.accumulator.keyless_slot("route", 1, "t", 3)
+        for number in range(40):
+            path.append(slot, value_of(number, 20), key=None)
+            path.flush()
+            await asyncio.sleep(0.001)
+        await path.drained()
+    told = path.observer.offsets
+    for number, partition in enumerate(topic.partitions):
+        there = [(offset, count) for _, at, offset, count in told if at == number]
+        assert [offset for offset, _ in there] == [sum(count for _, count in there[:n]) for n in range(len(there))]
+        assert sum(count for _, count in there) == len(partition.log) > 0
+
+
+@manual_time
 async def test_one_batch_of_a_partition_is_under_way_and_the_rest_travels_together() -> None:
     """The producer in memory fails the test when a second batch of a partition is handed over."""
     kafka = FakeKafka(batch_bytes=1 << 20)
@@ -88,9 +108,9 @@ async def test_one_batch_of_a_partition_is_under_way_and_the_rest_travels_togeth
     async with Path(kafka) as path:
         before = path.observer.batch_stored
 
-        def stored(batch: object, now_ns: int) -> None:
+        def stored(batch: object, *more: int) -> None:
             sizes.append(batch.count)  # type: ignore[attr-defined]
-            before(batch, now_ns)  # type: ignore[arg-type]
+            before(batch, *more)  # type: ignore[arg-type]
 
         path.observer.batch_stored = stored  # type: ignore[method-assign]
         for number in range(100):
