@@ -281,6 +281,11 @@ class Service:
         self._failed: list[str] = []
         self._overran: list[str] = []
 
+    @property
+    def stops_cleanly(self) -> bool:
+        """Whether every component that has stopped so far did so by itself and in time."""
+        return not (self._failed or self._overran)
+
     async def run(self, stop: StopRequest) -> StopReport:
         """The service's whole life, from NOT_RUNNING back to NOT_RUNNING; a service runs once.
 

@@ -23,9 +23,9 @@ from bridge.routing import Router
 from bridge.sender import Sender, SenderPolicy
 from gateway import memory
 from gateway.http import HttpServer
-from gateway.identity import Identity
+from gateway.identity import Ending, Identity
 from gateway.instruments import EventLoopProbe
-from gateway.lifecycle import Lifecycle, Service, State, StopRequest
+from gateway.lifecycle import Lifecycle, Service, State, StopRequest, StopVerb
 from gateway.metrics import Metrics, send_failure_labels
 from gateway.mqtt.flow import SHORTEST_PACE_NS, Flow
 from gateway.mqtt.properties import parse_properties
@@ -116,10 +116,11 @@ class Worker:
         self.http = HttpServer(
             settings, metrics=self.metrics, lifecycle=lifecycle, ledger=self.ledger, snapshot=self.snapshot
         )
+        self.identity = Identity(settings.data_dir, settings.instance, settings.worker, self._ending)
         self.service = Service(
             # The identity before anything is seen outside; then the port, so that /readyz says why a start takes long.
             core=(
-                Identity(settings.data_dir, settings.instance, settings.worker),
+                self.identity,
                 self.http,
                 _Kafka(self),
                 EventLoopProbe(self.metrics.event_loop_delay.child()),
@@ -302,6 +303,12 @@ class Worker:
             topics=tuple(topics),
             oldest_unacked_age_ns=self._oldest_age_ns(),
         )
+
+    def _ending(self) -> Ending:
+        """Asked by the identity, which stops last."""
+        if self._stop.forced or self._stop.error is not None or not self.service.stops_cleanly:
+            return Ending.UNCLEAN
+        return Ending.RETIRED if self._stop.verb is StopVerb.RETIRE else Ending.CLEAN
 
     def _fatal(self, error: BaseException) -> None:
         log.critical("worker_failed", error=repr(error), exc_info=error)

@@ -1,0 +1,534 @@
+"""A data directory belongs to one instance, one place and one Kafka cluster, and a slot of it to one process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import structlog
+
+from config.errors import ExitStatus
+from gateway import meta_properties
+from gateway.identity import Ending, Identity, IdentityError, adopt, forget_slot, holder, slots
+from gateway.meta_properties import Meta, NewerFormatError, Witness, read_meta
+from gateway.session_registry import SessionRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RECORD = SessionRecord("plant-0-0", "0", ("$share/gateway/devices/#",), "5", ("mqtt://127.0.0.1:1883",))
+
+
+class Life:
+    """One life of a worker, as far as its identity goes."""
+
+    def __init__(self, directory: Path, instance: str = "plant", worker: int = 0) -> None:
+        self.ending = Ending.CLEAN
+        self.identity = Identity(directory, instance, worker, lambda: self.ending)
+
+    async def start(self) -> Identity:
+        try:
+            await self.identity.start()
+        except BaseException:
+            self.crash()  # the service stops a component whose start failed
+            raise
+        return self.identity
+
+    async def stop(self, ending: Ending = Ending.CLEAN) -> None:
+        self.ending = ending
+        await self.identity.stop(time.monotonic_ns())
+
+    def crash(self) -> None:
+        """The process is gone: its lock goes, its files stay."""
+        lock, self.identity._lock = self.identity._lock, None
+        if lock is not None:
+            os.close(lock)
+
+
+async def live(directory: Path, instance: str = "plant", worker: int = 0, ending: Ending = Ending.CLEAN) -> Identity:
+    """Start and stop."""
+    life = Life(directory, instance, worker)
+    identity = await life.start()
+    await life.stop(ending)
+    return identity
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def meta_of(directory: Path) -> Meta:
+    meta = read_meta(directory)
+    assert meta is not None
+    return meta
+
+
+# --- whose it is ---
+
+
+async def test_the_id_is_made_once_and_stays(tmp_path: Path) -> None:
+    first = await live(tmp_path / "a" / "data")
+    again = await live(tmp_path / "a" / "data")
+    other = await live(tmp_path / "b")
+    assert len(first.instance_id) == 36
+    assert first.instance_id == again.instance_id != other.instance_id
+
+
+async def test_another_instances_directory_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    await live(tmp_path)
+    before = files(tmp_path)
+    with pytest.raises(
+        IdentityError, match=r"belongs to instance 'plant', not 'other'.*gateway identity adopt"
+    ) as caught:
+        await live(tmp_path, "other", worker=3)
+    assert caught.value.exit_status is ExitStatus.CONFIG
+    assert files(tmp_path) == before
+
+
+async def test_a_second_process_is_refused_and_told_which_one_is_there(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    await life.start()
+    with pytest.raises(IdentityError, match=rf"is in use: process {os.getpid()} runs worker 0 of instance 'plant'"):
+        await live(tmp_path)
+    assert holder(tmp_path, 0) == os.getpid()
+    await life.stop()
+    assert holder(tmp_path, 0) is None
+    await live(tmp_path)
+
+
+async def test_workers_of_one_instance_share_the_directory(tmp_path: Path) -> None:
+    lives = [Life(tmp_path, worker=number) for number in range(3)]
+    ids = {(await life.start()).instance_id for life in lives}
+    assert len(ids) == 1
+    assert slots(tmp_path) == {0, 1, 2}
+    for life in lives:
+        await life.stop()
+    assert slots(tmp_path) == {0, 1, 2}, "a stopped worker comes back to its slot"
+
+
+CLAIM = """
+    import asyncio, sys
+    from pathlib import Path
+    from gateway.identity import Ending, Identity
+
+    async def main():
+        identity = Identity(Path(sys.argv[1]), "plant", int(sys.argv[2]), lambda: Ending.CLEAN)
+        sys.stdin.readline()
+        await identity.start()
+        print(identity.instance_id)
+        await identity.stop(0)
+
+    asyncio.run(main())
+"""
+
+
+def test_workers_that_start_at_once_agree_on_the_id_and_none_is_forgotten(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(CLAIM), str(tmp_path)]
+    processes = [
+        subprocess.Popen([*command, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for number in range(6)
+    ]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    said = [process.communicate(timeout=60)[0] for process in processes]
+    assert len(set(said)) == 1
+    assert slots(tmp_path) == set(range(6))
+
+
+def test_a_directory_that_cannot_be_used_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(IdentityError, match="must be a folder this user may write"):
+        slots(tmp_path / "file")
+    assert slots(tmp_path / "missing") == set()
+
+
+# --- copies ---
+
+
+def copy(command: str, directory: Path, target: Path) -> None:
+    subprocess.run([*command.split(), str(directory), str(target)], check=True)
+
+
+@pytest.mark.parametrize("command", ["cp -r", "cp -a"])
+async def test_a_copied_directory_is_refused(command: str, tmp_path: Path) -> None:
+    await live(tmp_path / "data")
+    copy(command, tmp_path / "data", tmp_path / "copy")
+    with pytest.raises(IdentityError, match=r"copy.* is a copy of the one that instance 'plant' lives in.*adopt"):
+        await live(tmp_path / "copy")
+    await live(tmp_path / "data")
+
+
+async def test_a_copy_for_another_instance_is_told_as_a_copy(tmp_path: Path) -> None:
+    await live(tmp_path / "data")
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    with pytest.raises(IdentityError, match="is a copy of the one that instance 'plant' lives in"):
+        await live(tmp_path / "copy", "other")
+
+
+async def test_a_renamed_folder_changed_owners_and_a_new_mount_are_no_copies(tmp_path: Path) -> None:
+    """What containers, reboots and tidy people do: names, modes and times change, the files stay."""
+    first = await live(tmp_path / "volumes" / "data")
+    for name in files(tmp_path / "volumes" / "data"):
+        (tmp_path / "volumes" / "data" / name).chmod(0o600)
+        os.utime(tmp_path / "volumes" / "data" / name, (1, 1))
+    (tmp_path / "volumes").rename(tmp_path / "renamed")
+    (tmp_path / "renamed" / "data").rename(tmp_path / "renamed" / "moved")
+    again = await live(tmp_path / "renamed" / "moved")
+    assert again.instance_id == first.instance_id
+    assert again.last_ending is Ending.CLEAN
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (Witness(7, 100), Witness(7, 100), True),
+        (Witness(7, 100), Witness(7, 200), False),  # copied in the same order onto a fresh volume
+        (Witness(7, 100), Witness(9, 100), True),  # a file system that makes inode numbers up at each mount
+        (Witness(7, None), Witness(7, None), True),
+        (Witness(7, None), Witness(9, None), False),
+        (Witness(7, None), Witness(7, 100), True),  # a newer kernel tells the birth, the older one did not
+    ],
+)
+def test_the_birth_decides_where_it_is_known_else_the_inode(one: Witness, other: Witness, same: bool) -> None:
+    assert one.is_same(other) is other.is_same(one) is same
+    assert Witness.parse(str(one)) == one
+
+
+def test_the_birth_of_a_file_is_read_where_the_file_system_tells_it(tmp_path: Path) -> None:
+    before_ns = time.time_ns()
+    (tmp_path / "file").write_text("")
+    os.utime(tmp_path / "file", (1, 1))
+    born_ns = Witness.of(tmp_path / "file").born_ns
+    if born_ns is None:
+        pytest.skip("this file system does not tell")
+    assert abs(born_ns - before_ns) < 60_000_000_000
+
+
+async def test_without_births_the_inode_tells_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meta_properties, "_born_ns", lambda _path: None)
+    await live(tmp_path / "data")
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    with pytest.raises(IdentityError, match="is a copy"):
+        await live(tmp_path / "copy")
+
+
+# --- formats ---
+
+
+async def test_format_1_is_upgraded_with_its_slots(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("version=1\ninstance=plant\n")
+    (tmp_path / "worker-0.lock").write_text("17\n")
+    (tmp_path / "worker-2.lock").write_text("18\n")
+    assert slots(tmp_path) == {0, 2}
+    assert (tmp_path / "meta.properties").read_text().startswith("version=1"), "looking changes nothing"
+    identity = await live(tmp_path)
+    assert identity.last_ending is None, "the older gateway left no word of its end"
+    meta = meta_of(tmp_path)
+    assert (meta.version, meta.instance, meta.instance_id) == (2, "plant", identity.instance_id)
+    assert meta.workers == {0, 2}
+    assert (await live(tmp_path)).instance_id == identity.instance_id
+
+
+async def test_format_1_of_another_instance_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("version=1\ninstance=other\n")
+    with pytest.raises(IdentityError, match="belongs to instance 'other'"):
+        await live(tmp_path)
+
+
+@pytest.mark.parametrize("use", [slots, lambda path: adopt(path, "plant", None), lambda path: forget_slot(path, 0)])
+async def test_a_newer_format_is_refused_with_a_sentence(use: Callable[[Path], object], tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("version=3\nsomething=else\n")
+    sentence = r"format version 3; this gateway knows 2 and older\. A newer gateway wrote it"
+    with pytest.raises(NewerFormatError, match=sentence):
+        use(tmp_path)
+    with pytest.raises(NewerFormatError, match=sentence):
+        await live(tmp_path)
+    assert (tmp_path / "meta.properties").read_text() == "version=3\nsomething=else\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "version=2\ninstance=plant\n", "version=two\n", "version=2\ninstance=plant\ninstance.id=x\nworkers=a\n"],
+)
+async def test_a_damaged_file_is_refused_and_can_be_adopted(text: str, tmp_path: Path) -> None:
+    await live(tmp_path, worker=1)
+    (tmp_path / "meta.properties").write_text(text)
+    with pytest.raises(IdentityError, match="cannot be understood"):
+        await live(tmp_path)
+    (change,) = adopt(tmp_path, "plant", "cluster")
+    assert "damaged" in change
+    assert slots(tmp_path) == {1}
+    assert (await live(tmp_path)).cluster_id == "cluster"
+
+
+# --- the Kafka cluster ---
+
+
+async def test_another_cluster_than_before_is_refused(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    identity = await life.start()
+    identity.confirm_cluster(None)
+    assert identity.cluster_id is None
+    identity.confirm_cluster("one")
+    identity.confirm_cluster("one")
+    await life.stop()
+    life = Life(tmp_path)
+    identity = await life.start()
+    assert identity.cluster_id == "one"
+    with pytest.raises(
+        IdentityError, match=r"belongs to Kafka cluster one, but kafka\.bootstrap_servers lead to .*two"
+    ):
+        identity.confirm_cluster("two")
+    await life.stop()
+    assert meta_of(tmp_path).cluster_id == "one"
+
+
+async def test_workers_that_record_the_cluster_at_the_same_time_agree(tmp_path: Path) -> None:
+    first, second = Life(tmp_path, worker=0), Life(tmp_path, worker=1)
+    await first.start()
+    await second.start()
+    first.identity.confirm_cluster("one")
+    with pytest.raises(IdentityError, match="Kafka cluster one"):
+        second.identity.confirm_cluster("two")
+    await first.stop()
+    await second.stop()
+
+
+# --- how the last life ended ---
+
+
+async def test_a_crash_is_told_and_a_clean_stop_is_not(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    assert (await life.start()).last_ending is None
+    life.crash()
+    life = Life(tmp_path)
+    with structlog.testing.capture_logs() as logs:
+        assert (await life.start()).last_ending is Ending.UNCLEAN
+    assert [line["event"] for line in logs] == ["unclean_shutdown"]
+    await life.stop()
+    assert (await live(tmp_path, ending=Ending.UNCLEAN)).last_ending is Ending.CLEAN
+    assert (await live(tmp_path)).last_ending is Ending.UNCLEAN
+
+
+async def test_the_ends_of_two_workers_are_two_things(tmp_path: Path) -> None:
+    await live(tmp_path, worker=0)
+    await live(tmp_path, worker=1, ending=Ending.UNCLEAN)
+    assert (await live(tmp_path, worker=0)).last_ending is Ending.CLEAN
+    assert (await live(tmp_path, worker=1)).last_ending is Ending.UNCLEAN
+
+
+async def test_a_refused_start_does_not_touch_the_owners_marker(tmp_path: Path) -> None:
+    await live(tmp_path)
+    with pytest.raises(IdentityError):
+        await live(tmp_path, "other")
+    assert (await live(tmp_path)).last_ending is Ending.CLEAN
+
+
+# --- slots that are given up ---
+
+
+async def test_a_retired_worker_gives_its_slot_up(tmp_path: Path) -> None:
+    await live(tmp_path, worker=0)
+    await live(tmp_path, worker=1, ending=Ending.RETIRED)
+    assert slots(tmp_path) == {0}
+    assert [name for name in files(tmp_path) if name.startswith("worker-1")] == ["worker-1.lock"]
+    assert (await live(tmp_path, worker=1)).last_ending is None
+
+
+async def test_a_slot_whose_sessions_wait_at_a_broker_is_not_given_up(tmp_path: Path) -> None:
+    life = Life(tmp_path, worker=1)
+    identity = await life.start()
+    identity.registry.record([RECORD])
+    await life.stop(Ending.RETIRED)
+    assert slots(tmp_path) == {1}
+    with pytest.raises(IdentityError, match=r"cannot be given up: MQTT sessions wait .*\(plant-0-0\)"):
+        forget_slot(tmp_path, 1)
+    life = Life(tmp_path, worker=1)
+    identity = await life.start()
+    assert identity.last_ending is Ending.CLEAN
+    identity.registry.forget("plant-0-0")
+    with pytest.raises(IdentityError, match="is in use"):
+        forget_slot(tmp_path, 1)
+    await life.stop()
+    forget_slot(tmp_path, 1)
+    assert slots(tmp_path) == set()
+    forget_slot(tmp_path, 1)  # again is fine
+
+
+# --- adopting ---
+
+
+async def test_adopting_what_is_ours_already_changes_nothing(tmp_path: Path) -> None:
+    await live(tmp_path)
+    before = meta_of(tmp_path)
+    assert adopt(tmp_path, "plant", None) == []
+    assert meta_of(tmp_path) == before
+
+
+async def test_a_renamed_instance_keeps_its_id_and_its_sessions(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    identity = await life.start()
+    identity.registry.record([RECORD])
+    await life.stop()
+    (change,) = adopt(tmp_path, "renamed", None)
+    assert change == "The instance is 'renamed' now, before 'plant'."
+    life = Life(tmp_path, "renamed")
+    again = await life.start()
+    assert again.instance_id == identity.instance_id
+    assert again.registry.records == (RECORD,), "its old sessions are to be drained and ended"
+    await life.stop()
+
+
+async def test_an_adopted_copy_gets_an_id_and_leaves_the_originals_sessions_alone(tmp_path: Path) -> None:
+    life = Life(tmp_path / "data")
+    identity = await life.start()
+    identity.registry.record([RECORD])
+    await life.stop()
+    for name in ("restored", "cloned"):
+        shutil.copytree(tmp_path / "data", tmp_path / name)
+    (copied,) = adopt(tmp_path / "restored", "plant", None)
+    assert "is a copy, or was moved" in copied
+    life = Life(tmp_path / "restored")
+    assert (await life.start()).instance_id != identity.instance_id
+    assert life.identity.registry.records == (RECORD,)
+    await life.stop()
+    changes = adopt(tmp_path / "cloned", "second", None)
+    assert len(changes) == 3
+    life = Life(tmp_path / "cloned", "second")
+    assert (await life.start()).registry.records == ()
+    await life.stop()
+
+
+async def test_another_cluster_is_adopted_only_when_it_is_named(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    (await life.start()).confirm_cluster("one")
+    await life.stop()
+    assert adopt(tmp_path, "plant", None) == []
+    assert meta_of(tmp_path).cluster_id == "one"
+    (change,) = adopt(tmp_path, "plant", "two")
+    assert "is two now, before one" in change
+    life = Life(tmp_path)
+    (await life.start()).confirm_cluster("two")
+    await life.stop()
+
+
+async def test_nothing_is_adopted_while_a_worker_runs_or_where_nothing_is(tmp_path: Path) -> None:
+    life = Life(tmp_path / "data", worker=2)
+    await life.start()
+    with pytest.raises(IdentityError, match=rf"in use: process {os.getpid()} runs worker 2 there"):
+        adopt(tmp_path / "data", "other", None)
+    await life.stop()
+    assert meta_of(tmp_path / "data").instance == "plant"
+    for nothing in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(IdentityError, match="is nobody's"):
+            adopt(nothing, "plant", None)
+
+
+# --- crashes between and within writes ---
+
+
+class _CrashError(BaseException):
+    """The process is killed here."""
+
+
+def crash_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Let so many steps on files happen, and none after them."""
+    left = steps
+
+    def step(real: Callable[..., Any]) -> Callable[..., Any]:
+        def stepped(*arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            if left == 0:
+                raise _CrashError
+            left -= 1
+            return real(*arguments, **options)
+
+        return stepped
+
+    for name in ("open", "write", "fsync"):
+        monkeypatch.setattr(os, name, step(getattr(os, name)))
+    for name in ("replace", "unlink"):
+        monkeypatch.setattr(Path, name, step(getattr(Path, name)))
+
+
+@pytest.mark.parametrize("stage", ["first start", "start", "cluster", "record", "stop", "retire"])
+async def test_a_crash_at_any_step_leaves_a_directory_that_starts_again(
+    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the step: the id does not change once it was used, and no end is taken for a clean one that was none."""
+    for steps in range(200):
+        directory = tmp_path / str(steps)
+        before = None if stage == "first start" else (await live(directory)).instance_id
+        life = Life(directory)
+        if stage not in {"first start", "start"}:
+            await life.start()
+        crashed = False
+        with monkeypatch.context() as patched:
+            crash_after(patched, steps)
+            try:
+                match stage:
+                    case "first start" | "start":
+                        await life.identity.start()
+                    case "cluster":
+                        life.identity.confirm_cluster("one")
+                    case "record":
+                        life.identity.registry.record([RECORD])
+                    case "stop":
+                        await life.stop()
+                    case _:
+                        await life.stop(Ending.RETIRED)
+            except _CrashError:
+                crashed = True
+        life.crash()
+        life = Life(directory)
+        again = await life.start()
+        assert before is None or again.instance_id == before, steps
+        if stage in {"cluster", "record"}:
+            assert again.last_ending is Ending.UNCLEAN
+            assert again.cluster_id in ({None, "one"} if crashed else ({"one"} if stage == "cluster" else {None}))
+            assert again.registry.records in ({(), (RECORD,)} if crashed else {(RECORD,) if stage == "record" else ()})
+        elif stage in {"stop", "retire"} and not crashed:
+            assert again.last_ending is (Ending.CLEAN if stage == "stop" else None)
+        assert slots(directory) == {0}
+        life.crash()
+        if not crashed:
+            assert steps > 3, "the steps were counted"
+            return
+    pytest.fail("there was no end of steps")
+
+
+async def test_a_damaged_registry_is_put_aside_and_said(tmp_path: Path) -> None:
+    await live(tmp_path)
+    (tmp_path / "worker-0.sessions.json").write_text('{"version": 1, "sessions": [{"client_id": "x"}]}')
+    with structlog.testing.capture_logs() as logs:
+        identity = await live(tmp_path)
+    assert [line["event"] for line in logs] == ["session_registry_damaged"]
+    assert identity.registry.records == ()
+    assert (tmp_path / "worker-0.sessions.damaged").exists()
+
+
+async def test_the_registry_says_what_was_recorded_last(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    registry = (await life.start()).registry
+    other = replace(RECORD, client_id="plant-0-1", session="1")
+    registry.record([RECORD, other])
+    registry.record([replace(RECORD, filters=("a", "b"))])
+    registry.forget("nobody")
+    await life.stop()
+    life = Life(tmp_path)
+    registry = (await life.start()).registry
+    assert registry.records == (replace(RECORD, filters=("a", "b")), other)
+    registry.forget("plant-0-0")
+    registry.forget("plant-0-1")
+    assert not (tmp_path / "worker-0.sessions.json").exists()
+    await life.stop()
