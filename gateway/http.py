@@ -1,4 +1,4 @@
-"""The worker's HTTP port: ``/metrics``, ``/healthz``, ``/readyz``, ``/status``.
+"""The HTTP port of a worker that runs alone, or of a supervisor: ``/metrics``, ``/healthz``, ``/readyz``, ``/status``.
 
 On the loopback interface unless ``http.host`` says otherwise: nothing here asks who is calling.
 """
@@ -9,7 +9,6 @@ __all__ = ["HttpPortError", "HttpServer"]
 
 import asyncio
 import errno
-import json
 import socket
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -17,18 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from config.errors import ExitStatus, GatewayError
-from gateway.readiness import Readiness, ReadinessLimits, decide
+from gateway.answers import PATHS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aiohttp import web
 
-    from bridge.ledger import Ledger
-    from config.settings import Settings
-    from gateway.lifecycle import Lifecycle
-    from gateway.metrics import Metrics
-    from gateway.readiness import ReadinessSnapshot
+    from config.settings import HttpSettings
+    from gateway.answers import Answers
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
@@ -47,9 +41,7 @@ class HttpPortError(GatewayError):
 
 
 class HttpServer:
-    """A component that answers on ``http.host`` and ``http.port``.
-
-    All arguments are read in the event loop when a request comes; ``snapshot`` must not block.
+    """A component that answers on ``http.host`` and ``http.port``, as ``answers`` says when a request comes.
 
     The start of a worker must not wait for aiohttp, whose import takes 0.4 s. So :meth:`start` opens the port, which is
     when a taken one shows, and imports aiohttp in a thread while the other components connect. A request that comes
@@ -58,22 +50,10 @@ class HttpServer:
 
     name: Final = "http"
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        metrics: Metrics,
-        lifecycle: Lifecycle,
-        ledger: Ledger,
-        snapshot: Callable[[], ReadinessSnapshot],
-    ) -> None:
-        self._host = settings.http.host
-        self._port = settings.http.port
-        self._limits = ReadinessLimits.from_settings(settings)
-        self._metrics = metrics
-        self._lifecycle = lifecycle
-        self._ledger = ledger
-        self._snapshot = snapshot
+    def __init__(self, settings: HttpSettings, answers: Answers) -> None:
+        self._host = settings.host
+        self._port = settings.port
+        self._answers = answers
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[web.AppRunner] | None = None
 
@@ -135,10 +115,8 @@ class HttpServer:
     async def _serve(self, listening: socket.socket) -> web.AppRunner:
         aiohttp_web = await asyncio.to_thread(_import_libraries)
         application = aiohttp_web.Application()
-        application.router.add_get("/metrics", self._get_metrics)
-        application.router.add_get("/healthz", self._get_health)
-        application.router.add_get("/readyz", self._get_readiness)
-        application.router.add_get("/status", self._get_status)
+        for path in PATHS:
+            application.router.add_get(path, self._answer)
         runner: web.AppRunner = aiohttp_web.AppRunner(
             application, access_log=None, handle_signals=False, shutdown_timeout=_LINGER_S
         )
@@ -146,52 +124,12 @@ class HttpServer:
         await aiohttp_web.SockSite(runner, listening).start()
         return runner
 
-    def _readiness(self) -> Readiness:
-        return decide(self._snapshot(), self._limits)
+    async def _answer(self, request: web.Request) -> web.Response:
+        from aiohttp import web
 
-    async def _get_metrics(self, request: web.Request) -> web.Response:
-        from prometheus_client.exposition import choose_encoder
-
-        accept = ",".join(request.headers.getall("Accept", ()))
-        try:
-            encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # a version in the Accept header that is none
-            encode, content_type = choose_encoder("")
-        return _response(encode(self._metrics), content_type)
-
-    async def _get_health(self, _request: web.Request) -> web.Response:
-        """That this is answered is the check: it runs in the event loop that carries the messages."""
-        state = self._lifecycle.state.name
-        return _json({"alive": True, "state": state, "in_state_seconds": self._lifecycle.in_state_ns // 1_000_000_000})
-
-    async def _get_readiness(self, _request: web.Request) -> web.Response:
-        readiness = self._readiness()
-        return _json({"ready": readiness.ready, "reasons": readiness.reasons}, status=200 if readiness.ready else 503)
-
-    async def _get_status(self, _request: web.Request) -> web.Response:
-        snapshot = self._snapshot()
-        readiness = decide(snapshot, self._limits)
-        oldest_ns = snapshot.oldest_unacked_age_ns
-        return _json(
-            {
-                "state": snapshot.state.name,
-                "ready": readiness.ready,
-                "reasons": readiness.reasons,
-                "unacked": sum(session.unacked for session in snapshot.sessions),
-                "oldest_unacked_age_seconds": None if oldest_ns is None else oldest_ns / 1e9,
-                "sessions": [
-                    {
-                        "session": session.name,
-                        "connected": session.connected,
-                        "subscribed": session.subscribed,
-                        "unacked": session.unacked,
-                        "problem": session.problem,
-                    }
-                    for session in snapshot.sessions
-                ],
-                "ledger": self._ledger.snapshot().as_dict(),
-            }
-        )
+        found = await self._answers.answer(request.path, ",".join(request.headers.getall("Accept", ())))
+        headers = {"Content-Type": found.type, "Cache-Control": "no-store"}
+        return web.Response(body=found.body.encode(), status=found.status, headers=headers)
 
 
 def _import_libraries() -> Any:
@@ -199,17 +137,6 @@ def _import_libraries() -> Any:
     from aiohttp import web
 
     return web
-
-
-def _json(document: dict[str, object], *, status: int = 200) -> web.Response:
-    body = json.dumps(document, ensure_ascii=False).encode() + b"\n"
-    return _response(body, "application/json; charset=utf-8", status=status)
-
-
-def _response(body: bytes, content_type: str, *, status: int = 200) -> web.Response:
-    from aiohttp import web
-
-    return web.Response(body=body, status=status, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
 
 
 def _report_failure(serving: asyncio.Task[web.AppRunner]) -> None:

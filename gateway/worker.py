@@ -22,6 +22,7 @@ from bridge.ledger import Ledger
 from bridge.routing import Router
 from bridge.sender import Sender, SenderPolicy
 from gateway import memory
+from gateway.answers import WorkerAnswers
 from gateway.http import HttpServer
 from gateway.identity import Ending, Identity
 from gateway.instruments import EventLoopProbe
@@ -113,9 +114,10 @@ class Worker:
         )
         self.sessions = [self._make_session(number) for number in range(settings.mqtt.sessions)]
         lifecycle = Lifecycle()
-        self.http = HttpServer(
+        self.answers = WorkerAnswers(
             settings, metrics=self.metrics, lifecycle=lifecycle, ledger=self.ledger, snapshot=self.snapshot
         )
+        self.http = HttpServer(settings.http, self.answers)
         self.identity = Identity(settings.data_dir, settings.instance, settings.worker, self._ending)
         self.service = Service(
             # The identity before anything is seen outside; then the port, so that /readyz says why a start takes long.

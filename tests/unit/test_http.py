@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from bridge.ledger import Ledger
 from config.errors import ExitStatus
 from config.settings import HttpSettings, Settings
+from gateway.answers import WorkerAnswers
 from gateway.http import HttpPortError, HttpServer
 from gateway.lifecycle import Lifecycle, State
 from gateway.metrics import Metrics
@@ -49,13 +50,14 @@ class Worker:
         self.ledger = Ledger(lambda: 3)
         self.metrics.watch_ledger(self.ledger)
         self.snapshot = GOOD
-        self.server = HttpServer(
+        answers = WorkerAnswers(
             settings,
             metrics=self.metrics,
             lifecycle=self.lifecycle,
             ledger=self.ledger,
             snapshot=lambda: self.snapshot,
         )
+        self.server = HttpServer(settings.http, answers)
 
     async def stop(self) -> None:
         await self.server.stop(time.monotonic_ns() + 5 * SECOND_NS)
@@ -187,15 +189,17 @@ EARLY = """
     import asyncio, sys
     from bridge.ledger import Ledger
     from config.settings import HttpSettings, Settings
+    from gateway.answers import WorkerAnswers
     from gateway.http import HttpServer
     from gateway.lifecycle import Lifecycle
     from gateway.metrics import Metrics
 
     async def main():
         settings = Settings(http=HttpSettings(port=0))
-        server = HttpServer(
+        answers = WorkerAnswers(
             settings, metrics=Metrics(settings), lifecycle=Lifecycle(), ledger=Ledger(lambda: 0), snapshot=lambda: None
         )
+        server = HttpServer(settings.http, answers)
         await server.start()
         assert "aiohttp.web" not in sys.modules, "the start has waited for aiohttp"
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
