@@ -183,8 +183,8 @@ class MemoryPath:
             counted=lambda _reason, _count: None,
         )  # fmt: skip
         self.sender = Sender(
-            self.accumulator.partitions, lambda: self.producer, SenderPolicy(delivery_timeout_ns=10**12, settle_ns=10**9),
-            self.dead_letters, _Observer(), time.monotonic_ns, self.defects.append,
+            self.accumulator.partitions, lambda: self.producer,
+            SenderPolicy(delivery_timeout_ns=10**12, settle_ns=10**9), self.dead_letters, _Observer(), time.monotonic_ns, self.defects.append,
         )  # fmt: skip
         self.flow = Flow(
             self.accumulator, self.sender, self.ledger,
