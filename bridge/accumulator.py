@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from bridge.batch import Owner
+    from bridge.dead_letter import DeadLetters
     from bridge.partitions import PartitionQueue
     from bridge.ports import Append, BatchBuilder, Headers
 
@@ -159,6 +160,7 @@ class Accumulator:
         self.touched: list[Slot] = []
         self.buffered_bytes = 0
         self.now_ns = 0
+        self.dead_letters: DeadLetters  # set by the one that takes this accumulator's records
         self.parked_messages = 0  # held elsewhere until their topic is known, each with a pending span
         self._slots: dict[tuple[str, int, str, int, bool], Slot] = {}
 

@@ -53,6 +53,7 @@ class DeadLetters:
     ) -> None:
         self.topic = topic
         self._accumulator = accumulator
+        accumulator.dead_letters = self
         self._instance = instance.encode()
         self._partition_count = partition_count
         self._part_bytes = min(max_record_bytes, PART_BYTES)

@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger("dispatch")
 
 LOCATE_RETRY_S = 1.0
-STATUS = "status"  # why a message is filtered: a gateway's own status message
+# Why a message is filtered.
+STATUS = "status"  # a gateway's own status message
 NO_ROUTE = "no_route"
+OTHER_GROUP = "other_group"  # filters of two session groups overlap: the other's sessions get the message too
 
 
 class Extras(dict[bytes, "list[Header]"]):
@@ -82,7 +84,7 @@ class TopicNameError(BridgeError):
 
 
 class Dispatcher:
-    """One per worker, shared by its sessions. Belongs to the event loop's thread.
+    """One per session group, shared by its sessions. Belongs to the event loop's thread.
 
     Before a session feeds packets it sets ``delivery_prefix``; the ingest sets ``received_ms``.
     """
@@ -94,6 +96,7 @@ class Dispatcher:
         topics: TopicLocator,
         dead_letters: DeadLetters,
         *,
+        group: str = "",
         parse_properties: Callable[[bytes], Properties],
         filtered: Callable[[str, str], None],
         max_record_bytes: int,
@@ -109,6 +112,7 @@ class Dispatcher:
         self._entries = 0
         self._half = max(1, cache_entries // 2)
         self._router = router
+        self._group = group
         self._accumulator = accumulator
         self._topics = topics
         self._dead_letters = dead_letters
@@ -155,7 +159,7 @@ class Dispatcher:
     def _settle(self, flags: int, topic_bytes: bytes) -> Entry:
         topic = _topic_name(topic_bytes)
         route = self._router.match(topic)
-        if route is None or not route.fast or route.tombstones:
+        if route is None or not route.fast or route.tombstones or route.group != self._group:
             return _SLOW
         try:
             plan = route.for_topic(topic)
@@ -192,6 +196,10 @@ class Dispatcher:
         if route is None:
             self._accumulator.current.filtered += 1
             self._filtered("", STATUS if topic.startswith("gateways/") else NO_ROUTE)
+            return
+        if route.group != self._group:
+            self._accumulator.current.filtered += 1
+            self._filtered(route.name, OTHER_GROUP)
             return
         qos = flags >> 1 & 3
         properties = self._parse_properties(raw_properties) if raw_properties else Properties()

@@ -104,6 +104,7 @@ class Route:
         self.index = index
         self.filters = settings.filters
         self.qos = settings.qos
+        self.group = settings.group
         self.tombstones = settings.empty_payload == "tombstone"
         where = f"route {settings.name!r}"
         self._instance = instance
@@ -271,7 +272,8 @@ class Router:
     """All routes, in order.
 
     - ``match(topic)``: the first route with a filter that matches the MQTT topic, or None (no route, or reserved);
-    - ``cover``: the subscriptions that fetch all of it, and which of them overlap;
+    - ``covers``: for each session group the subscriptions that fetch all of its routes' messages, and which of them
+      overlap;
     - ``warnings``: sentences for the operator about filters that do less, or more, than they seem to.
     """
 
@@ -304,8 +306,13 @@ class Router:
         for text, route in reachable:
             self._trie.add(text, route)
         self.match = self._trie.first
-        self.cover: Cover = minimal_cover((text, route.qos) for text, route in reachable)
-        self.warnings = (*unreachable, *_overlap_warnings(self.cover))
+        # In the order of the routes; a group whose filters are all taken by others' routes has none.
+        self.covers: dict[str, Cover] = {
+            group: minimal_cover((text, route.qos) for text, route in reachable if route.group == group)
+            for group in dict.fromkeys(route.group for route in self.routes)
+        }
+        overlaps = (warning for cover in self.covers.values() for warning in _overlap_warnings(cover))
+        self.warnings = (*unreachable, *overlaps)
 
     @property
     def kafka_topics(self) -> frozenset[str]:
@@ -313,17 +320,23 @@ class Router:
         return frozenset(route.kafka_topic for route in self.routes if route.kafka_topic is not None)
 
     def subscriptions(
-        self, distribution: Literal["shared", "partitioned"], sessions: int, *, share_group: str = "gateway"
+        self,
+        distribution: Literal["shared", "partitioned"],
+        sessions: int,
+        *,
+        share_group: str = "gateway",
+        group: str = "",
     ) -> tuple[tuple[Subscription, ...], ...]:
-        """What each of ``sessions`` sessions subscribes to, by its number.
+        """What each of a group's ``sessions`` sessions subscribes to, by its number.
 
         ``shared``: every session the same minimal cover, as ``$share/GROUP/FILTER``. ``partitioned``: plain filters,
         no topic in two sessions; a session may get none when there are fewer separate filters than sessions.
         Raises ConfigError when a filter and its share group together are more than MQTT allows.
         """
         if distribution == "partitioned":
-            return split_disjoint(self.cover, sessions)
-        shared = tuple(Subscription(f"$share/{share_group}/{text}", qos) for text, qos in self.cover.subscriptions)
+            return split_disjoint(self.covers[group], sessions)
+        cover = self.covers[group]
+        shared = tuple(Subscription(f"$share/{share_group}/{text}", qos) for text, qos in cover.subscriptions)
         for subscription in shared:
             validate_filter(subscription.filter)
         return (shared,) * sessions

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bridge.batch import Span
-    from bridge.dead_letter import DeadLetters
     from bridge.partitions import PartitionQueue, Partitions
     from bridge.ports import BatchBuilder, Producer, ProducerFactory, StoredRecord
 
@@ -79,15 +78,13 @@ class Sender:
         partitions: Partitions,
         factory: ProducerFactory,
         policy: SenderPolicy,
-        dead_letters: DeadLetters,
         observer: SenderObserver,
         clock_ns: Callable[[], int],
         fatal: Callable[[BaseException], None],
     ) -> None:
-        self._partitions = partitions
+        self.partitions = partitions
         self._factory = factory
         self._policy = policy
-        self._dead_letters = dead_letters
         self._observer = observer
         self._clock_ns = clock_ns
         self._fatal = fatal  # told of a defect of ours: something would not move any more
@@ -137,7 +134,7 @@ class Sender:
 
     def pump(self) -> None:
         """Send what the accumulator has listed as due. Does not block."""
-        due = self._partitions.due
+        due = self.partitions.due
         for queue in due:
             if queue.in_flight is None:
                 self._send_next(queue)
@@ -243,27 +240,27 @@ class Sender:
             reasons=sorted({str(error) for error in self._failures.values()})[:3],
         )
         await self._settle()
-        for queue in self._partitions.queues.values():
+        for queue in self.partitions.queues.values():
             if queue.in_flight is not None:
                 self._failures.setdefault(queue, IncarnationError("No answer before the producer was replaced."))
         await old.close(patience_s=CLOSE_PATIENCE_S)
         await self._connect()
         failures, self._failures = self._failures, {}
-        for queue in list(self._partitions.queues.values()):  # a first dead letter adds one
+        for queue in list(self.partitions.queues.values()):  # a first dead letter adds one
             batch = queue.in_flight
             if batch is not None:
                 queue.in_flight = None
                 self._put_back(queue, batch, failures.get(queue), old.records(batch.builder))
         self._started()
         self._held = False
-        for queue in self._partitions.queues.values():
+        for queue in self.partitions.queues.values():
             if queue.in_flight is None:
                 self._send_next(queue)
 
     async def _settle(self) -> None:
         """Wait for the answers of partitions that have not failed, so that they are not written twice."""
         deadline_ns = self._clock_ns() + self._policy.settle_ns
-        while any(q.in_flight is not None and q not in self._failures for q in self._partitions.queues.values()):
+        while any(q.in_flight is not None and q not in self._failures for q in self.partitions.queues.values()):
             left_s = (deadline_ns - self._clock_ns()) / 1e9
             if left_s <= 0:
                 return
@@ -307,7 +304,7 @@ class Sender:
             early = self._rebuild(batch, records[:middle], first, [n for n in unfinished if n < middle])
             queue.sealed.extendleft((late, early))
         elif isinstance(error, PoisonedError) and not batch.slot.dead_letter:
-            self._dead_letters.take(batch, records[0], error.reason, error)
+            batch.slot.accumulator.dead_letters.take(batch, records[0], error.reason, error)
         else:
             if isinstance(error, PoisonedError):
                 log.error("dead_letter_refused", topic=queue.topic, error=str(error))
@@ -369,7 +366,7 @@ class Sender:
             if self._held:
                 continue
             late_ns = self._clock_ns() - self._policy.delivery_timeout_ns
-            for queue in self._partitions.queues.values():
+            for queue in self.partitions.queues.values():
                 batch = queue.in_flight
                 if batch is not None and batch.sent_ns < late_ns:
                     seconds = self._policy.delivery_timeout_ns / 1e9

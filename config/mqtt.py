@@ -1,6 +1,6 @@
 """Settings of the MQTT side, and the TLS table that it shares with Kafka."""
 
-__all__ = ["MqttSettings", "ProxySettings", "StatusSettings", "TlsSettings"]
+__all__ = ["MqttSettings", "ProxySettings", "SessionGroupSettings", "StatusSettings", "TlsSettings"]
 
 from datetime import timedelta
 from pathlib import Path
@@ -68,6 +68,23 @@ class StatusSettings(Table):
     below `gateways/` belongs to gateways and is no route's."""
 
 
+class SessionGroupSettings(Table):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+    """Name of the group, by which routes ask for it (`routes[].group`) and which is part of its client ids. Required,
+    and each once."""
+
+    sessions: Annotated[Count, Field(ge=1, le=256)] = 1
+    """MQTT sessions of the group in each worker, beside those of `mqtt.sessions`. One is enough for what is rare and
+    urgent."""
+
+    receive_maximum: Annotated[Count, Field(ge=1, le=65535)] = 1000
+    """The window of each of them, as `mqtt.receive_maximum` is that of the others."""
+
+    memory_bytes: Annotated[ByteCount, Field(ge=1 << 20, le=1 << 40)] = 4 * 1024 * 1024
+    """Bytes of messages that the group holds at most, kept for it out of `flow.memory_bytes`: other groups' traffic
+    cannot pause its reading, nor it theirs. 4 MiB is seconds of alarms. Small: it pauses at every hiccup."""
+
+
 class MqttSettings(Table):
     addresses: Annotated[tuple[MqttAddressText, ...], Field(min_length=1, max_length=64)] = ("mqtt://127.0.0.1:1883",)
     """Broker addresses: `mqtt://` (port 1883), `mqtts://` (TLS, 8883), `ws://` (WebSocket, 8083), `wss://` (8084),
@@ -132,6 +149,10 @@ class MqttSettings(Table):
     share_group: Annotated[str, Field(pattern=r"^[^/+#\x00]+$", max_length=256)] = "gateway"
     """Name of the shared subscription group; gateways with the same name share the messages, another name gets a copy
     of all. No `/`, `+` or `#` (MQTT 5.0, 4.8.2)."""
+
+    groups: tuple[SessionGroupSettings, ...] = ()
+    """Further groups of sessions, a table each, for routes that name one: with connections, windows, memory and
+    acknowledgements of their own, so that an alarm never waits behind telemetry. None: all routes share `sessions`."""
 
     connect_timeout: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(minutes=10))] = timedelta(
         seconds=10

@@ -23,12 +23,40 @@ def _windows(view: View) -> Iterator[str]:
     """
     mqtt, flow = view.settings.mqtt, view.settings.flow
     needed = mqtt.sessions * mqtt.receive_maximum * flow.expected_packet_bytes
-    if needed > flow.memory_bytes:
+    kept = sum(group.memory_bytes for group in mqtt.groups)
+    if needed > flow.memory_bytes - kept:
+        for_groups = f" without the {format_bytes(kept)} that mqtt.groups keep" if kept else ""
         yield (
             f"{view.say('mqtt', 'sessions')} times {view.say('mqtt', 'receive_maximum')} times "
             f"{view.say('flow', 'expected_packet_bytes')} make {format_bytes(needed)}, more than "
-            f"{view.say('flow', 'memory_bytes')}: reading would pause before the windows are full; lower one of the "
-            "three or raise memory_bytes."
+            f"{view.say('flow', 'memory_bytes')}{for_groups}: reading would pause before the windows "
+            "are full; lower one of the three or raise memory_bytes."
+        )
+
+
+def _groups(view: View) -> Iterator[str]:
+    """Each group's own memory holds its windows, and leaves the others at least half."""
+    mqtt, flow = view.settings.mqtt, view.settings.flow
+    for number, group in enumerate(mqtt.groups):
+        needed = group.sessions * group.receive_maximum * flow.expected_packet_bytes
+        largest = group.sessions * mqtt.max_packet_bytes
+        if max(needed, largest) > group.memory_bytes:
+            why = (
+                "its windows full of packets of flow.expected_packet_bytes"
+                if needed >= largest
+                else ("a packet of mqtt.max_packet_bytes in each session")
+            )
+            yield (
+                f'{view.say("mqtt", "groups", number, "memory_bytes")} of group "{group.name}" does not hold {why} '
+                f"({format_bytes(max(needed, largest))}): reading would pause all the time; raise it, or lower its "
+                "sessions or receive_maximum."
+            )
+    kept = sum(group.memory_bytes for group in mqtt.groups)
+    if 2 * kept > flow.memory_bytes:
+        yield (
+            f"mqtt.groups keep {format_bytes(kept)} for themselves, more than half of "
+            f"{view.say('flow', 'memory_bytes')}: the other sessions would pause at every hiccup; raise "
+            "flow.memory_bytes or lower the groups' own."
         )
 
 
@@ -81,9 +109,10 @@ def _folders(view: View) -> Iterator[str]:
 
 REFUSED = (
     Rule(
-        ("mqtt.sessions", "mqtt.receive_maximum", "flow.expected_packet_bytes", "flow.memory_bytes"),
+        ("mqtt.sessions", "mqtt.groups", "mqtt.receive_maximum", "flow.expected_packet_bytes", "flow.memory_bytes"),
         _windows,
     ),
+    Rule(("mqtt.groups", "mqtt.max_packet_bytes", "flow.expected_packet_bytes", "flow.memory_bytes"), _groups),
     Rule(
         (
             "mqtt.sessions",

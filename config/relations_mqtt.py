@@ -29,6 +29,11 @@ def _client_ids(view: View) -> Iterator[str]:
             f"{view.say('mqtt', 'client_id')} has no ${{session}}, but {view.say('mqtt', 'sessions')}: all sessions "
             "would have one client id, and the broker ends the older session of two with the same; add ${session}."
         )
+    if view.settings.mqtt.groups and view.settings.mqtt.sessions == 1 and "session" not in names:
+        yield (
+            f"{view.say('mqtt', 'client_id')} has no ${{session}}, but mqtt.groups has sessions of its own: all would "
+            "have one client id, and the broker ends the older session of two with the same; add ${session}."
+        )
     if view.settings.worker > 0 and "worker" not in names:
         yield (
             f"{view.say('mqtt', 'client_id')} has no ${{worker}}, but {view.say('worker')} says that there are "
@@ -123,17 +128,46 @@ def _status_topic(view: View) -> Iterator[str]:
         yield f'{say} starts with "$": such topics are the broker\'s own, and it would refuse the will.'
 
 
+def _session_groups(view: View) -> Iterator[str]:
+    names = [group.name for group in view.settings.mqtt.groups]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            origin = view.origin("mqtt", "groups")
+            yield f'mqtt.groups has two groups named "{name}" ({origin}); give each its own name.'
+    wanted = {route.group for route in view.settings.routes}
+    for number, route in enumerate(view.settings.routes):
+        if route.group and route.group not in names:
+            near = get_close_matches(route.group, names, 1)
+            hint = f' Perhaps "{near[0]}" is meant.' if near else " Add a [[mqtt.groups]] table of that name."
+            yield f"{view.say('routes', number, 'group')} names no group of mqtt.groups.{hint}"
+    for name in names:
+        if view.settings.routes and name not in wanted:
+            yield (
+                f'mqtt.groups has "{name}" ({view.origin("mqtt", "groups")}), but no route has group = "{name}": its '
+                "sessions would have nothing to subscribe to; remove it, or name it in a route."
+            )
+    if view.settings.routes and "" not in wanted:
+        yield (
+            "every route has a group, so the sessions of mqtt.sessions would have nothing to subscribe to; leave the "
+            "largest route without a group."
+        )
+
+
 def _partitioned(view: View) -> Iterator[str]:
     if view.settings.mqtt.distribution != "partitioned" or not view.settings.routes:
         return
-    groups = disjoint_groups(text for route in view.settings.routes for text in route.filters)
-    if len(groups) < view.settings.mqtt.sessions:
-        yield (
-            f"{view.say('mqtt', 'distribution')} gives each session filters of its own, but the routes have only "
-            f"{len(groups)} that share no topic and {view.say('mqtt', 'sessions')}: some sessions would get nothing; "
-            "split the filters (for "
-            'example "plant/1/#", "plant/2/#"), or use fewer sessions.'
-        )
+    mqtt = view.settings.mqtt
+    sessions = {"": mqtt.sessions} | {group.name: group.sessions for group in mqtt.groups}
+    for name, count in sessions.items():
+        own = disjoint_groups(text for route in view.settings.routes if route.group == name for text in route.filters)
+        if len(own) < count:
+            of_group = f' of group "{name}"' if name else ""
+            wanted = f"mqtt.groups gives it {count} sessions" if name else view.say("mqtt", "sessions")
+            yield (
+                f"{view.say('mqtt', 'distribution')} gives each session filters of its own, but the routes{of_group} "
+                f"have only {len(own)} that share no topic and {wanted}: some sessions would get nothing; split the "
+                'filters (for example "plant/1/#", "plant/2/#"), or use fewer sessions.'
+            )
     if view.settings.worker > 0:
         yield (
             f"{view.say('mqtt', 'distribution')}, but {view.say('worker')} says that there are several workers: each "
@@ -143,13 +177,14 @@ def _partitioned(view: View) -> Iterator[str]:
 
 
 REFUSED = (
-    Rule(("mqtt.client_id", "mqtt.sessions", "worker"), _client_ids),
+    Rule(("mqtt.client_id", "mqtt.sessions", "mqtt.groups", "worker"), _client_ids),
     Rule(("mqtt.session_expiry", "mqtt.persistent", "mqtt.protocol", "mqtt.reconnect_max"), _session_expiry),
     Rule(("mqtt.reconnect_initial", "mqtt.reconnect_max"), _reconnect),
     Rule(("mqtt.tls", "mqtt.addresses"), _tls_is_used),
     Rule(("mqtt.username", "mqtt.password", "mqtt.proxy"), _credentials),
     Rule(("mqtt.status.topic",), _status_topic),
-    Rule(("mqtt.distribution", "mqtt.sessions", "routes", "worker"), _partitioned),
+    Rule(("mqtt.groups", "routes"), _session_groups),
+    Rule(("mqtt.distribution", "mqtt.sessions", "mqtt.groups", "routes", "worker"), _partitioned),
 )
 
 

@@ -45,6 +45,10 @@ class RouteSettings(Table):
     once. 0 loses messages at every break; 2 costs twice the packets, and Kafka still may hold a message twice after a
     failure."""
 
+    group: str = ""
+    """Which sessions fetch the route's messages: the name of one of `mqtt.groups`, or empty for those of
+    `mqtt.sessions`. A group of its own keeps what is urgent from waiting behind what is much."""
+
     device: Template | None = None
     """Template that says which device a message is from: `${topic[1]}`, `${property.device}`, `${payload.device}`. A
     subscriber is never told the publisher, so unset means unknown; `${device}` may then not be used."""

@@ -15,6 +15,7 @@ __all__ = [
     "ProxySettings",
     "RouteSettings",
     "SaslSettings",
+    "SessionGroupSettings",
     "Settings",
     "StatusSettings",
     "StreamSettings",
@@ -32,7 +33,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from config.grammar import Count, Duration
 from config.kafka import KafkaSettings, SaslSettings, TopicSettings, TopicsSettings
-from config.mqtt import MqttSettings, ProxySettings, StatusSettings, TlsSettings
+from config.mqtt import MqttSettings, ProxySettings, SessionGroupSettings, StatusSettings, TlsSettings
 from config.routes import MetadataHeader, RouteSettings
 from config.service import DeadLetterSettings, FlowSettings, HttpSettings, LogSettings
 from config.stream import StreamSettings

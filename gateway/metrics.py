@@ -24,6 +24,7 @@ from bridge.errors import (
     UnreachableError,
 )
 from bridge.wire import DeadLetterReason
+from gateway.group_plan import group_plans, session_names
 from gateway.instruments import MetricSet, counter, gauge, histogram
 
 if TYPE_CHECKING:
@@ -318,7 +319,7 @@ class Metrics(MetricSet):
         topics = [route.topic for route in settings.routes if "${" not in route.topic]
         super().__init__(
             {
-                "session": [str(number) for number in range(settings.mqtt.sessions)],
+                "session": session_names(settings),
                 "route": [route.name for route in settings.routes],
                 "topic": list(dict.fromkeys([*topics, settings.dead_letter.topic])),
             }
@@ -326,8 +327,10 @@ class Metrics(MetricSet):
         for row in Metrics.build_info.fixed:
             self.build_info.child(*row).value = 1
         self.buffer_limit_bytes.child().value = settings.flow.memory_bytes
-        for window in range(settings.mqtt.sessions):
-            self.mqtt_receive_window.child(str(window)).value = settings.mqtt.receive_maximum
+        for plan in group_plans(settings):
+            for number in range(plan.settings.mqtt.sessions):
+                window = self.mqtt_receive_window.child(plan.session_name(number))
+                window.value = plan.settings.mqtt.receive_maximum
 
     def watch_ledger(self, ledger: Ledger) -> None:
         """Shows the ledger's terms and its imbalance."""
@@ -355,8 +358,8 @@ OpenMetrics, as the scraper asks. This page is printed from `gateway/metrics.py`
 
 - Series whose labels follow from the settings exist at 0 from the start, so that `rate()` and `increase()` see the
   first event.
-- `session` is the session's number in the worker, `route` a route's name, `topic` a Kafka topic. There is no label for
-  client ids or MQTT topics: they are without bound.
+- `session` is the session's number in the worker, behind its group's name if it has one, `route` a route's name,
+  `topic` a Kafka topic. There is no label for client ids or MQTT topics: they are without bound.
 - Everything is counted per batch and read at scrape time. A scrape sees one moment: the ledger's terms of one scrape
   belong together.
 - What became of a route's messages: `gateway_mqtt_messages_received_total` of the route, against the same route's

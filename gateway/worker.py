@@ -11,39 +11,36 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from bridge.accumulator import Accumulator
 from bridge.backoff import Backoff
-from bridge.dead_letter import DeadLetters
-from bridge.dispatch import Dispatcher
 from bridge.errors import BridgeError, PoisonedError, RetriableError
 from bridge.kafka import KafkaProducer
 from bridge.kafka_topics import Topics
 from bridge.ledger import Ledger
+from bridge.partitions import Partitions
 from bridge.routing import Router
 from bridge.sender import Sender, SenderPolicy
 from gateway import memory
 from gateway.answers import WorkerAnswers
+from gateway.group_plan import group_plans
 from gateway.http import HttpServer
 from gateway.identity import Ending, Identity
 from gateway.instruments import EventLoopProbe
 from gateway.lifecycle import Lifecycle, Service, State, StopRequest, StopVerb
 from gateway.metrics import Metrics, send_failure_labels
-from gateway.mqtt.flow import SHORTEST_PACE_NS, Flow
-from gateway.mqtt.properties import parse_properties
-from gateway.mqtt.session import DataPath, Session, SessionPlan
 from gateway.readiness import ReadinessSnapshot, SessionView, TopicView
+from gateway.session_group import SessionGroup, Shared
 from gateway.signals import StopSignals
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
     from bridge.accumulator import Slot
-    from bridge.batch import Batch, Span
-    from bridge.ports import BatchBuilder
+    from bridge.batch import Batch
     from bridge.wire import DeadLetterReason
     from config.settings import Settings
     from gateway.instruments import Cell, Histogram
     from gateway.lifecycle import StopReport
+    from gateway.mqtt.session import Session
 
     Meters = tuple[Cell, Cell, Cell, Histogram, Histogram, Histogram, Histogram]
 
@@ -66,53 +63,25 @@ class Worker:
             "${worker}", str(settings.worker)
         )
         self._topics = Topics(settings.kafka, self._kafka_client_id)
-        self.accumulator = Accumulator(self._create_batch, self._complete)
-        self.ledger = Ledger(self.accumulator.in_flight)
-        self.dead_letters = DeadLetters(
-            self.accumulator,
-            settings.dead_letter.topic,
-            instance=settings.instance,
-            partition_count=self.partition_count,
-            max_record_bytes=settings.kafka.max_record_bytes,
-            counted=self._count_dead_letter,
-        )
+        self.partitions = Partitions()
+        self.ledger = Ledger(self._in_flight)
         policy = SenderPolicy(
             delivery_timeout_ns=_ns(settings.kafka.delivery_timeout), settle_ns=2 * _ns(settings.kafka.request_timeout)
         )
-        self.sender = Sender(
-            self.accumulator.partitions,
-            self._make_producer,
-            policy,
-            self.dead_letters,
-            self,
-            time.monotonic_ns,
-            self._fatal,
-        )
-        self.flow = Flow(
-            self.accumulator,
+        self.sender = Sender(self.partitions, self._make_producer, policy, self, time.monotonic_ns, self._fatal)
+        shared = Shared(
+            self.router,
             self.sender,
             self.ledger,
-            linger_ns=_ns(settings.flow.linger_max),
-            pacing_ns=max(_ns(settings.flow.read_pacing_max), SHORTEST_PACE_NS),
-            memory_bytes=settings.flow.memory_bytes,
-        )
-        self.dispatcher = Dispatcher(
-            self.router,
-            self.accumulator,
-            self,
-            self.dead_letters,
-            parse_properties=parse_properties,
-            filtered=self._count_filtered,
-            max_record_bytes=settings.kafka.max_record_bytes,
-            cache_entries=settings.flow.route_cache_entries,
-            property_entries=settings.flow.property_cache_entries,
-            pump=self.sender.pump,
+            self.metrics,
+            topics=self,
+            verb=lambda: self._stop.verb,
             failed=self._fatal,
+            filtered=self._count_filtered,
+            dead_lettered=self._count_dead_letter,
         )
-        self._path = DataPath(
-            self.flow, self.accumulator, self.dispatcher, self.dead_letters, self.ledger, self.metrics
-        )
-        self.sessions = [self._make_session(number) for number in range(settings.mqtt.sessions)]
+        self.groups = [SessionGroup(plan, shared) for plan in group_plans(settings)]
+        self.sessions = [session for group in self.groups for session in group.sessions]
         lifecycle = Lifecycle()
         self.answers = WorkerAnswers(
             settings, metrics=self.metrics, lifecycle=lifecycle, ledger=self.ledger, snapshot=self.snapshot
@@ -136,22 +105,6 @@ class Worker:
         )
         self._watch_metrics()
 
-    def _make_session(self, number: int) -> Session:
-        settings = self.settings
-        mqtt = settings.mqtt
-        subscriptions = self.router.subscriptions(mqtt.distribution, mqtt.sessions, share_group=mqtt.share_group)[
-            number
-        ]
-        names = {"${instance}": settings.instance, "${worker}": str(settings.worker), "${session}": str(number)}
-        client_id = mqtt.client_id
-        for placeholder, value in names.items():
-            client_id = client_id.replace(placeholder, value)
-        # The will is one session's alone: a second would declare the instance dead when only a connection is.
-        announces = mqtt.status.enabled and settings.worker == 0 and number == 0
-        topic = mqtt.status.topic.replace("${instance}", settings.instance) if announces else None
-        plan = SessionPlan(number, client_id, subscriptions, topic)
-        return Session(plan, settings, self._path, lambda: self._stop.verb, self._fatal)
-
     # --- topics (bridge.dispatch.TopicLocator)
     # -------------------------------------------------------------------------------------
 
@@ -171,14 +124,8 @@ class Worker:
         return sorted(self.router.kafka_topics | {self.settings.dead_letter.topic})
 
     def _make_producer(self) -> KafkaProducer:
-        made = {topic for topic, _ in self.accumulator.partitions.queues}
+        made = {topic for topic, _ in self.partitions.queues}
         return KafkaProducer(self.settings.kafka, self._kafka_client_id, {*self.routed_topics(), *made})
-
-    def _complete(self, span: Span) -> None:
-        self.flow.completed(span)
-
-    def _create_batch(self, compressed: bool) -> BatchBuilder:
-        return self.sender.create_batch(compressed)
 
     async def start_kafka(self) -> None:
         """Connect to Kafka and see that the topics are there; a Kafka that cannot be reached is tried until it can."""
@@ -262,30 +209,34 @@ class Worker:
         self.metrics.messages_filtered.child(route, reason).value += 1
 
     def _watch_metrics(self) -> None:
-        metrics, accumulator = self.metrics, self.accumulator
+        metrics, groups = self.metrics, self.groups
         metrics.watch_ledger(self.ledger)
         metrics.watch_lifecycle(self.service.lifecycle)
-        metrics.buffer_bytes.watch(lambda: accumulator.buffered_bytes)
+        metrics.buffer_bytes.watch(lambda: sum(group.accumulator.buffered_bytes for group in groups))
         metrics.oldest_unacked_age.watch(lambda: (self._oldest_age_ns() or 0) / 1e9)
         metrics.mqtt_messages_received.watch_rows(self._received_rows)
         metrics.mqtt_acks.watch(lambda: sum(session.acknowledged for session in self.sessions))
         metrics.mqtt_received_bytes.watch(lambda: sum(session.received_bytes for session in self.sessions))
         metrics.mqtt_redelivered.watch(lambda: sum(session.redelivered for session in self.sessions))
         for session in self.sessions:
-            number = str(session.plan.number)
-            metrics.mqtt_connected.watch(partial(_subscribed, session), number)
-            metrics.mqtt_unacked.watch(partial(_unacked, session), number)
+            metrics.mqtt_connected.watch(partial(_subscribed, session), session.plan.name)
+            metrics.mqtt_unacked.watch(partial(_unacked, session), session.plan.name)
 
     def _received_rows(self) -> dict[tuple[str, ...], float]:
         rows: dict[tuple[str, ...], float] = {}
-        for slot in self.accumulator.slots:
-            key = (slot.route, str(slot.qos))
-            rows[key] = rows.get(key, 0) + slot.taken
+        for group in self.groups:
+            for slot in group.accumulator.slots:
+                key = (slot.route, str(slot.qos))
+                rows[key] = rows.get(key, 0) + slot.taken
         return rows
 
     def _oldest_age_ns(self) -> int | None:
-        oldest_ns = self.accumulator.oldest_ns()
-        return time.monotonic_ns() - oldest_ns if oldest_ns else None
+        waiting = [oldest_ns for group in self.groups if (oldest_ns := group.accumulator.oldest_ns())]
+        return time.monotonic_ns() - min(waiting) if waiting else None
+
+    def _in_flight(self) -> int:
+        """What is held, counted where it waits: in batches, or durable behind older messages."""
+        return self.partitions.messages() + sum(group.accumulator.settled() for group in self.groups)
 
     def snapshot(self) -> ReadinessSnapshot:
         """What /readyz decides from. Does not block."""
@@ -299,7 +250,7 @@ class Worker:
         return ReadinessSnapshot(
             state=self.service.lifecycle.state,
             sessions=tuple(
-                SessionView(str(s.plan.number), s.connected, s.subscribed, s.unacked, s.problem) for s in self.sessions
+                SessionView(s.plan.name, s.connected, s.subscribed, s.unacked, s.problem) for s in self.sessions
             ),
             metadata_age_ns=time.monotonic_ns() - refreshed_ns if refreshed_ns else None,
             topics=tuple(topics),
@@ -333,9 +284,10 @@ class _Kafka:
         if time.monotonic_ns() < deadline_ns:
             # The sessions have waited for what they owe acknowledgements for; here QoS 0 is waited for, until the
             # deadline cuts it short.
-            await self._worker.flow.drained()
-        self._worker.flow.close()
-        await self._worker.dispatcher.close()
+            for group in self._worker.groups:
+                await group.drained()
+        for group in self._worker.groups:
+            await group.close()
         await self._worker.sender.close(patience_s=min(left_s, 2.0))
 
 

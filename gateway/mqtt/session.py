@@ -48,12 +48,13 @@ log = structlog.get_logger("mqtt")
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """What makes a session this one: its number within the worker, its client id, what it subscribes to.
+    """What makes a session this one: its name within the worker, its client id, what it subscribes to.
 
-    ``status_topic`` is where it announces the worker, None for all sessions but one.
+    ``name`` is its number, behind its group's name if it has one. ``status_topic`` is where it announces the worker,
+    None for all sessions but one.
     """
 
-    number: int
+    name: str
     client_id: str
     subscriptions: tuple[Subscription, ...]
     status_topic: str | None
@@ -89,7 +90,7 @@ class Session:
     ) -> None:
         mqtt = settings.mqtt
         self.plan = plan
-        self.name = f"session-{plan.number}"
+        self.name = f"session-{plan.name}"
         self._settings = settings
         self._path = path
         self._verb = verb
@@ -224,7 +225,7 @@ class Session:
                 self._servers.ended(time.monotonic_ns())
                 self._path.metrics.mqtt_disconnects.child(label).value += 1
                 if label != "requested":
-                    log.warning("mqtt_disconnected", session=self.plan.number, reason=label, detail=self.problem)
+                    log.warning("mqtt_disconnected", session=self.plan.name, reason=label, detail=self.problem)
                 if connection.redirection is not None:
                     at_once = self._redirect(connection.redirection)
             except ConnectError as error:
@@ -235,7 +236,7 @@ class Session:
                     return
                 log.warning(
                     "mqtt_connect_failed",
-                    session=self.plan.number,
+                    session=self.plan.name,
                     reason=error.reason,
                     error=str(error),
                     repeat_key=error.reason,  # four sessions and one broker: one line says it
@@ -259,11 +260,11 @@ class Session:
         if objection is None:
             advice = "put it into mqtt.addresses: the server has moved for good" if to.code == SERVER_MOVED else None
             log.warning(
-                "mqtt_redirected", session=self.plan.number, broker=str(here), to=str(servers.current()), advice=advice
+                "mqtt_redirected", session=self.plan.name, broker=str(here), to=str(servers.current()), advice=advice
             )
             return True
         self.problem = f"{here} tells us to use another server, and {objection}."
-        log.warning("mqtt_redirect_refused", session=self.plan.number, error=self.problem, repeat_key=str(here))
+        log.warning("mqtt_redirect_refused", session=self.plan.name, error=self.problem, repeat_key=str(here))
         servers.failed()
         return False
 
@@ -294,9 +295,9 @@ class Session:
         connection.set_window(handshake.window, client.keepalive)
         if not handshake.session_present:
             self._ingest.qos2.clear()  # a new session knows nothing of the old one's exchanges
-        number = str(self.plan.number)
-        path.metrics.mqtt_session_present.child(number).value = int(handshake.session_present)
-        path.metrics.mqtt_receive_window.child(number).value = handshake.window
+        name = self.plan.name
+        path.metrics.mqtt_session_present.child(name).value = int(handshake.session_present)
+        path.metrics.mqtt_receive_window.child(name).value = handshake.window
         # Also with a session present: the broker may have forgotten filters, and settings may have changed.
         await handshake.subscribe(self.plan.subscriptions, connection.ended)
         connection.subscribed()
@@ -308,7 +309,7 @@ class Session:
         self._announce(client, "online")
         log.info(
             "mqtt_subscribed",
-            session=self.plan.number,
+            session=self.plan.name,
             client_id=self.plan.client_id,
             broker=str(address),
             session_present=handshake.session_present,

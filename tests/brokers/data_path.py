@@ -184,7 +184,8 @@ class MemoryPath:
         )  # fmt: skip
         self.sender = Sender(
             self.accumulator.partitions, lambda: self.producer,
-            SenderPolicy(delivery_timeout_ns=10**12, settle_ns=10**9), self.dead_letters, _Observer(), time.monotonic_ns, self.defects.append,
+            SenderPolicy(delivery_timeout_ns=10**12, settle_ns=10**9),
+            _Observer(), time.monotonic_ns, self.defects.append,
         )  # fmt: skip
         self.flow = Flow(
             self.accumulator, self.sender, self.ledger,
@@ -227,7 +228,7 @@ class MemoryPath:
         """A session with its share of the routes' subscriptions, as a worker would make it."""
         mqtt = self.settings.mqtt
         subscriptions = self.router.subscriptions(mqtt.distribution, mqtt.sessions, share_group=mqtt.share_group)
-        plan = SessionPlan(number, client_id, subscriptions[number], status_topic)
+        plan = SessionPlan(str(number), client_id, subscriptions[number], status_topic)
         return Session(plan, self.settings, self.data_path, lambda: self.verb, self.defects.append)
 
     @property

@@ -94,9 +94,7 @@ class AnyPath:
         )
         self.observer = Observer()
         self.fatal: list[BaseException] = []
-        self.sender = Sender(
-            self.accumulator.partitions, factory, policy, self.dead_letters, self.observer, clock_ns, self.fatal.append
-        )
+        self.sender = Sender(self.accumulator.partitions, factory, policy, self.observer, clock_ns, self.fatal.append)
         self.owner = Owner()
         self.spans: list[Span] = []  # completed, in order
         self._ids: list[bytes] = []

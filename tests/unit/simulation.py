@@ -92,7 +92,7 @@ class World:
         )  # fmt: skip
         self.sender = Sender(
             self.accumulator.partitions, self._make_producer, SenderPolicy(10_000_000_000, 3_000_000_000),
-            self.dead_letters, self.observer, lambda: round(loop.time() * 1e9), self.fatal.append,
+            self.observer, lambda: round(loop.time() * 1e9), self.fatal.append,
         )  # fmt: skip
         self.flow = Flow(
             self.accumulator, self.sender, self.ledger, linger_ns=5_000_000, pacing_ns=1_000_000,

@@ -45,6 +45,7 @@ class Case:
 
 
 SASL = '[kafka.sasl]\nusername = "u"\npassword = "hunter2"\n'
+OTHER = route(name="other", filters='["b/#"]')
 REMOTE = '[mqtt]\naddresses = ["mqtt://10.0.0.1"]\n'
 
 CONTRADICTIONS = {
@@ -211,6 +212,38 @@ CONTRADICTIONS = {
             "flow.memory_bytes = 32MiB (default)",
             "before the windows are full",
         ),
+    ),
+    "groups' windows beyond their memory": Case(
+        '[[mqtt.groups]]\nname = "alarms"\nsessions = 5\n' + route('group = "alarms"') + OTHER,
+        ("mqtt.groups[0].memory_bytes = 4MiB (default)", '"alarms"', "pause all the time"),
+    ),
+    "groups that keep most of the memory": Case(
+        '[[mqtt.groups]]\nname = "alarms"\nmemory_bytes = "17MiB"\n' + route('group = "alarms"') + OTHER,
+        ("17MiB", "more than half of flow.memory_bytes = 32MiB (default)"),
+    ),
+    "a group nobody has made": Case(
+        '[[mqtt.groups]]\nname = "alarms"\n'
+        + route('group = "alarms"')
+        + OTHER
+        + route('group = "alarm"', name="third", filters='["c/#"]'),
+        ('routes[2].group = "alarm" (gateway.toml:', 'Perhaps "alarms" is meant.'),
+    ),
+    "a group without a route": Case(
+        '[[mqtt.groups]]\nname = "alarms"\n' + route(),
+        ('mqtt.groups has "alarms" (gateway.toml)', "no route has group"),
+    ),
+    "two groups of one name": Case(
+        '[[mqtt.groups]]\nname = "a"\n[[mqtt.groups]]\nname = "a"\n' + route('group = "a"') + OTHER,
+        ('two groups named "a"', "its own name"),
+    ),
+    "no route for the first sessions": Case(
+        '[[mqtt.groups]]\nname = "a"\n' + route('group = "a"'), ("mqtt.sessions", "without a group")
+    ),
+    "partitioned groups with too few filters": Case(
+        '[mqtt]\nsessions = 1\ndistribution = "partitioned"\n[[mqtt.groups]]\nname = "a"\nsessions = 2\n'
+        + route('group = "a"')
+        + OTHER,
+        ('mqtt.distribution = "partitioned"', 'of group "a"', "only 1", "2 sessions"),
     ),
     "packets beyond memory": Case(
         '[mqtt]\nmax_packet_bytes = "16MiB"',

@@ -517,3 +517,30 @@ async def test_a_close_gives_up_waiting_and_acknowledges_nothing_parked() -> Non
         assert path.owner.released == []
         assert path.held == 1
         assert not rig.defects
+
+
+@manual_time
+async def test_what_another_groups_sessions_fetch_too_is_taken_once() -> None:
+    """Filters of two groups overlap: the message comes to a session of each; only its route's own group takes it."""
+    kafka = FakeKafka()
+    kafka.topic("t")
+    kafka.topic("alarms")
+    async with Path(kafka) as path:
+        rig = Rig(
+            path,
+            {"name": "alarms", "filters": ["devices/+/alarm"], "topic": "alarms", "group": "urgent"},
+            {"filters": ["devices/#"]},
+        )
+        rig.take(b"devices/1/alarm")
+        rig.take(b"devices/1/alarm")
+        rig.take(b"devices/1/telemetry")
+        path.flush()
+        await path.drained()
+        assert rig.filtered == [("alarms", "other_group")] * 2
+        assert not kafka.topics["alarms"].records()
+        assert len(kafka.topics["t"].records()) == 1
+        assert (path.ledger.filtered, path.ledger.delivered) == (2, 1)
+        assert [sub.filter for sub in rig.router.subscriptions("shared", 1, group="urgent")[0]] == [
+            "$share/gateway/devices/+/alarm"
+        ]
+        assert [sub.filter for sub in rig.router.subscriptions("shared", 1)[0]] == ["$share/gateway/devices/#"]

@@ -74,7 +74,7 @@ def test_the_first_route_with_a_matching_filter_wins(filters: list[list[str]]) -
         route = router.match(topic)
         assert (route and route.name) == expected, f"{filters} on {topic!r}"
         if expected is not None:
-            subscribed = any(matches(sub.filter, topic) for sub in router.cover.subscriptions)
+            subscribed = any(matches(sub.filter, topic) for sub in router.covers[""].subscriptions)
             assert subscribed, f"{topic!r} is routed but not subscribed"
 
 
@@ -102,7 +102,7 @@ def test_a_route_that_can_never_match_is_refused_and_a_filter_that_cannot_is_tol
     assert len(router.warnings) == 1
     assert "'late' has filters that can never match: 'a/b' behind 'a/#' (route 'early')" in router.warnings[0]
     # What can never match asks for no QoS either.
-    assert router.cover.subscriptions == (Subscription("a/#", 0), Subscription("c", 2))
+    assert router.covers[""].subscriptions == (Subscription("a/#", 0), Subscription("c", 2))
 
 
 def test_overlapping_filters_are_told_with_what_arrives_twice() -> None:
@@ -115,7 +115,7 @@ def test_overlapping_filters_are_told_with_what_arrives_twice() -> None:
 def test_filters_that_share_only_the_empty_topic_are_no_overlap_to_tell() -> None:
     router = Router([settings_of(filters=["/#", "+"])], instance="gw")
     assert router.warnings == ()
-    assert len(router.cover.subscriptions) == 2
+    assert len(router.covers[""].subscriptions) == 2
 
 
 def test_no_routes_and_two_of_one_name_are_refused() -> None:
@@ -134,7 +134,7 @@ def test_subscriptions_shared_and_partitioned() -> None:
         instance="gw",
     )
     cover = (Subscription("a/#", 0), Subscription("b/#", 1), Subscription("c", 1))
-    assert router.cover.subscriptions == cover
+    assert router.covers[""].subscriptions == cover
     shared = tuple(Subscription(f"$share/grp/{text}", qos) for text, qos in cover)
     assert router.subscriptions("shared", 3, share_group="grp") == (shared, shared, shared)
     assert router.subscriptions("partitioned", 2) == ((cover[0], cover[2]), (cover[1],))

@@ -1,0 +1,47 @@
+"""Which groups of MQTT sessions a worker has, by its settings."""
+
+from __future__ import annotations
+
+__all__ = ["GroupPlan", "group_plans", "session_names"]
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from config.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """What settings say of a group: ``name`` is empty for the sessions of ``mqtt.sessions``. ``settings`` are the
+    worker's, with the group's own number of sessions, window and memory in them."""
+
+    name: str
+    settings: Settings
+
+    def session_name(self, number: int) -> str:
+        """What the session is called in client ids, logs and metrics."""
+        return f"{self.name}-{number}" if self.name else str(number)
+
+
+def group_plans(settings: Settings) -> tuple[GroupPlan, ...]:
+    """The groups of a worker, that of ``mqtt.sessions`` first. ``flow.memory_bytes`` is shared out among them."""
+    groups = settings.mqtt.groups
+    left = settings.flow.memory_bytes - sum(group.memory_bytes for group in groups)
+    flow = settings.flow.model_copy(update={"memory_bytes": left})
+    plans = [GroupPlan("", settings.model_copy(update={"flow": flow}))]
+    for group in groups:
+        own = {"sessions": group.sessions, "receive_maximum": group.receive_maximum}
+        update = {
+            "mqtt": settings.mqtt.model_copy(update=own),
+            "flow": settings.flow.model_copy(update={"memory_bytes": group.memory_bytes}),
+        }
+        plans.append(GroupPlan(group.name, settings.model_copy(update=update)))
+    return tuple(plans)
+
+
+def session_names(settings: Settings) -> list[str]:
+    """The names of all sessions of a worker, in order."""
+    return [
+        plan.session_name(number) for plan in group_plans(settings) for number in range(plan.settings.mqtt.sessions)
+    ]

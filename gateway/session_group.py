@@ -1,0 +1,126 @@
+"""A group of MQTT sessions with windows, memory and acknowledgements of its own, and the data path behind them down to
+the partitions, which all groups of a worker share.
+
+What one group has to wait for, no other does: an alarm route in a group of its own is neither read late because
+telemetry has filled the memory, nor acknowledged late because one of telemetry's partitions stands still."""
+
+from __future__ import annotations
+
+__all__ = ["SessionGroup", "Shared"]
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bridge.accumulator import Accumulator
+from bridge.dead_letter import DeadLetters
+from bridge.dispatch import Dispatcher
+from gateway.mqtt.flow import SHORTEST_PACE_NS, Flow
+from gateway.mqtt.properties import parse_properties
+from gateway.mqtt.session import DataPath, Session, SessionPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+
+    from bridge.batch import Span
+    from bridge.dispatch import TopicLocator
+    from bridge.ledger import Ledger
+    from bridge.ports import BatchBuilder
+    from bridge.routing import Router
+    from bridge.sender import Sender
+    from bridge.wire import DeadLetterReason
+    from gateway.group_plan import GroupPlan
+    from gateway.lifecycle import StopVerb
+    from gateway.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all groups of a worker share."""
+
+    router: Router
+    sender: Sender
+    ledger: Ledger
+    metrics: Metrics
+    topics: TopicLocator
+    verb: Callable[[], StopVerb]
+    failed: Callable[[BaseException], None]
+    filtered: Callable[[str, str], None]
+    dead_lettered: Callable[[DeadLetterReason, int], None]
+
+
+class SessionGroup:
+    """Make it inside the running event loop, whose thread owns it. ``sessions`` are components of the service."""
+
+    def __init__(self, plan: GroupPlan, shared: Shared) -> None:
+        settings = plan.settings
+        self.plan = plan
+        self._shared = shared
+        self.accumulator = Accumulator(self._create_batch, self._complete, shared.sender.partitions)
+        self.dead_letters = DeadLetters(
+            self.accumulator,
+            settings.dead_letter.topic,
+            instance=settings.instance,
+            partition_count=shared.topics.partition_count,
+            max_record_bytes=settings.kafka.max_record_bytes,
+            counted=shared.dead_lettered,
+        )
+        self.flow = Flow(
+            self.accumulator,
+            shared.sender,
+            shared.ledger,
+            linger_ns=_ns(settings.flow.linger_max),
+            pacing_ns=max(_ns(settings.flow.read_pacing_max), SHORTEST_PACE_NS),
+            memory_bytes=settings.flow.memory_bytes,
+        )
+        self.dispatcher = Dispatcher(
+            shared.router,
+            self.accumulator,
+            shared.topics,
+            self.dead_letters,
+            group=plan.name,
+            parse_properties=parse_properties,
+            filtered=shared.filtered,
+            max_record_bytes=settings.kafka.max_record_bytes,
+            cache_entries=settings.flow.route_cache_entries,
+            property_entries=settings.flow.property_cache_entries,
+            pump=shared.sender.pump,
+            failed=shared.failed,
+        )
+        path = DataPath(self.flow, self.accumulator, self.dispatcher, self.dead_letters, shared.ledger, shared.metrics)
+        self.sessions = tuple(self._make_session(number, path) for number in range(settings.mqtt.sessions))
+
+    def _make_session(self, number: int, path: DataPath) -> Session:
+        settings, mqtt, group = self.plan.settings, self.plan.settings.mqtt, self.plan.name
+        subscriptions = self._shared.router.subscriptions(
+            mqtt.distribution, mqtt.sessions, share_group=mqtt.share_group, group=group
+        )[number]
+        name = self.plan.session_name(number)
+        names = {"${instance}": settings.instance, "${worker}": str(settings.worker), "${session}": name}
+        client_id = mqtt.client_id
+        for placeholder, value in names.items():
+            client_id = client_id.replace(placeholder, value)
+        # The will is one session's alone: a second would declare the instance dead when only a connection is.
+        announces = mqtt.status.enabled and settings.worker == 0 and number == 0 and not group
+        topic = mqtt.status.topic.replace("${instance}", settings.instance) if announces else None
+        plan = SessionPlan(name, client_id, subscriptions, topic)
+        return Session(plan, settings, path, self._shared.verb, self._shared.failed)
+
+    def _create_batch(self, compressed: bool) -> BatchBuilder:
+        return self._shared.sender.create_batch(compressed)
+
+    def _complete(self, span: Span) -> None:
+        self.flow.completed(span)
+
+    async def drained(self) -> None:
+        """Wait until everything that was read is durable, QoS 0 too."""
+        await self.flow.drained()
+
+    async def close(self) -> None:
+        """End timers and tasks; what waits stays unacknowledged."""
+        self.flow.close()
+        await self.dispatcher.close()
+
+
+def _ns(length: timedelta) -> int:
+    return round(length.total_seconds() * 1e9)
