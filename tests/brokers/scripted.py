@@ -4,7 +4,8 @@ What EMQX does and other brokers do not: a window of min(ours, 32) whose size CO
 drops its oldest although the device was acknowledged; a shared subscription that chooses members by round robin or by a
 hash of the publisher's client id over the member list, whether or not they are connected; after a reconnect what was
 unacknowledged first, with DUP; the messages of a session that ends moved to the group's others, behind newer ones, but
-lost on a kick and on a DISCONNECT that lowers the expiry to 0. ``Rules`` has what a test changes.
+lost on a kick and on a DISCONNECT that lowers the expiry to 0; 0x10 in the PUBACK when nobody is subscribed; a
+connection that takes nothing for 15 s is ended. ``Rules`` has what a test changes.
 """
 
 from __future__ import annotations
@@ -15,120 +16,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from tests.brokers import packets
-from tests.brokers.packets import Message, Packet, Type
+from tests.brokers.packets import Message, Type
+from tests.brokers.scripted_link import Link
 from tests.brokers.scripted_rules import Flying, Rules, Session
 
 if TYPE_CHECKING:
     import ssl
 
 RETAIN_AS_PUBLISHED = 8
-
-
-class Link(asyncio.Protocol):
-    """One connection."""
-
-    def __init__(self, broker: ScriptedBroker) -> None:
-        self.broker = broker
-        self.buffer = bytearray()
-        self.session: Session | None = None
-        self.connect: packets.Connect | None = None
-        self.goodbye = False  # a DISCONNECT came: no will
-        self.heard = asyncio.get_running_loop().time()
-        self.log: list[Packet] = []
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        self.broker.links.append(self)
-        self.broker.empty.clear()
-
-    def data_received(self, data: bytes) -> None:
-        self.heard = asyncio.get_running_loop().time()
-        self.buffer += data
-        for packet in packets.split(self.buffer):
-            if self.transport.is_closing():
-                return
-            self.log.append(packet)
-            try:
-                self._take(packet)
-            except AssertionError as error:
-                self.broker.violations.append(str(error))
-                self.transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.broker.links.remove(self)
-        if not self.broker.links:
-            self.broker.empty.set()
-        self.broker.lost(self)
-
-    def send(self, data: bytes) -> None:
-        """Any bytes. Packet by packet, as EMQX writes."""
-        if not self.transport.is_closing():
-            self.transport.write(data)
-
-    def end(self, code: int | None = None, properties: bytes = b"") -> None:
-        """Close, with an MQTT 5 DISCONNECT if a code is given."""
-        if code is not None and self.v5:
-            self.send(packets.disconnect(code, properties))
-        self.transport.close()
-
-    @property
-    def v5(self) -> bool:
-        return self.connect is not None and self.connect.v5
-
-    def _take(self, packet: Packet) -> None:
-        broker, body, session = self.broker, packet.body, self.session
-        if packet.type is Type.CONNECT:
-            self.connect = packets.parse_connect(body)
-            broker.connected(self, self.connect)
-            return
-        assert session is not None, f"{packet.type.name} came before CONNECT was accepted"
-        match packet.type:
-            case Type.PUBLISH:
-                self._publish(session, packet)
-            case Type.PUBACK | Type.PUBREC | Type.PUBCOMP:
-                broker.answered(session, packet.type, int.from_bytes(body[:2]))
-            case Type.PUBREL:
-                session.incoming.discard(int.from_bytes(body[:2]))
-                self.send(packets.packet(Type.PUBCOMP, 0, body[:2]))
-            case Type.SUBSCRIBE:
-                broker.subscribe(self, session, packets.parse_subscribe(body, v5=self.v5))
-            case Type.UNSUBSCRIBE:
-                packet_id, filters = packets.parse_unsubscribe(body, v5=self.v5)
-                for text in filters:
-                    broker.unsubscribe(session, text)
-                self.send(packets.unsuback(packet_id, len(filters), v5=self.v5))
-            case Type.PINGREQ:
-                if broker.rules.answers_pings:
-                    self.send(packets.PINGRESP)
-            case Type.DISCONNECT:
-                self.goodbye = True
-                expiry = packets.disconnect_expiry(body) if self.v5 else None
-                if expiry is not None:
-                    if expiry == 0 < session.expiry:
-                        session.flying.clear()  # what EMQX loses
-                    session.expiry = expiry
-                self.transport.close()
-            case _:
-                raise AssertionError(f"a client sent {packet.type.name}")
-
-    def _publish(self, session: Session, packet: Packet) -> None:
-        message, packet_id = packets.parse_publish(packet.flags, packet.body, v5=self.v5, publisher=session.client_id)
-        rules = self.broker.rules
-        if rules.disconnects_publishers is not None:
-            self.end(rules.disconnects_publishers)
-            return
-        if rules.puback is not None:
-            self.send(packets.packet(Type.PUBACK, 0, packet_id.to_bytes(2) + bytes((rules.puback,))))
-            return
-        if message.qos == 2:
-            self.send(packets.packet(Type.PUBREC, 0, packet_id.to_bytes(2)))
-            if packet_id in session.incoming:
-                return
-            session.incoming.add(packet_id)
-        self.broker.publish(message)
-        if message.qos == 1:
-            self.send(packets.packet(Type.PUBACK, 0, packet_id.to_bytes(2)))
+NEVER = 0xFFFF_FFFF  # a session expiry that does not come (MQTT 5.0 section 3.1.2.11.2)
 
 
 class ScriptedBroker:
@@ -150,6 +46,9 @@ class ScriptedBroker:
         self.subscribes: list[packets.Subscribe] = []
         self.published = 0
         self.dropped: list[Message] = []  # for want of room, though the publisher was acknowledged
+        self.unrouted: list[Message] = []  # nobody was subscribed: PUBACK says 0x10
+        self.lost_messages: list[Message] = []  # with a session that was kicked, or ended by a DISCONNECT
+        self.blocked = 0  # connections ended because they did not take what was sent
         self._turns: dict[tuple[str, str], int] = {}
         self._tls = tls
         self._host = host
@@ -199,6 +98,7 @@ class ScriptedBroker:
     def kick(self, client_id: str) -> None:
         """As by REST: its connection and its session go, with everything in it."""
         session = self.sessions.pop(client_id)
+        self.lost_messages += [flying.message for flying in [*session.flying.values(), *session.queue]]
         self._leave(session)
         if session.link is not None:
             session.link.session = None
@@ -246,6 +146,8 @@ class ScriptedBroker:
             self._terminate(session)
             session = None
         present = session is not None
+        if session is not None and session.expires is not None:
+            session.expires.cancel()
         if session is None:
             session = self.sessions[connect.client_id] = Session(connect.client_id)
         session.link = link
@@ -264,18 +166,26 @@ class ScriptedBroker:
             self.publish(connect.will)
         if not session.expiry:
             self._terminate(session)
+        elif session.expiry != NEVER:
+            session.expires = asyncio.get_running_loop().call_later(session.expiry, self._terminate, session)
 
     def _terminate(self, session: Session) -> None:
-        """The session ends: its group's others get what it held, behind newer messages."""
-        self.sessions.pop(session.client_id, None)
+        """The session ends: its group's others get what it held, behind newer messages; the last one's is gone."""
+        if self.sessions.get(session.client_id) is session:
+            del self.sessions[session.client_id]
         memberships = [key for key, members in self.groups.items() if session in members]
         self._leave(session)
-        held = [flying for flying in [*session.flying.values(), *session.queue] if flying.qos == 1]
+        inflight = list(session.flying.values())
+        held = [flying for flying in inflight if flying.qos == 1] + [f for f in session.queue if f.qos]
+        # MQTT 5.0 section 4.8.2: what is in the middle of a QoS 2 exchange is not sent to another member.
+        self.lost_messages += [flying.message for flying in inflight if flying.qos == 2]
         for flying in held:
             for group, text in memberships:
                 if packets.matches(text, flying.message.topic) and self.groups.get((group, text)):
                     self._dispatch_shared((group, text), flying.message)
                     break
+            else:
+                self.lost_messages.append(flying.message)
 
     def _leave(self, session: Session) -> None:
         for text in list(session.filters):
@@ -290,6 +200,9 @@ class ScriptedBroker:
             keepalive = link.connect.keepalive if keepalive is None else keepalive
             if keepalive and loop.time() - link.heard > 1.5 * keepalive:
                 link.end(0x8D)
+            if link.blocked_s(loop.time()) > self.rules.send_timeout_s:
+                self.blocked += 1
+                link.transport.abort()
         self._watch = loop.call_later(0.1, self._check_keepalives)
 
     # --- subscriptions ---
@@ -338,9 +251,10 @@ class ScriptedBroker:
 
     # --- messages ---
 
-    def publish(self, message: Message) -> None:
-        """A device's message, acknowledged to it whatever becomes of it."""
+    def publish(self, message: Message) -> bool:
+        """A device's message, acknowledged to it whatever becomes of it; whether anybody was subscribed."""
         self.published += 1
+        reached = False
         if message.retain:
             self.retained[message.topic] = message
             if not message.payload:
@@ -349,9 +263,14 @@ class ScriptedBroker:
             for text, options in session.filters.items():
                 if not text.startswith("$share/") and packets.matches(text, message.topic):
                     self._deliver(session, message, options)
+                    reached = True
         for key in list(self.groups):
             if packets.matches(key[1], message.topic):
                 self._dispatch_shared(key, message)
+                reached = True
+        if not reached:
+            self.unrouted.append(message)
+        return reached
 
     def _dispatch_shared(self, key: tuple[str, str], message: Message) -> None:
         members = self.groups[key]
@@ -375,7 +294,7 @@ class ScriptedBroker:
             self.dropped.append(session.queue.popleft().message)
 
     def _pump(self, session: Session) -> None:
-        while session.link is not None and session.queue and len(session.flying) < session.window:
+        while session.link is not None and session.queue and len(session.flying) < self._window(session, session.link):
             flying = session.queue.popleft()
             if flying.qos == 0:
                 self._send(session, 0, flying)
@@ -383,6 +302,9 @@ class ScriptedBroker:
             packet_id = session.take_id()
             session.flying[packet_id] = flying
             self._send(session, packet_id, flying)
+
+    def _window(self, session: Session, link: Link) -> int:
+        return 1 if self.rules.slow_start and not link.acknowledged else session.window
 
     def _send(self, session: Session, packet_id: int, flying: Flying, *, dup: bool = False) -> None:
         assert session.link is not None

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from tests.brokers import packets
     from tests.brokers.packets import Message
-    from tests.brokers.scripted import Link
+    from tests.brokers.scripted_link import Link
+
+NOBODY = 0x10  # PUBACK: no matching subscribers (MQTT 5.0 section 3.4.2.1)
 
 
 @dataclass
@@ -20,6 +23,8 @@ class Rules:
 
     max_inflight: int = 32
     queue: int = 1000
+    slow_start: bool = False  # one message until the first acknowledgement of a connection, as HiveMQ CE does
+    send_timeout_s: float = 15.0  # EMQX's, of a connection that takes nothing
     strategy: Literal["round_robin", "hash_clientid"] = "round_robin"
     shared: bool = True  # SharedSubscriptionAvailable
     max_qos: int = 2
@@ -55,6 +60,7 @@ class Session:
     client_id: str
     expiry: int = 0
     link: Link | None = None
+    expires: asyncio.TimerHandle | None = None  # while it has no connection
     window: int = 32
     filters: dict[str, int] = field(default_factory=dict)  # with options byte, shared ones with their $share
     flying: dict[int, Flying] = field(default_factory=dict)

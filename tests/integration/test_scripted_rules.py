@@ -1,0 +1,261 @@
+"""The scripted broker keeps EMQX's rules: what gateways are tested against must itself be what it says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+import pytest
+
+from tests.brokers.packets import Message, Type
+from tests.brokers.raw import RawClient
+from tests.brokers.rig import until
+from tests.brokers.scripted import ScriptedBroker
+from tests.brokers.scripted_rules import Rules
+
+SHARE = "$share/group/devices/#"
+
+
+def publish(broker: ScriptedBroker, numbers: range, *, qos: int = 1, devices: int = 1) -> None:
+    for number in numbers:
+        device = f"device-{number % devices}"
+        broker.publish(Message(f"devices/{device}", b"%d" % number, qos, publisher=device))
+
+
+def numbers(client: RawClient) -> list[int]:
+    return [int(message.payload) for message, _, _ in client.received]
+
+
+@pytest.mark.parametrize(("asked", "window"), [(65535, 32), (1000, 32), (10, 10)])
+async def test_the_window_is_the_smaller_of_ours_and_32_and_connack_says_so(asked: int, window: int) -> None:
+    async with ScriptedBroker() as broker, RawClient(broker.port, "c", receive_maximum=asked) as client:
+        assert client.connack_properties[0x21] == window
+        await client.subscribe(SHARE)
+        publish(broker, range(100))
+        await client.settled()
+        assert numbers(client) == list(range(window))
+        client.acknowledge(1)
+        await client.messages(window + 1)
+        await client.settled()
+        assert numbers(client) == list(range(window + 1)), "one acknowledged, one more"
+
+
+async def test_the_queue_holds_1000_and_drops_the_oldest_though_devices_were_acknowledged() -> None:
+    async with ScriptedBroker() as broker, RawClient(broker.port, "c") as client, RawClient(broker.port, "d") as device:
+        await client.subscribe(SHARE)
+        publish(broker, range(32 + 1000))
+        assert not broker.dropped
+        assert await device.publish("devices/d", b"1032") == 0, "acknowledged as if all were well"
+        assert [message.payload for message in broker.dropped] == [b"32"], "the oldest of the queue, not of the window"
+        for packet_id in range(1, 33):
+            client.acknowledge(packet_id)
+        await client.messages(64)
+        await client.settled()
+        assert numbers(client) == [*range(32), *range(33, 65)]
+
+
+async def test_no_member_is_said_in_the_puback_and_the_message_is_gone() -> None:
+    async with ScriptedBroker() as broker, RawClient(broker.port, "d") as device:
+        assert await device.publish("devices/d", b"0") == 0x10
+        assert len(broker.unrouted) == 1
+        async with RawClient(broker.port, "c") as client:
+            await client.subscribe(SHARE)
+            assert await device.publish("devices/d", b"1") == 0
+            assert await client.messages(1) == [b"1"]
+            await client.unsubscribe(SHARE)
+            assert await device.publish("devices/d", b"2") == 0x10, "its session is there, but no member"
+
+
+async def test_an_absent_members_share_waits_for_it_and_what_was_unacknowledged_comes_first_with_dup() -> None:
+    async with ScriptedBroker() as broker, RawClient(broker.port, "b") as other:
+        await other.subscribe(SHARE)
+        async with RawClient(broker.port, "a") as client:
+            await client.subscribe(SHARE)
+            publish(broker, range(4))
+            await client.messages(2)
+            await other.messages(2)
+        await until(lambda: broker.session("a").link is None, "it is away")
+        publish(broker, range(4, 8))
+        await other.messages(4)
+        await other.settled()
+        assert len(other.received) == 4, "members are chosen whether or not they are connected"
+        async with RawClient(broker.port, "a") as client:
+            assert client.session_present
+            await client.messages(4)
+            first = [(int(message.payload), dup) for message, _, dup in client.received]
+            assert [dup for _, dup in first] == [True, True, False, False]
+            assert sorted(number for number, _ in first) == sorted({*range(8)} - {*numbers(other)})
+
+
+async def test_unacknowledged_messages_are_not_sent_again_on_a_live_connection() -> None:
+    async with ScriptedBroker() as broker, RawClient(broker.port, "c") as client:
+        await client.subscribe(SHARE)
+        publish(broker, range(3))
+        await client.messages(3)
+        for _ in range(5):
+            await client.settled()
+        assert numbers(client) == [0, 1, 2]
+
+
+async def test_hash_clientid_keeps_a_device_with_a_member_until_the_member_list_changes() -> None:
+    async with (
+        ScriptedBroker(Rules(strategy="hash_clientid", max_inflight=1000)) as broker,
+        RawClient(broker.port, "a") as a,
+        RawClient(broker.port, "b") as b,
+    ):
+        await a.subscribe(SHARE)
+        await b.subscribe(SHARE)
+
+        def owners() -> dict[str, set[str]]:
+            found: dict[str, set[str]] = defaultdict(set)
+            for name, client in clients.items():
+                for message, _, _ in client.received:
+                    found[message.topic].add(name)
+            return found
+
+        clients = {"a": a, "b": b}
+        publish(broker, range(200), devices=20)
+        await until(lambda: len(a.received) + len(b.received) == 200, "all of them")
+        before = owners()
+        assert all(len(names) == 1 for names in before.values()), "each device has one member"
+        assert set().union(*before.values()) == {"a", "b"}
+        async with RawClient(broker.port, "c") as c:
+            await c.subscribe(SHARE)
+            clients["c"] = c
+            for client in clients.values():
+                client.received.clear()
+            publish(broker, range(200), devices=20)
+            await until(lambda: sum(len(client.received) for client in clients.values()) == 200, "all of them")
+            after = owners()
+            assert all(len(names) == 1 for names in after.values())
+            moved = [topic for topic in after if after[topic] != before[topic]]
+            assert len(moved) > 5, "modulo the number of members: most devices move"
+
+
+async def test_round_robin_gives_one_devices_messages_to_all_members() -> None:
+    async with ScriptedBroker() as broker, RawClient(broker.port, "a") as a, RawClient(broker.port, "b") as b:
+        await a.subscribe(SHARE)
+        await b.subscribe(SHARE)
+        publish(broker, range(10))
+        await until(lambda: len(a.received) == len(b.received) == 5, "half each")
+
+
+async def test_a_session_that_expires_gives_what_it_held_to_the_others_behind_newer_messages() -> None:
+    async with ScriptedBroker() as broker, RawClient(broker.port, "b") as other:
+        await other.subscribe(SHARE, 2)
+        async with RawClient(broker.port, "a", expiry=1, receive_maximum=2) as client:
+            await client.subscribe(SHARE, 2)
+            publish(broker, range(8))
+            await client.messages(2)
+        await until(lambda: "a" not in broker.sessions, "its session expires")
+        await other.messages(8)
+        seen = numbers(other)
+        assert sorted(seen) == list(range(8)), "window and queue have moved"
+        assert seen != sorted(seen), "out of order"
+        assert not any(dup for _, _, dup in other.received)
+        assert not broker.lost_messages
+
+
+async def test_a_session_that_comes_back_in_time_does_not_expire() -> None:
+    async with ScriptedBroker() as broker:
+        async with RawClient(broker.port, "a", expiry=1) as client:
+            await client.subscribe(SHARE)
+        await until(lambda: broker.session("a").link is None, "it is away")
+        async with RawClient(broker.port, "a", expiry=1) as client:
+            assert client.session_present
+            began = asyncio.get_running_loop().time()
+            await until(lambda: asyncio.get_running_loop().time() > began + 1.2, "longer than the expiry")
+            await client.settled()
+            assert "a" in broker.sessions
+
+
+async def test_the_last_members_messages_go_with_it() -> None:
+    async with ScriptedBroker() as broker:
+        async with RawClient(broker.port, "a", expiry=0) as client:
+            await client.subscribe(SHARE)
+            publish(broker, range(3))
+            await client.messages(3)
+        await until(lambda: len(broker.lost_messages) == 3, "nobody is left to take them")
+
+
+async def test_a_qos_2_message_under_way_is_not_sent_to_another_member() -> None:
+    async with ScriptedBroker() as broker, RawClient(broker.port, "b") as other:
+        async with RawClient(broker.port, "a", expiry=0, receive_maximum=2) as client:
+            await client.subscribe(SHARE, 2)
+            publish(broker, range(4), qos=2)
+            await client.messages(2)
+            await other.subscribe(SHARE, 2)
+        await other.messages(2)
+        assert numbers(other) == [2, 3], "the queue moves"
+        assert [message.payload for message in broker.lost_messages] == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("how", ["disconnect", "kick"])
+async def test_ending_a_session_loses_what_is_unacknowledged(how: str) -> None:
+    async with ScriptedBroker() as broker, RawClient(broker.port, "b") as other:
+        await other.subscribe(SHARE)
+        async with RawClient(broker.port, "a") as client:
+            await client.subscribe(SHARE)
+            publish(broker, range(6))
+            await client.messages(3)
+            if how == "disconnect":
+                client.disconnect(expiry=0)
+            else:
+                broker.kick("a")
+                assert (await client.answer(Type.DISCONNECT)).body[0] == 0x98
+            await client.closed.wait()
+        await other.messages(3)
+        await other.settled()
+        assert len(other.received) == 3
+        assert len(broker.lost_messages) == 3
+        assert "a" not in broker.sessions
+
+
+async def test_a_disconnect_that_keeps_the_expiry_loses_nothing() -> None:
+    async with ScriptedBroker() as broker:
+        async with RawClient(broker.port, "a") as client:
+            await client.subscribe(SHARE)
+            publish(broker, range(3))
+            await client.messages(3)
+            client.disconnect()
+            await client.closed.wait()
+        async with RawClient(broker.port, "a") as client:
+            await client.messages(3)
+            assert all(dup for _, _, dup in client.received)
+        assert not broker.lost_messages
+
+
+async def test_a_takeover_ends_the_older_connection_and_keeps_the_session() -> None:
+    async with ScriptedBroker() as broker, RawClient(broker.port, "a") as older:
+        await older.subscribe(SHARE)
+        publish(broker, range(2))
+        await older.messages(2)
+        async with RawClient(broker.port, "a") as newer:
+            assert newer.session_present
+            assert (await older.answer(Type.DISCONNECT)).body[0] == 0x8E
+            await newer.messages(2)
+            assert all(dup for _, _, dup in newer.received)
+
+
+async def test_a_slow_start_gives_one_message_until_the_first_acknowledgement() -> None:
+    async with ScriptedBroker(Rules(slow_start=True)) as broker, RawClient(broker.port, "a") as client:
+        await client.subscribe(SHARE)
+        publish(broker, range(50))
+        await client.settled()
+        assert numbers(client) == [0]
+        client.acknowledge(1)
+        await client.messages(33)
+        await client.settled()
+        assert numbers(client) == list(range(33)), "then the window"
+
+
+async def test_a_connection_that_takes_nothing_is_ended() -> None:
+    async with ScriptedBroker(Rules(send_timeout_s=0.5)) as broker, RawClient(broker.port, "a") as client:
+        await client.subscribe("devices/#", 0)
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        for _ in range(200):
+            publish(broker, range(1), qos=0)
+            broker.publish(Message("devices/x", bytes(100_000), 0))
+        await until(lambda: broker.blocked == 1, "the broker gives it up")
+        await until(lambda: broker.session("a").link is None, "its connection is gone, its session is not")
+        client.writer.transport.abort()
