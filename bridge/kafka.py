@@ -36,7 +36,14 @@ from bridge.errors import (
     RefusedError,
     UnreachableError,
 )
-from bridge.kafka_connection import REFUSED, InvalidRecordError, connection_options, translate, why_unreachable
+from bridge.kafka_connection import (
+    REFUSED,
+    InvalidRecordError,
+    cluster_id_of,
+    connection_options,
+    translate,
+    why_unreachable,
+)
 from bridge.ports import StoredRecord
 
 if TYPE_CHECKING:
@@ -138,9 +145,17 @@ class KafkaProducer:
 
     Batches handed over in one turn of the event loop travel together, one request per broker. What may be tried again
     is, by itself, with the same sequence numbers, until Kafka has answered: the caller has the patience
-    (``delivery_timeout``)."""
+    (``delivery_timeout``).
 
-    def __init__(self, settings: KafkaSettings, client_id: str, topics: Iterable[str]) -> None:
+    ``confirm`` is told the cluster's id at each start, before anything is written; what it raises ends the start."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        client_id: str,
+        topics: Iterable[str],
+        confirm: Callable[[str | None], None] | None = None,
+    ) -> None:
         self._settings = settings
         self._options = connection_options(settings, client_id)
         self._topics = set(topics)
@@ -154,6 +169,8 @@ class KafkaProducer:
         self._scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._refreshed_ns = 0
+        self._confirm = confirm
+        self._cluster_id: str | None = None
         self._closed = False
         self._ended: asyncio.Future[None] | None = None
 
@@ -167,6 +184,8 @@ class KafkaProducer:
             raise await why_unreachable(self._options) from error
         metadata = client.set_topics(self._topics) if self._topics else client.force_metadata_update()
         await self._fetch_producer_id(client)
+        if self._confirm is not None:
+            self._confirm(self._cluster_id)
         # Without it the data path would take every topic for an unknown one.
         await asyncio.wait([metadata], timeout=4 * self._timeout_ms / 1000)
 
@@ -184,6 +203,7 @@ class KafkaProducer:
                             response = await client.send(node, InitProducerIdRequest(None, 2**31 - 1))
                             error = kafka_errors.for_code(response.error_code)
                             if error is kafka_errors.NoError:
+                                self._cluster_id = await cluster_id_of(client, node)
                                 self._producer_id, self._epoch = response.producer_id, response.producer_epoch
                                 return
                             last = error.__name__
@@ -332,6 +352,9 @@ class KafkaProducer:
             return IncarnationError("The producer ended before Kafka answered.")
         error = answer.exception()
         return None if error is None else translate(error)
+
+    def cluster_id(self) -> str | None:
+        return self._cluster_id
 
     def partition_count(self, topic: str) -> int | None:
         partitions = self._live().cluster.partitions_for_topic(topic)

@@ -5,11 +5,20 @@ Why a bootstrap failed goes to aiokafka's log only, so ``why_unreachable`` asks 
 
 from __future__ import annotations
 
-__all__ = ["REFUSED", "InvalidRecordError", "connection_options", "translate", "why_unreachable"]
+__all__ = [
+    "REFUSED",
+    "InvalidRecordError",
+    "cluster_id",
+    "cluster_id_of",
+    "connection_options",
+    "translate",
+    "why_unreachable",
+]
 
 from typing import TYPE_CHECKING, Any
 
 import aiokafka.errors as kafka_errors
+from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import create_conn
 from aiokafka.protocol.metadata import MetadataRequest
 
@@ -83,6 +92,32 @@ def translate(error: BaseException, topic: str | None = None) -> BridgeError:
     if isinstance(error, BridgeError):
         return error
     return IncarnationError(f"A batch{where} failed: {error}." if where else f"{error}")
+
+
+async def cluster_id_of(client: AIOKafkaClient, node: int) -> str | None:
+    """What the cluster calls itself, asked of one broker; None when it does not say (KIP-78, older or other software).
+
+    aiokafka's own metadata leave it out. Raises aiokafka's KafkaError."""
+    response = await client.send(node, MetadataRequest([]))
+    return getattr(response, "cluster_id", None) or None
+
+
+async def cluster_id(settings: KafkaSettings, client_id: str) -> str | None:
+    """Ask the Kafka of these settings what it calls itself. Raises UnreachableError or RefusedError."""
+    options = connection_options(settings, client_id)
+    client = AIOKafkaClient(**options)
+    try:
+        await client.bootstrap()
+        node = client.get_random_node()
+        if node is None:
+            raise UnreachableError("Kafka answered, but lists no broker yet.")
+        return await cluster_id_of(client, node)
+    except kafka_errors.KafkaConnectionError as error:
+        raise await why_unreachable(options) from error
+    except kafka_errors.KafkaError as error:
+        raise UnreachableError(f"Kafka did not say which cluster it is: {error}.") from error
+    finally:
+        await client.close()
 
 
 async def why_unreachable(options: dict[str, Any]) -> BridgeError:

@@ -74,6 +74,9 @@ class Producer(Protocol):
         """What became of a batch whose future is done: None when Kafka has it, else Poisoned-, Incarnation- or
         RefusedError."""
 
+    def cluster_id(self) -> str | None:
+        """What the cluster calls itself, the same for all its life; None before the start, or when it does not say."""
+
     def partition_count(self, topic: str) -> int | None:
         """Partitions of a topic by the last metadata, or None when the topic is not known."""
 

@@ -62,6 +62,7 @@ class Worker:
         self._kafka_client_id = settings.kafka.client_id.replace("${instance}", settings.instance).replace(
             "${worker}", str(settings.worker)
         )
+        self.identity = Identity(settings.data_dir, settings.instance, settings.worker, self._ending)
         self._topics = Topics(settings.kafka, self._kafka_client_id)
         self.partitions = Partitions()
         self.ledger = Ledger(self._in_flight)
@@ -87,7 +88,6 @@ class Worker:
             settings, metrics=self.metrics, lifecycle=lifecycle, ledger=self.ledger, snapshot=self.snapshot
         )
         self.http = HttpServer(settings.http, self.answers)
-        self.identity = Identity(settings.data_dir, settings.instance, settings.worker, self._ending)
         self.service = Service(
             # The identity before anything is seen outside; then the port, so that /readyz says why a start takes long.
             core=(
@@ -124,8 +124,8 @@ class Worker:
         return sorted(self.router.kafka_topics | {self.settings.dead_letter.topic})
 
     def _make_producer(self) -> KafkaProducer:
-        made = {topic for topic, _ in self.partitions.queues}
-        return KafkaProducer(self.settings.kafka, self._kafka_client_id, {*self.routed_topics(), *made})
+        topics = {*self.routed_topics(), *(topic for topic, _ in self.partitions.queues)}
+        return KafkaProducer(self.settings.kafka, self._kafka_client_id, topics, self.identity.confirm_cluster)
 
     async def start_kafka(self) -> None:
         """Connect to Kafka and see that the topics are there; a Kafka that cannot be reached is tried until it can."""

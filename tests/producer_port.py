@@ -106,6 +106,19 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 class ProducerPort:
     """The behaviour the data path relies on."""
 
+    # --- the cluster
+
+    async def test_the_cluster_names_itself_the_same_to_every_producer(self, backend: Backend) -> None:
+        topic = await backend.topic()
+        first, second = backend.producer([topic]), backend.producer([topic])
+        assert first.cluster_id() is None
+        async with running(first):
+            name = first.cluster_id()
+        async with running(second):
+            assert name is not None
+            assert second.cluster_id() == name
+        assert first.cluster_id() == name
+
     # --- batches
 
     @pytest.mark.parametrize("compressed", [False, True])

@@ -125,6 +125,9 @@ class MemoryProducer:
     def failure(self, answer: asyncio.Future[int]) -> BridgeError | None:
         return None
 
+    def cluster_id(self) -> str | None:
+        return "memory"
+
     def partition_count(self, topic: str) -> int | None:
         return PARTITIONS
 

@@ -12,9 +12,11 @@ import pytest
 from aiokafka.errors import RequestTimedOutError
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from confluent_kafka.admin import AdminClient
 
 from bridge.errors import IncarnationError, PoisonedError, UnreachableError
 from bridge.kafka import KafkaBatch, KafkaProducer
+from bridge.kafka_connection import cluster_id
 from bridge.ports import StoredRecord
 from bridge.wire import DeadLetterReason
 from tests.producer_port import NOW_MS, PATIENCE_S, RECORDS, ProducerPort, fill, running, sent, values
@@ -28,6 +30,28 @@ if TYPE_CHECKING:
 
 class TestKafkaProducer(ProducerPort):
     """All of the suite that the Kafka in memory obeys."""
+
+
+async def test_the_id_is_the_clusters_own_and_whoever_objects_to_it_ends_the_start(backend: KafkaBackend) -> None:
+    told: list[str | None] = []
+    producer = KafkaProducer(backend.settings, "gateway-test", (), told.append)
+    async with running(producer):
+        assert told == [producer.cluster_id()] == [await cluster_id(backend.settings, "gateway-test")]
+    admin = AdminClient({"bootstrap.servers": backend.cluster.bootstrap})
+    assert (await asyncio.to_thread(admin.list_topics, timeout=20)).cluster_id == told[0]
+
+    def object_to(_cluster: str | None) -> None:
+        raise LookupError("another cluster")
+
+    with pytest.raises(LookupError, match="another cluster"):
+        async with running(KafkaProducer(backend.settings, "gateway-test", (), object_to)):
+            pass
+
+
+async def test_a_kafka_that_is_not_there_does_not_say_which_it_is(backend: KafkaBackend) -> None:
+    nowhere = backend.settings.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})
+    with pytest.raises(UnreachableError, match="connection refused"):
+        await cluster_id(nowhere, "gateway-test")
 
 
 def wrap_send(producer: Producer, around: Callable[[Any, int], Any]) -> None:

@@ -300,6 +300,9 @@ class FakeProducer:
         assert error is None or isinstance(error, (IncarnationError, PoisonedError, RefusedError))
         return error
 
+    def cluster_id(self) -> str | None:
+        return "fake-cluster" if self._refreshed_s else None
+
     def partition_count(self, topic: str) -> int | None:
         leaders = self._fresh().get(topic)
         return len(leaders) if leaders is not None else None
