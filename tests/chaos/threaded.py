@@ -101,6 +101,10 @@ class ThreadedBroker:
     def dropped(self) -> int:
         return self.call(lambda: len(self.broker.dropped))
 
+    def unrouted(self) -> int:
+        """Devices' messages that came while nobody was subscribed."""
+        return self.call(lambda: sum(message.topic.startswith("devices/") for message in self.broker.unrouted))
+
     def drained(self) -> bool:
         """Whether every message was acknowledged by the gateway."""
         return self.call(lambda: not any(s.flying or s.queue for s in self.broker.sessions.values()))
