@@ -2,14 +2,19 @@
 
 A dead letter takes its message's place in the spans, so the message is acknowledged to MQTT when Kafka has the dead
 letter, and not before. A dead letter that Kafka refuses therefore holds up everything behind it, so nothing a device
-can send may make one: what is large is written in parts, header ``dlq.part`` saying which of how many. Their headers
-and values, each put together in order, are the original ones; a key that is too large itself is left out, for it was
-made from the rest."""
+can send may make one: what is large is written in parts, header ``dlq.part`` saying which of how many and
+``dlq.part_id`` of which message. Their headers and values, each put together in order, are the original ones; a key
+that is too large itself is left out, for it was made from the rest.
+
+What a dead letter knows of its MQTT message: all of it where the message never became a record. A record that Kafka
+refused knows what its route wrote into it, and its QoS; the MQTT topic also where the route's key is the topic. The
+rest was not kept, for keeping it would cost every good message of the route."""
 
 from __future__ import annotations
 
 __all__ = ["DeadLetters"]
 
+import os
 import time
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -21,11 +26,12 @@ from bridge.partitioner import partition_for
 from bridge.wire import DeadLetterReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from bridge.accumulator import Accumulator, Slot
     from bridge.batch import Batch, Span
     from bridge.ports import Headers, StoredRecord
+    from config.settings import RouteSettings
 
 log = structlog.get_logger("dead_letter")
 
@@ -36,9 +42,10 @@ KEY_BYTES = 32 * 1024
 
 
 class DeadLetters:
-    """Writes dead letters into the accumulator. ``partition_count`` knows the dead-letter topic, which must exist.
+    """Writes dead letters into the accumulator. ``partition_count`` knows the dead-letter topics, which must exist.
 
-    ``counted`` is called with reason and number of messages.
+    ``topic`` is that of every route that names none of its own in ``routes``. ``counted`` is called with reason and
+    number of messages, ``made`` with route, reason and error of each, once it is in the accumulator.
     """
 
     def __init__(
@@ -50,8 +57,13 @@ class DeadLetters:
         partition_count: Callable[[str], int | None],
         max_record_bytes: int,
         counted: Callable[[DeadLetterReason, int], None],
+        routes: Sequence[RouteSettings] = (),
+        made: Callable[[str, DeadLetterReason, BaseException], None] = lambda _route, _reason, _error: None,
     ) -> None:
         self.topic = topic
+        self._topics = {route.name: route.dead_letter_topic or topic for route in routes}
+        self._keyed_by_topic = {route.name for route in routes if route.key == "${topic}"}
+        self._made = made
         self._accumulator = accumulator
         accumulator.dead_letters = self
         self._instance = instance.encode()
@@ -65,12 +77,24 @@ class DeadLetters:
         said = self._headers(reason, error, record.timestamp_ms, slot.route, batch.attempts, slot.queue.topic)
         part_bytes = SMALL_PART_BYTES if reason is DeadLetterReason.TOO_LARGE else self._part_bytes
         dead = self._write(
-            slot.accumulator, slot.route, slot.qos, record.timestamp_ms, record.key, record.value, record.headers, said,
+            slot.accumulator, slot.route, slot.qos, record.timestamp_ms, record.key, record.value,
+            self._with_what_is_known(slot, record), said,
             list(batch.parts), min(part_bytes, self._part_bytes),
         )  # fmt: skip
         dead.messages -= 1  # its own slot has counted the message already
         slot.accumulator.hurry(dead)
         self._counted(reason, 1)
+        self._made(slot.route, reason, error)
+
+    def _with_what_is_known(self, slot: Slot, record: StoredRecord) -> Headers:
+        """A refused record's headers, behind those that its route leaves out and that are known all the same."""
+        names = {name for name, _ in record.headers}
+        known: list[tuple[str, bytes | None]] = []
+        if wire.MQTT_TOPIC not in names and slot.route in self._keyed_by_topic and record.key is not None:
+            known.append((wire.MQTT_TOPIC, record.key))
+        if wire.MQTT_QOS not in names and slot.qos:
+            known.append((wire.MQTT_QOS, b"%d" % slot.qos))
+        return [*known, *record.headers]
 
     def bury(
         self,
@@ -94,6 +118,7 @@ class DeadLetters:
             self._accumulator, route, qos, timestamp_ms, key, value, headers, said, parts, self._part_bytes
         )
         self._counted(reason, 1)
+        self._made(route, reason, error)
         return slot
 
     def _write(
@@ -109,16 +134,18 @@ class DeadLetters:
         parts: list[tuple[Span, int]],
         part_bytes: int,
     ) -> Slot:
-        partitions = self._partition_count(self.topic) or 1
-        slot = accumulator.slot(route, qos, self.topic, partition_for(key, partitions) if key else 0, dead_letter=True)
+        topic = self._topics.get(route, self.topic)
+        partitions = self._partition_count(topic) or 1
+        slot = accumulator.slot(route, qos, topic, partition_for(key, partitions) if key else 0, dead_letter=True)
         if key is not None and len(key) > KEY_BYTES:
             key = None
         groups, chunks = _header_groups(headers), _chunks(value, part_bytes)
         count = max(len(groups), len(chunks))
+        part_id = os.urandom(8).hex().encode() if count > 1 else b""  # other workers' parts may lie between ours
         for number, group, chunk in zip_longest(range(1, count + 1), groups, chunks):
             all_headers = [*(group or ()), *said]
             if count > 1:
-                all_headers.append((wire.DLQ_PART, b"%d/%d" % (number, count)))
+                all_headers += [(wire.DLQ_PART, b"%d/%d" % (number, count)), (wire.DLQ_PART_ID, part_id)]
             piece = b"" if chunk is None and number > 1 else chunk  # a first None is a tombstone's own
             accumulator.append(slot, timestamp=timestamp_ms, key=key, value=piece, headers=all_headers)
             if number < count:

@@ -21,7 +21,12 @@ __all__ = [
     "DLQ_FIRST_SEEN_MS",
     "DLQ_KAFKA_TOPIC",
     "DLQ_PART",
+    "DLQ_PART_ID",
     "DLQ_REASON",
+    "DLQ_REPLAY",
+    "DLQ_REPLAY_AFTER",
+    "DLQ_REPLAY_ID",
+    "DLQ_REPLAY_OFFSET",
     "DLQ_ROUTE",
     "GATEWAY_DEVICE",
     "GATEWAY_ID",
@@ -81,6 +86,11 @@ DLQ_FIRST_SEEN_MS: Final = "dlq.first_seen_ms"
 DLQ_ROUTE: Final = "dlq.route"
 DLQ_KAFKA_TOPIC: Final = "dlq.kafka_topic"
 DLQ_PART: Final = "dlq.part"
+DLQ_PART_ID: Final = "dlq.part_id"
+DLQ_REPLAY: Final = "dlq.replay"
+DLQ_REPLAY_OFFSET: Final = "dlq.replay_offset"
+DLQ_REPLAY_ID: Final = "dlq.replay_id"
+DLQ_REPLAY_AFTER: Final = "dlq.replay_after"
 
 RESERVED_PREFIXES: Final = ("mqtt.", "gateway.", "dlq.")
 """Header names with these prefixes are the gateway's own; a route's extra headers may not use them."""
@@ -150,7 +160,12 @@ HEADERS: Final = (
     HeaderSpec(DLQ_FIRST_SEEN_MS, "(dead letters)", "decimal milliseconds since 1970", "always", b"1763683200000"),
     HeaderSpec(DLQ_ROUTE, "(dead letters)", "UTF-8, the route's name", "when a route matched", b"telemetry"),
     HeaderSpec(DLQ_PART, "(dead letters)", "`number/of`", "when one message takes several records", b"1/2"),
+    HeaderSpec(DLQ_PART_ID, "(dead letters)", "hexadecimal digits", "with a part", b"5f0c9a1b7d3e42c8"),
     HeaderSpec(DLQ_KAFKA_TOPIC, "(dead letters)", "UTF-8, where it was meant to go", "when it was known", b"telemetry"),
+    HeaderSpec(DLQ_REPLAY, "(marks of a replay)", "`begun`, `done` or `undone`", "always", b"done"),
+    HeaderSpec(DLQ_REPLAY_OFFSET, "(marks of a replay)", "decimal", "always", b"1042"),
+    HeaderSpec(DLQ_REPLAY_ID, "(marks of a replay)", "hexadecimal digits", "always", b"5f0c9a1b7d3e42c8"),
+    HeaderSpec(DLQ_REPLAY_AFTER, "(marks of a replay)", "hexadecimal digits", "when insisted on", b"90d1c2ab34ef5678"),
 )
 """Every header the gateway writes. docs/routing.md prints ``headers_table()``."""
 

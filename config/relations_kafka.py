@@ -103,7 +103,7 @@ def _partitions(view: View) -> int:
     settings = view.settings
     declared = {topic.name: topic.partitions for topic in settings.kafka.topics.declare}
     default = settings.kafka.topics.partitions
-    names = {settings.dead_letter.topic, *(route.topic for route in settings.routes if "$" not in route.topic)}
+    names = {*settings.dead_letter_topics, *(route.topic for route in settings.routes if "$" not in route.topic)}
     made = sum(route.max_topics for route in settings.routes if "$" in route.topic)
     return sum(declared.get(name, default) for name in names) + made * default
 
@@ -131,7 +131,10 @@ def _route_names(view: View) -> Iterator[str]:
 
 
 def _route_topics(view: View) -> Iterator[str]:
-    dead_letters = view.settings.dead_letter.topic
+    taken = {view.settings.dead_letter.topic: view.say("dead_letter", "topic")}
+    for number, route in enumerate(view.settings.routes):
+        if route.dead_letter_topic is not None:
+            taken.setdefault(route.dead_letter_topic, view.say("routes", number, "dead_letter_topic"))
     for number, route in enumerate(view.settings.routes):
         say = view.say("routes", number, "topic")
         if "$" in route.topic:
@@ -140,10 +143,19 @@ def _route_topics(view: View) -> Iterator[str]:
             check_kafka_topic(route.topic)
         except ValueError as error:
             yield f"{say}: {error}."
-        if route.topic == dead_letters:
+        if route.topic in taken:
             yield (
-                f"{say} is also {view.say('dead_letter', 'topic')}: good records and dead letters could not be told "
-                "apart; choose another topic for one of them."
+                f"{say} is also {taken[route.topic]}: good records and dead letters could not be told apart; choose "
+                "another topic for one of them."
+            )
+
+
+def _compacted_dead_letters(view: View) -> Iterator[str]:
+    for number, topic in enumerate(view.settings.kafka.topics.declare):
+        if topic.name in view.settings.dead_letter_topics and "compact" in (topic.cleanup_policy or ""):
+            yield (
+                f'{view.say("kafka", "topics", "declare", number, "cleanup_policy")} for "{topic.name}", which takes '
+                "dead letters: Kafka would keep only the last one of each key; leave cleanup_policy out."
             )
 
 
@@ -188,6 +200,7 @@ REFUSED = (
     Rule(("kafka.topics.declare",), _declared_once),
     Rule(("routes",), _route_names),
     Rule(("routes", "dead_letter.topic"), _route_topics),
+    Rule(("routes", "dead_letter.topic", "kafka.topics.declare"), _compacted_dead_letters),
     Rule(("routes", "kafka.topics.declare"), _keys),
 )
 

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from config.grammar import Count
 from config.model import Table
-from config.names import MqttFilter, Template
+from config.names import KafkaTopicName, MqttFilter, Template
 
 MetadataHeader = Literal["topic", "qos", "retain", "dup", "properties", "gateway", "message_id", "device", "received"]
 
@@ -79,3 +79,7 @@ class RouteSettings(Table):
     max_topics: Annotated[Count, Field(ge=1, le=100_000)] = 100
     """How many different topics this route's template may make; messages for further ones are dead-lettered. 100,
     because every topic costs a cluster partitions and a device may invent names without end."""
+
+    dead_letter_topic: KafkaTopicName | None = None
+    """Kafka topic for this route's dead letters. Unset: `dead_letter.topic`, which all routes share. A topic of its own
+    gives them readers, rights and a `retention.ms` of their own."""

@@ -93,6 +93,12 @@ class Settings(BaseSettings):
     """Longest time for a stop: what is not acknowledged by then is delivered again later, and the process ends with
     status 75. 25 s fits the 30 s after which Kubernetes kills."""
 
+    @property
+    def dead_letter_topics(self) -> tuple[str, ...]:
+        """Every topic that dead letters go to, the common one first. No route may write to one of them."""
+        own = (route.dead_letter_topic for route in self.routes)
+        return tuple(dict.fromkeys([self.dead_letter.topic, *(topic for topic in own if topic is not None)]))
+
     @classmethod
     def settings_customise_sources(
         cls,

@@ -175,7 +175,7 @@ class MemoryPath:
         self.defects: list[BaseException] = []
         self.filtered: list[tuple[str, str]] = []
         self.verb = StopVerb.RESTART
-        self.router = Router(settings.routes, instance=settings.instance, reserved_topics=[settings.dead_letter.topic])
+        self.router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.dead_letter_topics)
         self.producer = MemoryProducer(settings.kafka.batch_bytes)
         self.metrics = Metrics(settings)
         self.accumulator = Accumulator(self._create_batch, self._complete)

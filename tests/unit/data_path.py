@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bridge.errors import BridgeError
     from bridge.ports import BatchBuilder, Headers, ProducerFactory
     from bridge.wire import DeadLetterReason
+    from config.settings import RouteSettings
     from tests.unit.fake_kafka import FakeKafka
 
 DEAD_LETTERS = "dead-letters"
@@ -78,12 +79,14 @@ class AnyPath:
         policy: SenderPolicy = POLICY,
         max_record_bytes: int = 4096,
         dead_letters: str = DEAD_LETTERS,
+        routes: Sequence[RouteSettings] = (),
     ) -> None:
         self.clock_ns = clock_ns
         self.route = "route"
         self.accumulator = Accumulator(self._create_batch, self.completed)
         self.ledger = Ledger(self.accumulator.in_flight)
         self.dead: list[DeadLetterReason] = []
+        self.made: Callable[[str, DeadLetterReason, BaseException], None] = lambda _route, _reason, _error: None
         self.dead_letters = DeadLetters(
             self.accumulator,
             dead_letters,
@@ -91,6 +94,8 @@ class AnyPath:
             partition_count=self.partition_count,
             max_record_bytes=max_record_bytes,
             counted=lambda reason, count: self.dead.extend([reason] * count),
+            made=self._made,
+            routes=routes,
         )
         self.observer = Observer()
         self.fatal: list[BaseException] = []
@@ -99,6 +104,9 @@ class AnyPath:
         self.spans: list[Span] = []  # completed, in order
         self._ids: list[bytes] = []
         self._number = 0
+
+    def _made(self, route: str, reason: DeadLetterReason, error: BaseException) -> None:
+        self.made(route, reason, error)
 
     def _create_batch(self, compressed: bool) -> BatchBuilder:
         return self.sender.create_batch(compressed)
@@ -201,6 +209,7 @@ class Path(AnyPath):
         policy: SenderPolicy = POLICY,
         max_record_bytes: int = 4096,
         topics: Sequence[str] | None = None,
+        routes: Sequence[RouteSettings] = (),
     ) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, ManualLoop)
@@ -211,4 +220,5 @@ class Path(AnyPath):
             loop.time_ns,
             policy=policy,
             max_record_bytes=max_record_bytes,
+            routes=routes,
         )

@@ -192,6 +192,13 @@ CONTRADICTIONS = {
         route(topic="gateway-dead-letters"),
         ("routes[0].topic", 'dead_letter.topic = "gateway-dead-letters" (default)', "told apart"),
     ),
+    "route to another's dead letters": Case(
+        route('dead_letter_topic = "t"'), ('routes[0].dead_letter_topic = "t" (gateway.toml:5)', "told apart")
+    ),
+    "dead letters compacted": Case(
+        '[[kafka.topics.declare]]\nname = "bad"\ncleanup_policy = "compact"\n' + route('dead_letter_topic = "bad"'),
+        ('kafka.topics.declare[0].cleanup_policy = "compact" (gateway.toml:3)', '"bad"', "the last one of each key"),
+    ),
     "tombstone without key": Case(
         route('key = ""', 'empty_payload = "tombstone"'),
         (

@@ -12,6 +12,7 @@ from bridge.dead_letter import HEADER_BYTES, KEY_BYTES, PART_BYTES, SMALL_PART_B
 from bridge.errors import BridgeError, PoisonedError
 from bridge.partitioner import partition_for
 from bridge.wire import DeadLetterReason
+from config.settings import RouteSettings
 from tests.unit.data_path import DEAD_LETTERS, Path
 from tests.unit.fake_kafka import FakeKafka
 from tests.unit.manual_time import manual_time
@@ -172,7 +173,7 @@ async def test_a_flood_of_properties_is_spread_over_parts_in_their_order() -> No
         assert path.ledger.dead_lettered == 1
     assert topic.values() == []
     parts = dead.records()
-    assert original_headers(parts) == headers
+    assert original_headers(parts) == [(wire.MQTT_QOS, b"1"), *headers]
     assert [record.value for record in parts] == [b"payload"] + [b""] * (len(parts) - 1)
     sizes = [sum(len(name) + len(value or b"") for name, value in record.headers) for record in parts]
     assert max(sizes[:-1]) < HEADER_BYTES + 2000
@@ -248,3 +249,68 @@ async def test_before_the_topic_s_partitions_are_known_the_first_takes_them() ->
         path.flush()
         await path.drained()
     assert [len(partition.log) for partition in dead.partitions] == [1, 0, 0]
+
+
+def routes(*tables: dict[str, object]) -> list[RouteSettings]:
+    return [RouteSettings.model_validate({"filters": ["x"], "topic": "t", **table}) for table in tables]
+
+
+@manual_time
+async def test_a_route_may_have_a_topic_of_its_own_for_its_dead_letters() -> None:
+    kafka = FakeKafka()
+    common, own = kafka.topic(DEAD_LETTERS), kafka.topic("own-dead", 3)
+    kafka.topic("t", max_batch_bytes=100)
+    async with Path(kafka, routes=routes({"name": "own", "dead_letter_topic": "own-dead"}, {"name": "other"})) as path:
+        bury(path, b"1", route="own")
+        bury(path, b"2", route="other")
+        bury(path, b"3", route="")
+        path.append(path.accumulator.slot("own", 1, "t", 0), b"." * 200)
+        path.flush()
+        await path.drained()
+        assert path.ledger.dead_lettered == 4
+    assert own.partitions[partition_for(b"k", 3)].log == own.records()
+    assert own.values() == [b"1", b"." * 200]
+    assert common.values() == [b"2", b"3"]
+
+
+@pytest.mark.parametrize(
+    ("key", "headers", "known"),
+    [
+        ("${topic}", [], [(wire.MQTT_TOPIC, b"k"), (wire.MQTT_QOS, b"1")]),
+        ("${topic}", [(wire.MQTT_TOPIC, b"devices/1")], [(wire.MQTT_QOS, b"1"), (wire.MQTT_TOPIC, b"devices/1")]),
+        ("${topic[0]}", [("x", b"y")], [(wire.MQTT_QOS, b"1"), ("x", b"y")]),
+        ("${topic[0]}", [(wire.MQTT_QOS, b"1")], [(wire.MQTT_QOS, b"1")]),
+    ],
+)
+def test_a_refused_record_says_of_its_message_what_can_be_known_for_sure(
+    key: str, headers: list[tuple[str, bytes]], known: list[tuple[str, bytes]]
+) -> None:
+    @manual_time
+    async def scenario() -> None:
+        kafka = FakeKafka()
+        dead = kafka.topic(DEAD_LETTERS)
+        kafka.topic("t", max_batch_bytes=100)
+        async with Path(kafka, routes=routes({"name": "route", "key": key})) as path:
+            path.append(path.slot("t"), b"." * 200, headers=headers)
+            path.flush()
+            await path.drained()
+        (record,) = dead.records()
+        assert list(record.headers)[: len(known)] == known
+
+    scenario()
+
+
+@manual_time
+async def test_parts_say_which_message_they_are_of() -> None:
+    """Parts of two workers may lie between each other, with one key: nothing else tells them apart."""
+    kafka = FakeKafka()
+    dead = kafka.topic(DEAD_LETTERS)
+    async with Path(kafka, max_record_bytes=1_000_000) as path:
+        bury(path, b"." * 2 * PART_BYTES)
+        bury(path, b"." * 2 * PART_BYTES)
+        bury(path, b"small")
+        path.flush()
+        await path.drained()
+    ids = [dict(record.headers).get(wire.DLQ_PART_ID) for record in dead.records()]
+    assert ids[0] == ids[1] != ids[2] == ids[3]
+    assert ids[4] is None

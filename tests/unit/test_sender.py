@@ -167,8 +167,8 @@ async def test_a_dead_letter_carries_the_original_bytes_and_says_why() -> None:
         await path.drained()
     (record,) = kafka.topics[DEAD_LETTERS].records()
     assert (record.key, record.value, record.timestamp_ms) == (b"key", b"poison \x00\xff", 1_763_683_200_123)
-    assert list(record.headers)[:5] == headers
-    said = dict(list(record.headers)[5:])
+    assert list(record.headers)[:6] == [("mqtt.qos", b"2"), *headers]
+    said = dict(list(record.headers)[6:])
     assert said == {
         wire.DLQ_REASON: b"invalid_record",
         wire.DLQ_ERROR_CLASS: b"PoisonedError",
