@@ -15,6 +15,7 @@ from __future__ import annotations
 __all__ = ["Accumulator", "Slot"]
 
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from bridge.batch import Batch, Span
@@ -214,6 +215,28 @@ class Accumulator:
             span.opened_ns = self.now_ns  # reads that brought no message may have set it long ago
         span.pending += 1
         return span
+
+    def vacate(self, span: Span) -> None:
+        """The opposite of ``occupy``. What the span waited for may have become nothing, and it be durable with that."""
+        span.pending -= 1
+        head = self.spans
+        if head and not head[0].pending:
+            self._complete()
+
+    @contextmanager
+    def within(self, span: Span) -> Iterator[None]:
+        """What is appended inside belongs to ``span``: an older one, which waits for it already (``occupy``).
+
+        For messages that were held back as they came and are routed only now; no flush may fall inside."""
+        for slot in self.touched:
+            slot.leave_open()
+        current, self.current = self.current, span
+        try:
+            yield
+        finally:
+            for slot in self.touched:
+                slot.leave_open()
+            self.current = current
 
     def move(self, spans: list[tuple[Span, int]], slot: Slot) -> None:
         """Make the open batch of ``slot`` answer for messages of other spans: their records were the last ones

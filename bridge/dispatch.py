@@ -19,6 +19,7 @@ import structlog
 from bridge import wire
 from bridge.errors import BridgeError, RefusedError, RetriableError
 from bridge.headers import property_headers
+from bridge.holding import HeldMessage, Holding
 from bridge.message import MessageView, Properties
 from bridge.partitioner import partition_for
 from bridge.routing import RouteError, TopicPlan
@@ -126,6 +127,7 @@ class Dispatcher:
         self._parked: dict[str, list[_Message]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._delivery = 0
+        self.holding = Holding(accumulator, again=self._again, pump=pump, gone=self._settle_afresh, failed=failed)
 
     # --- the hot path's misses ---------------------------------------------------------------------
 
@@ -160,6 +162,8 @@ class Dispatcher:
         topic = _topic_name(topic_bytes)
         route = self._router.match(topic)
         if route is None or not route.fast or route.tombstones or route.group != self._group:
+            return _SLOW
+        if route.name in self.holding:
             return _SLOW
         try:
             plan = route.for_topic(topic)
@@ -203,6 +207,13 @@ class Dispatcher:
             return
         qos = flags >> 1 & 3
         properties = self._parse_properties(raw_properties) if raw_properties else Properties()
+        if self.holding and self.holding.keeps(
+            route.name,
+            lambda span: HeldMessage(
+                flags, topic_bytes, raw_properties, payload, self.received_ms, self.delivery_prefix, span
+            ),
+        ):
+            return
         self._delivery += 1
         view = MessageView(
             topic, flags, properties, payload, self.received_ms, b"%s%d" % (self.delivery_prefix, self._delivery)
@@ -263,6 +274,41 @@ class Dispatcher:
             kafka_topic,
         )
 
+    # --- stopped routes ----------------------------------------------------------------------------
+
+    def stop(self, route: str) -> None:
+        """Hold a route's messages from now on: none is acknowledged, none goes to Kafka."""
+        self.holding.stop(route)
+        self._settle_afresh()
+
+    def admit(self, route: str, count: int) -> None:
+        """Let some messages of a stopped route pass, the oldest first, to see what becomes of them."""
+        self.holding.admit(route, count)
+
+    def tried(self, route: str) -> bool:
+        """Whether all that was admitted of a stopped route has got where it goes."""
+        parked = any(message.route.name == route for messages in self._parked.values() for message in messages)
+        return not parked and self.holding.tried(route)
+
+    def release(self, route: str) -> None:
+        """Let a stopped route go on: first what is held of it, in order."""
+        self.holding.release(route)
+
+    def _again(self, message: HeldMessage) -> None:
+        """Route a message that was held, as if it came now; it keeps its receive time."""
+        before = self.received_ms, self.delivery_prefix
+        self.received_ms, self.delivery_prefix = message.received_ms, message.delivery_prefix
+        try:
+            self.slow(message.flags, message.topic, message.properties, message.payload)
+        finally:
+            self.received_ms, self.delivery_prefix = before
+
+    def _settle_afresh(self) -> None:
+        """Forget every entry. The dictionaries stay the same: the hot path holds one of them."""
+        for cache in (*self.caches, *self._older):
+            cache.clear()
+        self._entries = 0
+
     # --- parking -----------------------------------------------------------------------------------
 
     def _park(self, kafka_topic: str, message: _Message, parked: list[_Message] | None) -> None:
@@ -310,10 +356,7 @@ class Dispatcher:
             message.span.pending -= 1
             accumulator.parked_messages -= 1
             accumulator.buffered_bytes -= _bytes(message)
-        # Entries made while the topic was parked send its messages through the slow lane; settle them afresh.
-        for cache in (*self.caches, *self._older):
-            cache.clear()
-        self._entries = 0
+        self._settle_afresh()  # entries made while the topic was parked send its messages through the slow lane
         for slot in slots:
             accumulator.hurry(slot)
         self._pump()

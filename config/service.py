@@ -42,8 +42,33 @@ class FlowSettings(Table):
 
 class DeadLetterSettings(Table):
     topic: KafkaTopicName = "gateway-dead-letters"
-    """Kafka topic for messages that can never be delivered, with the reason and the original bytes. It must be no
-    route's topic."""
+    """Kafka topic for messages that can never be delivered, with the reason and the original bytes, unless their route
+    names its own (`routes[].dead_letter_topic`). It must be no route's topic. Dead letters live as long as the topic's
+    `retention.ms`."""
+
+    max_per_second: Annotated[float, Field(ge=0, le=1_000_000)] = 100.0
+    """Dead letters a second, as the mean over `over`, that a route may make; beyond them the route is stopped: its
+    further messages are held, not acknowledged. 100 is more than broken devices make and less than a broken route
+    does. 0: the first dead letter stops its route. Large: a mistake in a route drains everything into the dead
+    letters."""
+
+    max_share: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """Share of a route's messages over `over` that may become dead letters; beyond it the route is stopped as well.
+    0.01 is one in a hundred. 0: the first one, once `min_messages` are there. 1: the share never stops a route."""
+
+    over: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(hours=24))] = timedelta(minutes=1)
+    """How far back rate and share look. 1 minute. Short: a burst of a second stops a route. Long: the count that a
+    mistake may reach grows with it (`max_per_second` times `over`), and bad messages of long ago still count."""
+
+    min_messages: Annotated[Count, Field(ge=1, le=1_000_000_000)] = 1000
+    """Messages of a route before its share is judged; where fewer came in `over`, the share looks back as far as it
+    takes. 1000, so that chance does not decide: at 1 % it is ten dead letters. Small: one bad device stops a quiet
+    route."""
+
+    retry_after: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(hours=24))] = timedelta(minutes=5)
+    """How long a stopped route rests before ten of its messages are tried: when all are good it goes on, else it rests
+    again. 5 minutes. Short: the trials themselves drain the route into the dead letters. Long: it rests on after the
+    cause is mended; a restart tries at once."""
 
 
 class HttpSettings(Table):

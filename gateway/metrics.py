@@ -217,11 +217,30 @@ class Metrics(MetricSet):
     )
     dlq_records = counter(
         "gateway_dlq_records_total",
-        "Records written to the dead-letter topic, by reason.",
-        "kafka.max_record_bytes (too_large), routes[].allowed_topics (invalid_topic), routes[].max_topics",
+        "Messages that became dead letters, by reason; each went to its route's dead-letter topic whole, with the"
+        " reason. Alert on any increase: somebody's messages are not where their readers look.",
+        "routes[].topic and routes[].key (missing_value), routes[].allowed_topics (invalid_topic), routes[].max_topics"
+        " (topic_limit), kafka.max_record_bytes (too_large), the topic's own settings (invalid_record);"
+        " `gateway dlq list` shows them",
         unit="records",
         labels=("reason",),
         fixed=tuple((reason.value,) for reason in DeadLetterReason),
+    )
+    route_stopped = gauge(
+        "gateway_route_stopped",
+        "1 while a route is stopped because too many of its messages became dead letters, else 0. Its messages are"
+        " held, not acknowledged, and those of its sessions' other routes wait behind them. Alert on 1: it needs a"
+        " person; /readyz and the log say why.",
+        "what the last dead letters name; dead_letter.max_per_second, dead_letter.max_share, dead_letter.retry_after",
+        unit="routes",
+        labels=("route",),
+    )
+    route_held_messages = gauge(
+        "gateway_route_held_messages",
+        "Messages of a stopped route that wait in this worker; more wait in the MQTT broker, whose queue is short.",
+        "as gateway_route_stopped; flow.memory_bytes bounds them",
+        unit="messages",
+        labels=("route",),
     )
     kafka_produce_seconds = histogram(
         "gateway_kafka_produce_seconds",
@@ -321,7 +340,7 @@ class Metrics(MetricSet):
             {
                 "session": session_names(settings),
                 "route": [route.name for route in settings.routes],
-                "topic": list(dict.fromkeys([*topics, settings.dead_letter.topic])),
+                "topic": list(dict.fromkeys([*topics, *settings.dead_letter_topics])),
             }
         )
         for row in Metrics.build_info.fixed:

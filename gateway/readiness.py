@@ -48,7 +48,7 @@ class ReadinessSnapshot:
     ``metadata_age_ns`` is None until Kafka has answered a metadata request in this life; a failed refresh does not
     renew it. ``topics`` are the routed ones: those fixed in the settings, and those of a template that were made so
     far. ``oldest_unacked_age_ns`` is the age of the oldest message received and not yet settled; None when there is
-    none.
+    none. ``stopped_routes`` are sentences about routes that hold their messages.
     """
 
     state: State
@@ -56,6 +56,7 @@ class ReadinessSnapshot:
     metadata_age_ns: int | None
     topics: tuple[TopicView, ...]
     oldest_unacked_age_ns: int | None
+    stopped_routes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ def decide(snapshot: ReadinessSnapshot, limits: ReadinessLimits) -> Readiness:
             *_about_state(snapshot.state),
             *_about_sessions(snapshot.sessions),
             *_about_kafka(snapshot, limits),
+            *snapshot.stopped_routes,
             *_about_age(snapshot, limits),
         )
     )

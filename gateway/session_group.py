@@ -9,6 +9,7 @@ from __future__ import annotations
 __all__ = ["SessionGroup", "Shared"]
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bridge.accumulator import Accumulator
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from bridge.dispatch import TopicLocator
     from bridge.ledger import Ledger
     from bridge.ports import BatchBuilder
+    from bridge.route_stops import RouteStops
     from bridge.routing import Router
     from bridge.sender import Sender
     from bridge.wire import DeadLetterReason
@@ -47,6 +49,7 @@ class Shared:
     failed: Callable[[BaseException], None]
     filtered: Callable[[str, str], None]
     dead_lettered: Callable[[DeadLetterReason, int], None]
+    dead_letter_made: Callable[[str, DeadLetterReason, BaseException], None]
 
 
 class SessionGroup:
@@ -64,6 +67,8 @@ class SessionGroup:
             partition_count=shared.topics.partition_count,
             max_record_bytes=settings.kafka.max_record_bytes,
             counted=shared.dead_lettered,
+            routes=settings.routes,
+            made=shared.dead_letter_made,
         )
         self.flow = Flow(
             self.accumulator,
@@ -111,6 +116,15 @@ class SessionGroup:
 
     def _complete(self, span: Span) -> None:
         self.flow.completed(span)
+
+    def hold_to(self, stops: RouteStops) -> None:
+        """Put the group's routes under the ceiling on dead letters."""
+        for route in self._shared.router.routes:
+            if route.group == self.plan.name:
+                stops.watch(route.name, self.dispatcher, partial(self._taken, route.name))
+
+    def _taken(self, route: str) -> int:
+        return sum(slot.taken for slot in self.accumulator.slots if slot.route == route)
 
     async def drained(self) -> None:
         """Wait until everything that was read is durable, QoS 0 too."""

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from bridge.backoff import Backoff
+from bridge.dead_letter_limit import DeadLetterLimit
 from bridge.errors import BridgeError, PoisonedError, RetriableError
 from bridge.kafka import KafkaProducer
 from bridge.kafka_topics import Topics
 from bridge.ledger import Ledger
 from bridge.partitions import Partitions
+from bridge.route_stops import RouteStops
 from bridge.routing import Router
 from bridge.sender import Sender, SenderPolicy
 from gateway import memory
@@ -58,7 +60,7 @@ class Worker:
         self._stop = stop
         self._meters: dict[Slot, Meters] = {}
         self.metrics = Metrics(settings)
-        self.router = Router(settings.routes, instance=settings.instance, reserved_topics=[settings.dead_letter.topic])
+        self.router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.dead_letter_topics)
         self._kafka_client_id = settings.kafka.client_id.replace("${instance}", settings.instance).replace(
             "${worker}", str(settings.worker)
         )
@@ -66,6 +68,8 @@ class Worker:
         self._topics = Topics(settings.kafka, self._kafka_client_id)
         self.partitions = Partitions()
         self.ledger = Ledger(self._in_flight)
+        limit = DeadLetterLimit.from_settings(settings.dead_letter)
+        self.route_stops = RouteStops(limit, time.monotonic_ns, self._fatal)
         policy = SenderPolicy(
             delivery_timeout_ns=_ns(settings.kafka.delivery_timeout), settle_ns=2 * _ns(settings.kafka.request_timeout)
         )
@@ -80,9 +84,12 @@ class Worker:
             failed=self._fatal,
             filtered=self._count_filtered,
             dead_lettered=self._count_dead_letter,
+            dead_letter_made=self.route_stops.made,
         )
         self.groups = [SessionGroup(plan, shared) for plan in group_plans(settings)]
         self.sessions = [session for group in self.groups for session in group.sessions]
+        for group in self.groups:
+            group.hold_to(self.route_stops)
         lifecycle = Lifecycle()
         self.answers = WorkerAnswers(
             settings, metrics=self.metrics, lifecycle=lifecycle, ledger=self.ledger, snapshot=self.snapshot
@@ -94,6 +101,7 @@ class Worker:
                 self.identity,
                 self.http,
                 _Kafka(self),
+                self.route_stops,
                 EventLoopProbe(self.metrics.event_loop_delay.child()),
             ),
             # Importing the HTTP library takes 0.3 s of CPU: beside the first messages, a backlog of 100,000 would pay
@@ -121,7 +129,7 @@ class Worker:
         return count
 
     def routed_topics(self) -> list[str]:
-        return sorted(self.router.kafka_topics | {self.settings.dead_letter.topic})
+        return sorted(self.router.kafka_topics.union(self.settings.dead_letter_topics))
 
     def _make_producer(self) -> KafkaProducer:
         topics = {*self.routed_topics(), *(topic for topic, _ in self.partitions.queues)}
@@ -218,9 +226,15 @@ class Worker:
         metrics.mqtt_acks.watch(lambda: sum(session.acknowledged for session in self.sessions))
         metrics.mqtt_received_bytes.watch(lambda: sum(session.received_bytes for session in self.sessions))
         metrics.mqtt_redelivered.watch(lambda: sum(session.redelivered for session in self.sessions))
+        for route in self.settings.routes:
+            metrics.route_stopped.watch(partial(_stopped, self.route_stops, route.name), route.name)
+            metrics.route_held_messages.watch(partial(self._held, route.name), route.name)
         for session in self.sessions:
             metrics.mqtt_connected.watch(partial(_subscribed, session), session.plan.name)
             metrics.mqtt_unacked.watch(partial(_unacked, session), session.plan.name)
+
+    def _held(self, route: str) -> int:
+        return sum(group.dispatcher.holding.messages(route) for group in self.groups)
 
     def _received_rows(self) -> dict[tuple[str, ...], float]:
         rows: dict[tuple[str, ...], float] = {}
@@ -255,6 +269,7 @@ class Worker:
             metadata_age_ns=time.monotonic_ns() - refreshed_ns if refreshed_ns else None,
             topics=tuple(topics),
             oldest_unacked_age_ns=self._oldest_age_ns(),
+            stopped_routes=tuple(self.route_stops.stopped.values()),
         )
 
     def _ending(self) -> Ending:
@@ -314,6 +329,10 @@ def _on_state(_old: State, new: State) -> None:
 
 def _subscribed(session: Session) -> int:
     return int(session.subscribed)
+
+
+def _stopped(stops: RouteStops, route: str) -> int:
+    return int(route in stops.stopped)
 
 
 def _unacked(session: Session) -> int:

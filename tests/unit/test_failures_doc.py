@@ -18,7 +18,7 @@ SETTINGS = [word for word in WORDS if re.match(r"(kafka|mqtt|flow|dead_letter|ht
 EVENTS = [
     word
     for word in WORDS
-    if re.fullmatch(r"(produce|producer|batch|dead_letter|topic|kafka|mqtt|worker)_[a-z_]+", word)
+    if re.fullmatch(r"(produce|producer|batch|dead_letter|route|topic|kafka|mqtt|worker)_[a-z_]+", word)
 ]
 
 

@@ -45,6 +45,11 @@ CASES = [
         ["Kafka's metadata is 7.0 s old and could not be refreshed (limit 7.0 s); the brokers do not answer."],
     ),
     (
+        "a stopped route",
+        replace(GOOD, stopped_routes=("Route 'telemetry' is stopped: why, and how it goes on.",)),
+        ["Route 'telemetry' is stopped: why, and how it goes on."],
+    ),
+    (
         "a missing topic",
         replace(GOOD, topics=(TopicView("telemetry", partitions=0),)),
         ["Kafka topic telemetry does not exist; create it, or set kafka.topics.create."],

@@ -1,0 +1,292 @@
+"""A route over its ceiling is stopped, not drained: nothing of it is dead-lettered or acknowledged until it is good."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self
+
+import structlog
+
+from bridge.dead_letter_limit import DeadLetterLimit
+from bridge.errors import PoisonedError
+from bridge.holding import CHUNK
+from bridge.route_stops import TRIAL_MESSAGES, RouteStops
+from bridge.wire import DeadLetterReason
+from tests.unit.data_path import DEAD_LETTERS, Path
+from tests.unit.fake_kafka import FakeKafka
+from tests.unit.manual_time import manual_time
+from tests.unit.test_dispatch import QOS0, Rig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SECOND = 1_000_000_000
+RETRY_S = 300
+# Of any five messages more than two bad ones are too many.
+LIMIT = DeadLetterLimit(1e6, 0.4, 60 * SECOND, 5, RETRY_S * SECOND)
+MADE = {"topic": "site-${topic[1]}", "allowed_topics": "site-[a-z]+"}
+FAST = {"name": "fast", "filters": ["fast/#"], "topic": "t"}
+BAD, GOOD = b"devices/NOT-ALLOWED", b"devices/oslo"
+
+
+class Site:
+    """A path, a dispatcher and the ceiling, as a worker wires them."""
+
+    def __init__(self, path: Path, *routes: dict[str, object], limit: DeadLetterLimit = LIMIT) -> None:
+        self.path = path
+        self.rig = Rig(path, *routes)
+        self.stops = RouteStops(limit, path.clock_ns, self.rig.defects.append)
+        path.made = self.stops.made
+        for route in self.rig.router.routes:
+            self.stops.watch(route.name, self.rig.dispatcher, self.counter(route.name))
+
+    def counter(self, route: str) -> Callable[[], int]:
+        return lambda: sum(slot.taken for slot in self.path.accumulator.slots if slot.route == route)
+
+    async def __aenter__(self) -> Self:
+        await self.path.__aenter__()
+        await self.stops.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.stops.stop(0)
+        await self.rig.dispatcher.close()
+        await self.path.__aexit__(*error)
+        assert not self.rig.defects, self.rig.defects
+
+    def take(self, topic: bytes, *payloads: bytes, **options: object) -> None:
+        for payload in payloads:
+            self.rig.take(topic, payload, **options)  # type: ignore[arg-type]
+
+    async def settle(self) -> None:
+        self.path.flush()
+        await asyncio.sleep(1)
+        assert self.path.balanced(), self.path.ledger
+
+    @property
+    def held(self) -> int:
+        return self.rig.dispatcher.holding.messages("route")
+
+
+def numbers(count: int, first: int = 0) -> list[bytes]:
+    return [b"%05d" % n for n in range(first, first + count)]
+
+
+def make(kafka: FakeKafka, *, routes: tuple[dict[str, object], ...] = (MADE, FAST), **options: object) -> Site:
+    kafka.topic("site-oslo", 2)
+    kafka.topic("t", 2)
+    return Site(Path(kafka), *routes, **options)  # type: ignore[arg-type]
+
+
+@manual_time
+async def test_a_stopped_route_is_neither_dead_lettered_nor_acknowledged_and_others_go_on() -> None:
+    kafka = FakeKafka()
+    async with make(kafka) as site:
+        with structlog.testing.capture_logs() as logs:
+            site.take(BAD, *numbers(20))
+            await site.settle()
+            site.take(GOOD, *numbers(20, 100))
+            await site.settle()
+        path, dead = site.path, kafka.topics[DEAD_LETTERS]
+        assert len(dead.records()) == 5, "what made the ceiling exceeded, and not one more"
+        assert kafka.topics["site-oslo"].records() == [], "good messages are held behind the bad ones"
+        assert path.owner.released == [], "the first span waits for its held messages"
+        assert (site.held, path.accumulator.parked_messages) == (35, 35)
+        assert path.accumulator.buffered_bytes > 0
+        site.take(b"fast/1", b"x")
+        await site.settle()
+        assert kafka.topics["t"].values() == [b"x"]
+        (alarm,) = [entry for entry in logs if entry["event"] == "route_stopped"]
+        assert alarm["log_level"] == "error"
+        sentence = site.stops.stopped["route"]
+        assert alarm["alarm"] == sentence
+        for words in (
+            "'route' is stopped: 5 of 5 messages", "dead_letter.max_share allows 0.4", "invalid_topic",
+            "gateway dlq list --route route", "restart the gateway", "10 messages are tried every 5m",
+        ):  # fmt: skip
+            assert words in sentence
+        assert list(site.stops.stopped) == ["route"]
+
+
+@manual_time
+async def test_a_trial_lets_a_few_through_and_stops_again_at_the_first_bad_one() -> None:
+    kafka = FakeKafka()
+    async with make(kafka) as site:
+        site.take(BAD, *numbers(30))
+        await site.settle()
+        dead = kafka.topics[DEAD_LETTERS]
+        with structlog.testing.capture_logs() as logs:
+            for trial in range(1, 4):
+                await asyncio.sleep(RETRY_S)
+                assert len(dead.records()) == 5 + trial, "one dead letter a trial, which ends with it"
+                assert site.held == 25 - trial
+                assert "route" in site.stops.stopped
+        events = [entry["event"] for entry in logs]
+        assert events.count("route_trial_failed") == 3
+        assert "route_stopped" not in events, "the alarm is told once"
+        assert "route_resumed" not in events
+        assert site.path.balanced()
+
+
+@manual_time
+async def test_when_the_trial_is_good_the_route_goes_on_with_what_was_held_in_its_order() -> None:
+    kafka = FakeKafka()
+    async with make(kafka) as site:
+        site.take(BAD, *numbers(5))
+        site.take(GOOD, *numbers(2 * CHUNK + 100, 100))
+        await site.settle()
+        assert site.held == 2 * CHUNK + 100
+        topic = kafka.topics["site-oslo"]
+        kafka.freeze()  # the trial's records are on their way, and nobody knows yet whether they are good
+        await asyncio.sleep(RETRY_S)
+        assert site.held == 2 * CHUNK + 100 - TRIAL_MESSAGES
+        kafka.thaw()
+        site.take(GOOD, b"newer")
+        await site.path.until(lambda: not site.stops.stopped, "the route goes on")
+        site.take(GOOD, b"newest")
+        site.path.flush()
+        await site.path.drained()
+        assert topic.values() == [*numbers(2 * CHUNK + 100, 100), b"newer", b"newest"]
+        assert len(site.path.owner.released) == 2 * CHUNK + 107
+        assert site.path.owner.released == [b"%d" % n for n in range(2 * CHUNK + 107)], "in MQTT order"
+        assert site.path.accumulator.parked_messages == 0
+        assert site.path.ledger.dead_lettered == 5
+
+
+@manual_time
+async def test_with_fewer_held_than_a_trial_takes_those_that_arrive_are_tried_too() -> None:
+    kafka = FakeKafka()
+    async with make(kafka) as site:
+        site.take(BAD, *numbers(5))
+        site.take(GOOD, *numbers(3, 100))
+        await site.settle()
+        await asyncio.sleep(RETRY_S)
+        assert site.held == 0
+        assert "route" in site.stops.stopped, "three are no trial yet"
+        site.take(GOOD, *numbers(TRIAL_MESSAGES - 3, 200))
+        site.take(GOOD, b"held")
+        assert site.held == 1
+        site.path.flush()
+        await site.path.drained()
+        assert not site.stops.stopped
+        values = [*numbers(3, 100), *numbers(TRIAL_MESSAGES - 3, 200), b"held"]
+        assert kafka.topics["site-oslo"].values() == values
+
+
+@manual_time
+async def test_a_fast_route_stopped_by_what_kafka_refuses_leaves_the_fast_lane_and_comes_back() -> None:
+    kafka = FakeKafka()
+    poison = PoisonedError("no", DeadLetterReason.INVALID_RECORD)
+    kafka.topic("fast", reject=lambda records: poison if any(b"bad" in (r.value or b"") for r in records) else None)
+    async with make(kafka, routes=({"topic": "fast"},)) as site:
+        site.take(b"devices/1", *[b"bad %d" % n for n in range(5)])
+        await site.settle()
+        assert len(kafka.topics[DEAD_LETTERS].records()) == 5
+        assert "route" in site.stops.stopped
+        site.take(b"devices/1", *numbers(20))
+        await site.settle()
+        assert site.held == 20
+        await site.path.until(lambda: not site.stops.stopped, "it goes on")
+        await site.path.drained()
+        assert kafka.topics["fast"].values() == numbers(20)
+        site.take(b"devices/1", b"fast again")
+        await site.settle()
+        site.take(b"devices/1", b"and again")
+        slot, *_ = site.rig.dispatcher.caches[2][b"devices/1"]
+        assert slot is not None, "its topics are settled afresh"
+        site.path.flush()
+        await site.path.drained()
+
+
+@manual_time
+async def test_a_trial_that_kafka_refuses_is_no_success() -> None:
+    kafka = FakeKafka()
+    poison = PoisonedError("no", DeadLetterReason.INVALID_RECORD)
+    kafka.topic("fast", reject=lambda records: poison if any(b"bad" in (r.value or b"") for r in records) else None)
+    async with make(kafka, routes=({"topic": "fast"},)) as site:
+        site.take(b"devices/1", *[b"bad %d" % n for n in range(5)])
+        await site.settle()
+        site.take(b"devices/1", *numbers(9), b"bad", *numbers(9))
+        await site.settle()
+        await asyncio.sleep(RETRY_S + 5)
+        assert "route" in site.stops.stopped
+        assert site.held == 9
+        assert kafka.topics["fast"].values() == numbers(9)
+        assert len(kafka.topics[DEAD_LETTERS].records()) == 6
+
+
+@manual_time
+async def test_a_route_that_turns_bad_while_its_held_messages_leave_stops_in_the_middle_of_them() -> None:
+    kafka = FakeKafka()
+    async with make(kafka) as site:
+        site.take(BAD, *numbers(5))
+        site.take(GOOD, *numbers(TRIAL_MESSAGES, 100))
+        site.take(BAD, *numbers(50, 200))
+        site.take(GOOD, *numbers(50, 300))
+        await site.settle()
+        await asyncio.sleep(RETRY_S + 5)
+        assert "route" in site.stops.stopped
+        assert len(kafka.topics[DEAD_LETTERS].records()) == 10, "five more, which is what the ceiling takes"
+        assert site.held == 95
+        assert site.path.balanced()
+        await asyncio.sleep(RETRY_S)
+        assert site.held == 94
+
+
+@manual_time
+async def test_messages_of_qos_0_and_of_a_connection_that_ended_are_held_and_counted_like_others() -> None:
+    kafka = FakeKafka()
+    async with make(kafka) as site:
+        path = site.path
+        site.take(BAD, *numbers(5))
+        site.take(GOOD, b"qos 0", flags=QOS0)
+        site.take(GOOD, b"qos 1")
+        await site.settle()
+        path.ledger.returned += path.accumulator.returned(path.owner)  # its connection ends: the broker has them again
+        assert path.balanced(), path.ledger
+        assert site.held == 2
+
+
+@manual_time
+async def test_a_message_for_a_topic_that_must_be_found_first_waits_for_it_after_it_was_held() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t")
+    path = Path(kafka, topics=["t", DEAD_LETTERS])
+    async with Site(path, MADE) as site:
+        site.take(BAD, *numbers(5))
+        site.take(b"devices/rome", *numbers(TRIAL_MESSAGES + 3, 100))
+        await site.settle()
+        assert site.held == TRIAL_MESSAGES + 3
+        kafka.topic("site-rome")
+        await path.until(lambda: not site.stops.stopped, "it goes on")
+        await path.drained()
+        assert kafka.topics["site-rome"].values() == numbers(TRIAL_MESSAGES + 3, 100)
+
+
+@manual_time
+async def test_dead_letters_of_no_route_stop_nothing() -> None:
+    kafka = FakeKafka()
+    async with make(kafka) as site:
+        for _ in range(100):
+            site.stops.made("", DeadLetterReason.INVALID_TOPIC, ValueError("a topic that MQTT forbids"))
+        assert not site.stops.stopped
+
+
+@manual_time
+async def test_a_defect_while_looking_is_told() -> None:
+    kafka = FakeKafka()
+    site = make(kafka)
+    async with site:
+        broken = ZeroDivisionError()
+
+        def count() -> int:
+            raise broken
+
+        told: list[BaseException] = []
+        stops = RouteStops(LIMIT, site.path.clock_ns, told.append)
+        stops.watch("route", site.rig.dispatcher, iter([0]).__next__)
+        stops._routes["route"].taken = count
+        await stops.start()
+        await asyncio.sleep(2)
+        await stops.stop(0)
+        assert told == [broken]
