@@ -8,7 +8,10 @@ GatewayError
     ├── PoisonedError           a record in the batch can never be written as it is
     ├── IncarnationError        this producer incarnation is of no more use; a new one may succeed
     ├── RefusedError            Kafka refused our credentials or rights
-    └── TopicMissingError       a topic does not exist and is not ours to create
+    ├── TopicMissingError       a topic does not exist and is not ours to create
+    └── SpoolError              the spool cannot be used: another's, a newer one's, or not readable
+        ├── SpoolFullError          it holds spool.max_bytes already: wait until some of it is delivered
+        └── SpoolWriteError         the disk took nothing; the same may be stored once it does
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ __all__ = [
     "PoisonedError",
     "RefusedError",
     "RetriableError",
+    "SpoolError",
+    "SpoolFullError",
+    "SpoolWriteError",
     "TopicMissingError",
     "UnreachableError",
 ]
@@ -68,3 +74,21 @@ class TopicMissingError(BridgeError):
     """A topic that settings name does not exist."""
 
     exit_status = ExitStatus.UNAVAILABLE
+
+
+class SpoolError(BridgeError):
+    """The spool cannot be used as it is; trying again is vain until somebody corrects it."""
+
+    exit_status = ExitStatus.CONFIG
+
+
+class SpoolFullError(SpoolError):
+    """There is no room for these batches. Nothing of them was stored."""
+
+    exit_status = ExitStatus.FAILED
+
+
+class SpoolWriteError(SpoolError):
+    """The disk is full or broken. Nothing of what was to be stored is, and it may be tried again."""
+
+    exit_status = ExitStatus.FAILED

@@ -92,6 +92,7 @@ def test_the_exit_status_says_whether_another_try_is_vain() -> None:
         "UnreachableError": ExitStatus.UNAVAILABLE,
         "TopicMissingError": ExitStatus.UNAVAILABLE,
         "RefusedError": ExitStatus.REFUSED,
+        "SpoolError": ExitStatus.CONFIG,
     }
     assert issubclass(TopicMissingError, BridgeError)
 

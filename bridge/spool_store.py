@@ -1,0 +1,404 @@
+"""The spool as its thread sees it: append, read, remove, one after the other, each blocking on the disk.
+
+The log is what counts: an append is durable, and answered, when the log has it. The index follows at once without
+waiting for the disk; should the process die in between, the next start adds the rest from the log.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ReadResult", "Removal", "Removed", "Store", "StoredBatch"]
+
+import sqlite3
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from bridge.errors import SpoolWriteError
+from bridge.spool_index import Row, is_damage
+from bridge.spool_record import ID_BITS, encode
+from bridge.spool_recovery import drop_lost, drop_segments, open_state, rebuild
+from bridge.spool_segments import SEGMENT_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from bridge.spool_record import SpoolBatch
+    from bridge.spool_recovery import SpoolReport
+    from bridge.spool_state import PartitionState, State
+
+log = structlog.get_logger("spool")
+
+_SEQUENCE: Final = (1 << ID_BITS) - 1
+_ROWS: Final = 64
+# A partition that cannot be written keeps a little of every segment alive; beyond this its batches move together.
+_SLACK_BYTES: Final = 4 * SEGMENT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A batch in the spool. ``size`` is what its removal frees."""
+
+    id: int
+    batch: SpoolBatch
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """Batches in order, and what was lost among them: their bytes on the disk had changed."""
+
+    batches: list[StoredBatch]
+    lost_batches: int = 0
+    lost_messages: int = 0
+    lost_bytes: int = 0
+
+
+class Removal(NamedTuple):
+    """What is to be forgotten of a partition: ranges of ids whose numbers the caller knows, and others."""
+
+    topic: str
+    partition: int
+    counted: Sequence[tuple[int, int]]
+    uncounted: Sequence[tuple[int, int]]
+
+
+class Removed(NamedTuple):
+    """What went that the caller could not count, and the age of what is the oldest now (0: nothing)."""
+
+    batches: int
+    messages: int
+    bytes: int
+    oldest_ms: int
+
+
+@dataclass(slots=True)
+class Counted:
+    """A sum under way."""
+
+    batches: int = 0
+    messages: int = 0
+    bytes: int = 0
+
+    def add(self, batches: int, messages: int, size: int) -> None:
+        self.batches += batches
+        self.messages += messages
+        self.bytes += size
+
+
+class Totals(NamedTuple):
+    """What is stored for a partition."""
+
+    topic: str
+    partition: int
+    batches: int
+    messages: int
+    bytes: int
+    oldest_ms: int
+
+
+class Store:
+    """``salvaged`` is called when the index had to be made anew: all numbers may have changed."""
+
+    def __init__(self, folder: Path, instance: str, salvaged: Callable[[SpoolReport], None]) -> None:
+        self.folder = folder
+        self._instance = instance
+        self._salvaged = salvaged
+        self._state: State | None = None
+        self._unindexed: list[tuple[PartitionState, Row]] = []  # in the log, not yet in the index
+        self._unindexed_end = (0, 0)
+        self.salvages = 0  # how often all numbers were replaced
+
+    @property
+    def state(self) -> State:
+        assert self._state is not None, "the spool is not open"
+        return self._state
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is something to work with."""
+        return self._state is not None
+
+    def open(self) -> SpoolReport:
+        """Raises SpoolError."""
+        self._state, report = open_state(self.folder, self._instance)
+        return report
+
+    def totals(self) -> list[Totals]:
+        """What is stored, by partition."""
+        return [
+            Totals(p.topic, p.partition, p.batches, p.messages, p.bytes, p.oldest_ms)
+            for p in self.state.partitions.values()
+        ]
+
+    # --- appending
+
+    def append(self, calls: Sequence[Sequence[SpoolBatch]]) -> list[list[int]]:
+        """Store the batches of several calls with one write; returns the ids for each. Durable on return.
+
+        Raises SpoolWriteError, and then nothing of any call is stored. Call ``index_appended`` next.
+        """
+        self.index_appended()
+        state = self.state
+        pieces: list[bytes] = []
+        rows: list[tuple[PartitionState, Row]] = []
+        ids: list[list[int]] = []
+        given: dict[int, int] = {}
+        offset = 0
+        for batches in calls:
+            ids.append([])
+            for number, batch in enumerate(batches, 1):
+                partition = state.partition(batch.topic, batch.partition)
+                sequence = given[partition.number] = given.get(partition.number, partition.last) + 1
+                id_ = partition.base + sequence
+                head = encode(batch, id_, len(batches) - number)
+                size = len(head) + len(batch.data)
+                pieces += (head, batch.data)
+                rows.append((partition, Row(id_, 0, offset, size, batch.messages, batch.opened_ms)))
+                ids[-1].append(id_)
+                offset += size
+        try:
+            at = state.log.write(pieces)
+        except OSError as error:
+            raise self._write_error(error) from error
+        segment = state.log.active
+        for partition, row in rows:
+            self._unindexed.append((partition, row._replace(segment=segment, offset=at + row.offset)))
+            partition.last = row.id & _SEQUENCE
+            partition.batches += 1
+            partition.messages += row.messages
+            partition.bytes += row.size
+            partition.oldest_ms = partition.oldest_ms or row.opened_ms
+            state.count(segment, 1, row.size)
+        self._unindexed_end = (segment, state.log.end)
+        return ids
+
+    def index_appended(self) -> None:
+        """Add to the index what the log has gained. Raises SpoolWriteError; the next call tries again."""
+        if not self._unindexed:
+            return
+        state = self.state
+        touched = {partition.number: partition for partition, _ in self._unindexed}
+        try:
+            with state.index.transaction():
+                state.index.add(
+                    [row for _, row in self._unindexed],
+                    [(p.number, p.topic, p.partition, p.last) for p in touched.values()],
+                )
+                state.index.set_end(*self._unindexed_end)
+        except sqlite3.Error as error:
+            self._index_failed(error)
+        else:
+            self._unindexed.clear()
+            self._note(touched.values())
+
+    # --- reading
+
+    def read(self, topic: str, partition: int, after_id: int, max_bytes: int) -> ReadResult:
+        """The partition's next batches after an id, at least one if there is one. Raises SpoolWriteError."""
+        self.index_appended()
+        found = self.state.partitions.get((topic, partition))
+        if found is None:
+            return ReadResult([])
+        try:
+            return self._read(found, max(after_id, found.base), max_bytes)
+        except sqlite3.Error as error:
+            self._index_failed(error)
+            return self.read(topic, partition, after_id, max_bytes)  # from the new index
+
+    def _read(self, partition: PartitionState, after: int, max_bytes: int) -> ReadResult:
+        batches: list[StoredBatch] = []
+        bad: list[Row] = []
+        size = 0
+        more = True
+        while more:
+            rows = self.state.index.rows(after, partition.base + _SEQUENCE, _ROWS)
+            more = len(rows) == _ROWS
+            for row in rows:
+                after = row.id
+                if batches and size + row.size > max_bytes:
+                    more = False
+                    break
+                try:
+                    found = self.state.log.read(row.segment, row.offset)
+                except OSError as error:
+                    log.warning("spool_read_failed", segment=row.segment, error=str(error))
+                    found = None
+                if found is None or found[0].id != row.id:
+                    bad.append(row)
+                    continue
+                batches.append(StoredBatch(row.id, found[0].batch(found[1]), row.size))
+                size += row.size
+        if bad:
+            self._lose(partition, bad)
+        messages, lost = sum(row.messages for row in bad), sum(row.size for row in bad)
+        return ReadResult(batches, len(bad), messages, lost)
+
+    def _lose(self, partition: PartitionState, bad: list[Row]) -> None:
+        log.error(
+            "spool_batches_lost",
+            topic=partition.topic,
+            partition=partition.partition,
+            batches=len(bad),
+            messages=sum(row.messages for row in bad),
+            segments=sorted({self.state.log.path(row.segment).name for row in bad}),
+        )
+        drop_lost(self.state, bad)
+        for row in bad:
+            self._uncount(partition, row.segment, 1, row.messages, row.size)
+        self._went([partition])
+
+    # --- removing
+
+    def remove(self, removals: Iterable[Removal], *, count_all: bool = False) -> list[Removed]:
+        """Forget batches; the disk learns of it when it likes. Raises SpoolWriteError, and then all are still there.
+
+        count_all: the caller's numbers are from before a salvage, so count what goes in any case.
+        """
+        self.index_appended()
+        removals = list(removals)
+        state = self.state
+        touched: list[PartitionState | None] = []
+        gone: list[tuple[PartitionState, int, int, int, int]] = []
+        sums: list[Counted] = []
+        try:
+            with state.index.transaction():
+                for removal in removals:
+                    partition = state.partitions.get((removal.topic, removal.partition))
+                    touched.append(partition)
+                    sums.append(Counted())
+                    if partition is None:
+                        continue
+                    for ranges, counted in ((removal.counted, not count_all), (removal.uncounted, False)):
+                        for first, last in ranges:
+                            first, last = max(first, partition.base), min(last, partition.base + _SEQUENCE)
+                            for segment, batches, messages, size in state.index.delete(first, last):
+                                gone.append((partition, segment, batches, messages, size))
+                                if not counted:
+                                    sums[-1].add(batches, messages, size)
+        except sqlite3.Error as error:
+            self._index_failed(error)
+            return self.remove(removals, count_all=True)
+        for partition, segment, batches, messages, size in gone:
+            self._uncount(partition, segment, batches, messages, size)
+        self._went({p.number: p for p in touched if p is not None}.values())
+        return [
+            Removed(n.batches, n.messages, n.bytes, partition.oldest_ms if partition is not None else 0)
+            for n, partition in zip(sums, touched, strict=True)
+        ]
+
+    def _uncount(self, partition: PartitionState, segment: int, batches: int, messages: int, size: int) -> None:
+        partition.batches -= batches
+        partition.messages -= messages
+        partition.bytes -= size
+        self.state.count(segment, -batches, -size)
+
+    def _went(self, partitions: Iterable[PartitionState]) -> None:
+        """After batches went: what is the oldest now, and which files nobody needs."""
+        state = self.state
+        for partition in partitions:
+            first = state.index.rows(partition.base, partition.base + _SEQUENCE, 1)
+            partition.removed = (first[0].id & _SEQUENCE) - 1 if first else partition.last
+            partition.oldest_ms = first[0].opened_ms if first else 0
+            state.tally.write(partition.slot)
+        empty = not any(batches for batches, _ in state.live.values())
+        drop_segments(
+            state, [n for n, (batches, _) in state.live.items() if not batches and (empty or n != state.log.active)]
+        )
+        if empty:
+            state.index.shrink()
+
+    def tidy(self) -> bool:
+        """Rewrite one segment of which little is needed, if there is more of such on the disk than should be.
+
+        Returns whether it did; raises SpoolWriteError. Blocks for some 16 MiB of reading and writing.
+        """
+        state = self.state
+        on_disk = len(state.live) * SEGMENT_BYTES
+        needed = sum(size for _, size in state.live.values())
+        if on_disk <= 2 * needed + _SLACK_BYTES:
+            return False
+        closed = {number: size for number, (_, size) in state.live.items() if number != state.log.active}
+        segment = min(closed, key=closed.__getitem__)
+        self.index_appended()
+        rows = state.index.in_segment(segment)
+        moved: list[bytes] = []
+        kept: list[Row] = []
+        for row in rows:
+            found = state.log.read(segment, row.offset)
+            if found is not None and found[0].id == row.id:  # one that is damaged stays, and is told when it is read
+                moved += (encode(found[0].batch(found[1]), row.id, 0), found[1])
+                kept.append(row)
+        if len(kept) < len(rows):
+            return False
+        try:
+            at = state.log.write(moved)
+        except OSError as error:
+            raise self._write_error(error) from error
+        with state.index.transaction():
+            for row in kept:
+                state.index.move(row.id, state.log.active, at)
+                at += row.size
+            state.index.set_end(state.log.active, state.log.end)
+        for row in kept:
+            state.count(segment, -1, -row.size)
+            state.count(state.log.active, 1, row.size)
+        drop_segments(state, [segment])
+        return True
+
+    # --- the rest
+
+    def topics(self) -> dict[str, int]:
+        """Partition counts as last remembered."""
+        return dict(self.state.topics.counts)
+
+    def remember_topic(self, topic: str, partitions: int) -> None:
+        """Durable on return. Raises SpoolWriteError."""
+        counts = self.state.topics.counts
+        if counts.get(topic) != partitions:
+            try:
+                self.state.topics.write({**counts, topic: partitions})
+            except OSError as error:
+                raise self._write_error(error) from error
+
+    def close(self) -> None:
+        """Everything in its place. Raises SpoolWriteError when the disk does not take it; the log is safe then too."""
+        if self._state is None:
+            return
+        state = self._state
+        try:
+            self.index_appended()
+            state.index.note("clean", "yes")
+            state.index.close()
+        except (sqlite3.Error, OSError) as error:
+            raise self._write_error(error) from error
+        finally:
+            state.log.close()
+            state.tally.close()
+            state.files.unlock()
+            self._state = None
+
+    def _note(self, partitions: Iterable[PartitionState]) -> None:
+        for partition in partitions:
+            self.state.tally.write(partition.slot)
+
+    def _index_failed(self, error: sqlite3.Error) -> None:
+        """Make the index anew when it is damaged; raises SpoolWriteError when it is not, or the disk forbids it."""
+        if not is_damage(error):
+            raise self._write_error(error) from error
+        log.error("spool_index_damaged", error=str(error))
+        self._unindexed.clear()  # they are in the log, from which the index is made
+        try:
+            report = rebuild(self.state)
+        except (OSError, sqlite3.Error) as failure:
+            raise self._write_error(failure) from failure
+        self.salvages += 1
+        self._salvaged(report)
+
+    def _write_error(self, error: OSError | sqlite3.Error) -> SpoolWriteError:
+        what = error.strerror if isinstance(error, OSError) else str(error)
+        return SpoolWriteError(
+            f"The spool in {self.folder.absolute()} cannot be written ({what}). Check the space on its disk, and the "
+            "disk; the gateway goes on by itself once it can be written."
+        )

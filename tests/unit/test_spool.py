@@ -1,0 +1,99 @@
+"""The spool keeps what it was given, in order, over restarts, and counts exactly."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bridge.errors import SpoolError, SpoolFullError
+from bridge.spool import Spool, SpoolBatch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIB = 1 << 20
+
+
+def batch(
+    number: int, *, topic: str = "telemetry", partition: int = 0, size: int = 100, messages: int = 3
+) -> SpoolBatch:
+    data = number.to_bytes(8, "big") * (size // 8)
+    return SpoolBatch(topic, partition, "route", 1, False, messages, (1, 4), 1_700_000_000_000 + number, data)
+
+
+def spool_at(path: Path, **changes: object) -> Spool:
+    return Spool(path, **({"max_bytes": 64 * MIB, "instance": "gw"} | changes))  # type: ignore[arg-type]
+
+
+async def test_what_is_stored_comes_back_in_order_and_counts(tmp_path: Path) -> None:
+    spool = spool_at(tmp_path / "spool")
+    await spool.open()
+    batches = [batch(n, partition=n % 2) for n in range(10)]
+    ids = await spool.append(batches)
+    assert (spool.batches, spool.messages) == (10, 30)
+    assert spool.bytes == sum(one.stored_bytes for one in batches)
+    assert sorted(spool.partitions()) == [("telemetry", 0), ("telemetry", 1)]
+    assert spool.oldest_ms() == batches[0].opened_ms
+    for partition in (0, 1):
+        result = await spool.read("telemetry", partition, 0, MIB)
+        assert [stored.batch for stored in result.batches] == batches[partition::2]
+        assert [stored.id for stored in result.batches] == ids[partition::2] == sorted(ids[partition::2])
+        assert spool.waiting("telemetry", partition) == 5
+        spool.remove("telemetry", partition, [stored.id for stored in result.batches])
+        assert spool.waiting("telemetry", partition) == 0
+    assert (spool.batches, spool.messages, spool.bytes, spool.oldest_ms()) == (0, 0, 0, 0)
+    await spool.close()
+
+
+async def test_what_was_not_removed_is_there_after_a_restart(tmp_path: Path) -> None:
+    spool = spool_at(tmp_path / "spool")
+    await spool.open()
+    ids = await spool.append([batch(n) for n in range(10)])
+    spool.remove("telemetry", 0, ids[:4])
+    spool.remove("telemetry", 0, [ids[7]])
+    await spool.remember_topic("telemetry", 12)
+    await spool.close()
+    again = spool_at(tmp_path / "spool")
+    report = await again.open()
+    assert (report.recovered_batches, report.recovered_messages, report.lost_batches, report.sentence) == (5, 15, 0, "")
+    assert again.topics() == {"telemetry": 12}
+    result = await again.read("telemetry", 0, 0, MIB)
+    assert [stored.batch for stored in result.batches] == [batch(n) for n in (4, 5, 6, 8, 9)]
+    assert (await again.append([batch(99)]))[0] > ids[-1]
+    await again.close()
+
+
+async def test_a_full_spool_stores_nothing_and_takes_more_when_it_empties(tmp_path: Path) -> None:
+    one = batch(1, size=1000)
+    spool = spool_at(tmp_path / "spool", max_bytes=2 * one.stored_bytes)
+    await spool.open()
+    ids = await spool.append([one])
+    assert spool.has_room(one.stored_bytes)
+    with pytest.raises(SpoolFullError, match=r"spool\.max_bytes"):
+        await spool.append([one, one])
+    assert spool.batches == 1
+    first, second = await asyncio.gather(spool.append([one]), spool.append([one]), return_exceptions=True)
+    assert isinstance(second, SpoolFullError)  # room is taken when append is called, not when it is over
+    assert isinstance(first, list)
+    spool.remove("telemetry", 0, [ids[0]])
+    await spool.append([one])
+    await spool.close()
+
+
+async def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    spool = spool_at(tmp_path / "spool")
+    await spool.open()
+    with pytest.raises(SpoolError, match="in use by process"):
+        await spool_at(tmp_path / "spool").open()
+    await spool.close()
+
+
+async def test_another_instance_is_refused(tmp_path: Path) -> None:
+    spool = spool_at(tmp_path / "spool")
+    await spool.open()
+    await spool.append([batch(1)])
+    await spool.close()
+    with pytest.raises(SpoolError, match="belongs to instance 'gw', not 'other'"):
+        await spool_at(tmp_path / "spool", instance="other").open()
