@@ -4,6 +4,7 @@ GatewayError
 └── BridgeError
     ├── RetriableError          the same batch may be sent again
     │   ├── LeaderMissingError      nobody leads the partition now
+    │   ├── ReplicasMissingError    fewer replicas are in sync than the topic asks for
     │   └── UnreachableError        no broker answered
     ├── PoisonedError           a record in the batch can never be written as it is
     ├── IncarnationError        this producer incarnation is of no more use; a new one may succeed
@@ -22,6 +23,7 @@ __all__ = [
     "LeaderMissingError",
     "PoisonedError",
     "RefusedError",
+    "ReplicasMissingError",
     "RetriableError",
     "SpoolError",
     "SpoolFullError",
@@ -44,6 +46,10 @@ class RetriableError(BridgeError):
 
 class LeaderMissingError(RetriableError):
     """The partition has no leader at the moment; Kafka elects one, or its brokers are down."""
+
+
+class ReplicasMissingError(RetriableError):
+    """Too few replicas are in sync for the topic's ``min.insync.replicas``: brokers are down, or far behind."""
 
 
 class UnreachableError(RetriableError):

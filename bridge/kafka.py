@@ -17,12 +17,12 @@ __all__ = ["KafkaBatch", "KafkaProducer"]
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aiokafka.errors as kafka_errors
 import structlog
 from aiokafka import TopicPartition
-from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 from aiokafka.record import MemoryRecords
@@ -36,14 +36,9 @@ from bridge.errors import (
     RefusedError,
     UnreachableError,
 )
-from bridge.kafka_connection import (
-    REFUSED,
-    InvalidRecordError,
-    cluster_id_of,
-    connection_options,
-    translate,
-    why_unreachable,
-)
+from bridge.kafka_client import Client
+from bridge.kafka_connection import cluster_id_of, connection_options, why_unreachable
+from bridge.kafka_errors import AnswerError, outcome, translate
 from bridge.ports import StoredRecord
 
 if TYPE_CHECKING:
@@ -55,9 +50,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger("kafka")
 
 _CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # the attribute bits of record batch format v2
-_DUPLICATE_SEQUENCE = 46
 _REQUEST_BYTES = 1 << 20  # encoding and writing a request holds some five copies of it
 _SEQUENCES = 1 << 31  # they wrap to 0 behind Java's largest int
+_BACKOFF_MAX_S = 1.0  # Kafka's own retry.backoff.max.ms; an outage ends as soon as that after Kafka's
+_ABANDON_AFTER_S = 0.5  # a leader that lives answers sooner, if only to say that it leads no more
 
 
 class KafkaBatch:
@@ -107,7 +103,7 @@ def _full(_number: int, _timestamp: int, _key: bytes | None, _value: bytes | Non
 class _Handover:
     """A built batch on its way: its sequence number stays the same however often it is sent."""
 
-    __slots__ = ("attempts", "data", "future", "leader", "partition", "sequence", "topic")
+    __slots__ = ("attempts", "data", "future", "leader", "partition", "sequence", "topic", "waits")
 
     def __init__(
         self,
@@ -124,7 +120,8 @@ class _Handover:
         self.sequence = sequence
         self.future = future
         self.leader = leader  # at the moment; None: wait for one
-        self.attempts = 0
+        self.attempts = 0  # requests it was in
+        self.waits = 0  # pauses it has had before another
 
 
 def _requests(handovers: list[_Handover]) -> Iterator[list[_Handover]]:
@@ -140,6 +137,25 @@ def _requests(handovers: list[_Handover]) -> Iterator[list[_Handover]]:
     yield together
 
 
+class _LeaderMovedError(kafka_errors.KafkaConnectionError):  # type: ignore[misc]
+    """A partition of a request has another leader by now, and the old one is silent."""
+
+    def __str__(self) -> str:
+        return "it is silent, and its partitions have another leader"
+
+
+class _Request:
+    """Batches on their way to one broker, in one request."""
+
+    __slots__ = ("abandoned", "handovers", "leader", "sent_s")
+
+    def __init__(self, leader: int, handovers: list[_Handover], sent_s: float) -> None:
+        self.leader = leader
+        self.handovers = handovers
+        self.sent_s = sent_s
+        self.abandoned = False
+
+
 class KafkaProducer:
     """One incarnation of an idempotent, acks=all producer (``bridge.ports.Producer``).
 
@@ -147,7 +163,8 @@ class KafkaProducer:
     is, by itself, with the same sequence numbers, until Kafka has answered: the caller has the patience
     (``delivery_timeout``).
 
-    ``confirm`` is told the cluster's id at each start, before anything is written; what it raises ends the start."""
+    ``confirm`` is told the cluster's id at each start, before anything is written; what it raises ends the start.
+    ``on_retry`` is told topic and reason of each batch that is sent again by this producer itself."""
 
     def __init__(
         self,
@@ -155,19 +172,21 @@ class KafkaProducer:
         client_id: str,
         topics: Iterable[str],
         confirm: Callable[[str | None], None] | None = None,
+        on_retry: Callable[[str, BridgeError], None] | None = None,
     ) -> None:
         self._settings = settings
+        self._on_retry = on_retry
         self._options = connection_options(settings, client_id)
         self._topics = set(topics)
         self._codec = _CODECS[settings.compression]
         self._timeout_ms = int(settings.request_timeout.total_seconds() * 1000)
         self._backoff_s = settings.retry_backoff.total_seconds()
-        self._client: AIOKafkaClient | None = None
+        self._client: Client | None = None
         self._producer_id = self._epoch = -1
         self._sequences: dict[tuple[str, int], int] = {}
         self._pending: list[_Handover] = []
         self._scheduled = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], _Request] = {}
         self._refreshed_ns = 0
         self._confirm = confirm
         self._cluster_id: str | None = None
@@ -176,7 +195,7 @@ class KafkaProducer:
 
     async def start(self) -> None:
         self._ended = asyncio.get_running_loop().create_future()
-        client = self._client = AIOKafkaClient(**self._options)
+        client = self._client = Client(**self._options)
         client.cluster.add_listener(self._refreshed)
         try:
             await client.bootstrap()
@@ -189,7 +208,7 @@ class KafkaProducer:
         # Without it the data path would take every topic for an unknown one.
         await asyncio.wait([metadata], timeout=4 * self._timeout_ms / 1000)
 
-    async def _fetch_producer_id(self, client: AIOKafkaClient) -> None:
+    async def _fetch_producer_id(self, client: Client) -> None:
         """Any broker gives one (KIP-98). They may be starting, or without a controller: bounded patience."""
         timeout_s = 4 * self._timeout_ms / 1000
         last: object = "no broker is listed"
@@ -201,14 +220,13 @@ class KafkaProducer:
                         if node is not None:
                             # No transactions: the time-out is not looked at, but must be a number.
                             response = await client.send(node, InitProducerIdRequest(None, 2**31 - 1))
-                            error = kafka_errors.for_code(response.error_code)
-                            if error is kafka_errors.NoError:
+                            if response.error_code == 0:
                                 self._cluster_id = await cluster_id_of(client, node)
                                 self._producer_id, self._epoch = response.producer_id, response.producer_epoch
                                 return
-                            last = error.__name__
-                            if not error.retriable and issubclass(error, REFUSED):
-                                raise translate(error())
+                            last = error = AnswerError(response.error_code)
+                            if outcome(error) == "refused":
+                                raise translate(error)
                     except kafka_errors.KafkaError as failed:
                         last = failed
                     await asyncio.sleep(self._backoff_s)
@@ -274,6 +292,7 @@ class KafkaProducer:
             return
         pending, self._pending = self._pending, []
         by_leader: dict[int, list[_Handover]] = {}
+        loop = asyncio.get_running_loop()
         for handover in pending:
             if handover.leader is None:
                 self._send_later(handover)
@@ -281,20 +300,24 @@ class KafkaProducer:
                 by_leader.setdefault(handover.leader, []).append(handover)
         for leader, handovers in by_leader.items():
             for together in _requests(handovers):
-                task = asyncio.get_running_loop().create_task(self._deliver(leader, together))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                request = _Request(leader, together, loop.time())
+                task = loop.create_task(self._deliver(request))
+                self._tasks[task] = request
+                task.add_done_callback(self._tasks.pop)
 
     def _send_later(self, handover: _Handover) -> None:
         self._live().force_metadata_update()
-        asyncio.get_running_loop().call_later(self._backoff_s, self._send_again, handover)
+        backoff_s = min(self._backoff_s * 2 ** min(handover.waits, 20), max(_BACKOFF_MAX_S, self._backoff_s))
+        handover.waits += 1
+        asyncio.get_running_loop().call_later(backoff_s, self._send_again, handover)
 
     def _send_again(self, handover: _Handover) -> None:
         handover.leader = self._leader(handover.topic, handover.partition)
         self._pending.append(handover)
         self._schedule()
 
-    async def _deliver(self, leader: int, handovers: list[_Handover]) -> None:
+    async def _deliver(self, request: _Request) -> None:
+        leader, handovers = request.leader, request.handovers
         topics: dict[str, list[tuple[int, bytearray]]] = {}
         for handover in handovers:
             handover.attempts += 1
@@ -305,13 +328,12 @@ class KafkaProducer:
                 transport = client._conns[leader, ConnectionGroup.DEFAULT]._writer.transport
             response = await client.send(leader, ProduceRequest(None, -1, self._timeout_ms, list(topics.items())))
         except kafka_errors.KafkaError as error:
-            if transport is not None:
-                # The client has closed it, which still sends what is in its buffer, once a frozen broker reads again:
-                # perhaps long after the next incarnation has gone on.
-                transport.abort()
-            log.warning("produce_failed", broker=leader, error=str(error) or type(error).__name__, repeat_key=leader)
-            for handover in handovers:
-                self._settle(handover, error)
+            self._undelivered(request, error, transport)
+            return
+        except asyncio.CancelledError:
+            if not request.abandoned or self._closed:
+                raise
+            self._undelivered(request, _LeaderMovedError(), transport)
             return
         except Exception as error:
             # A defect, of ours or the client's: were it only the task's, the batches would wait for the time-out.
@@ -322,19 +344,47 @@ class KafkaProducer:
         answers = {(topic, answer[0]): answer[1:] for topic, partitions in response.topics for answer in partitions}
         for handover in handovers:
             code, offset, *_ = answers.get((handover.topic, handover.partition), (-1, -1))
-            if code in {0, _DUPLICATE_SEQUENCE}:
+            if outcome(code) == "stored":
                 if not handover.future.done():
                     handover.future.set_result(offset)
             else:
-                kind = InvalidRecordError if code == InvalidRecordError.errno else kafka_errors.for_code(code)
-                self._settle(handover, kind())
+                self._settle(handover, AnswerError(code))
+
+    def _undelivered(self, request: _Request, error: kafka_errors.KafkaError, transport: Any) -> None:
+        if transport is not None:
+            # The client has closed it, or never will; a closed one still sends what is in its buffer, once a frozen
+            # broker reads again: perhaps long after the next incarnation has gone on.
+            transport.abort()
+        text = str(error) or type(error).__name__
+        log.warning("produce_failed", broker=request.leader, error=text, repeat_key=request.leader)
+        for handover in request.handovers:
+            self._settle(handover, error)
+
+    def _abandon_moved(self) -> None:
+        """Wait no more for a broker that has lost a partition and has not said so: it is frozen, or cut off.
+
+        Its request would last for the request time-out, the new leader being known. What the old one makes of it
+        counts for nothing: it is fenced, and cuts its log back to the new leader's when it is back."""
+        before_s = asyncio.get_running_loop().time() - _ABANDON_AFTER_S
+        for task, request in self._tasks.items():
+            if request.sent_s < before_s and any(
+                self._leader(handover.topic, handover.partition) not in {request.leader, None}
+                for handover in request.handovers
+            ):
+                request.abandoned = True
+                task.cancel()
 
     def _settle(self, handover: _Handover, error: kafka_errors.KafkaError) -> None:
         """Try again what may be; else say what became of it."""
         if self._closed or handover.future.done():
             return
-        if error.retriable:
-            self._send_later(handover)
+        if outcome(error) == "retry":
+            if self._on_retry is not None:
+                self._on_retry(handover.topic, translate(error, handover.topic))
+            if isinstance(error, _LeaderMovedError):
+                self._send_again(handover)
+            else:
+                self._send_later(handover)
             return
         failure = translate(error, handover.topic)
         if isinstance(failure, PoisonedError | RefusedError):
@@ -405,9 +455,10 @@ class KafkaProducer:
             records += (StoredRecord(r.timestamp, r.key, r.value, list(r.headers)) for r in part)
         return records
 
-    def _live(self) -> AIOKafkaClient:
+    def _live(self) -> Client:
         assert self._client is not None, "start() comes first"
         return self._client
 
     def _refreshed(self, _cluster: object) -> None:
         self._refreshed_ns = time.monotonic_ns()
+        self._abandon_moved()

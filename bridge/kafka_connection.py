@@ -1,19 +1,11 @@
-"""How aiokafka's clients of ours reach Kafka, and what its errors mean here.
+"""How aiokafka's clients of ours reach Kafka, and why they could not.
 
 Why a bootstrap failed goes to aiokafka's log only, so ``why_unreachable`` asks each address again to say it.
 """
 
 from __future__ import annotations
 
-__all__ = [
-    "REFUSED",
-    "InvalidRecordError",
-    "cluster_id",
-    "cluster_id_of",
-    "connection_options",
-    "translate",
-    "why_unreachable",
-]
+__all__ = ["REFUSED", "cluster_id", "cluster_id_of", "connection_options", "why_unreachable"]
 
 from typing import TYPE_CHECKING, Any
 
@@ -22,23 +14,12 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import create_conn
 from aiokafka.protocol.metadata import MetadataRequest
 
-from bridge.errors import BridgeError, IncarnationError, PoisonedError, RefusedError, UnreachableError
+from bridge.errors import BridgeError, RefusedError, UnreachableError
 from bridge.tls import tls_context
-from bridge.wire import DeadLetterReason
 
 if TYPE_CHECKING:
     from config.settings import KafkaSettings
 
-_POISONED = {
-    10: "it is larger than the topic's max.message.bytes",
-    17: "no topic may have that name",
-    18: "it is larger than the topic's max.message.bytes",
-    32: "a timestamp is too far off; compare the gateway's clock with the broker's, and the topic's "
-    "message.timestamp.after.max.ms",
-    43: "the topic's message format is too old for it",
-    87: "it has a record without a key for a compacted topic, or one that the broker's own check refuses",
-}
-"""Errors that the same records will meet again, and what they mean. A batch of one is then a dead letter."""
 REFUSED = (
     kafka_errors.TopicAuthorizationFailedError,
     kafka_errors.ClusterAuthorizationFailedError,
@@ -48,14 +29,6 @@ REFUSED = (
     kafka_errors.UnsupportedSaslMechanismError,
     kafka_errors.IllegalSaslStateError,
 )
-
-
-class InvalidRecordError(kafka_errors.BrokerResponseError):  # type: ignore[misc]
-    """INVALID_RECORD (KIP-467), which aiokafka has no name for: it would pass for an unknown error of the broker."""
-
-    errno = 87
-    message = "INVALID_RECORD"
-    description = "The broker refuses a record of the batch."
 
 
 def connection_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]:
@@ -75,23 +48,6 @@ def connection_options(settings: KafkaSettings, client_id: str) -> dict[str, Any
         options["sasl_plain_username"] = settings.sasl.username
         options["sasl_plain_password"] = settings.sasl.password.get_secret_value()
     return options
-
-
-def translate(error: BaseException, topic: str | None = None) -> BridgeError:
-    """The most specific of our errors for one of aiokafka's; ``topic`` is where the batch was to go."""
-    where = f" to topic {topic}" if topic is not None else ""
-    if isinstance(error, REFUSED):
-        what = f"a batch{where}" if where else "us"
-        return RefusedError(
-            f"Kafka refused {what}: {error}. Check kafka.sasl and the ACLs: Write and Describe on the topics."
-        )
-    if isinstance(error, kafka_errors.BrokerResponseError) and error.errno in _POISONED:
-        too_large = isinstance(error, kafka_errors.MessageSizeTooLargeError | kafka_errors.RecordListTooLargeError)
-        reason = DeadLetterReason.TOO_LARGE if too_large else DeadLetterReason.INVALID_RECORD
-        return PoisonedError(f"Kafka will not take a batch{where}: {_POISONED[error.errno]} ({error}).", reason)
-    if isinstance(error, BridgeError):
-        return error
-    return IncarnationError(f"A batch{where} failed: {error}." if where else f"{error}")
 
 
 async def cluster_id_of(client: AIOKafkaClient, node: int) -> str | None:

@@ -20,6 +20,7 @@ from bridge.errors import (
     LeaderMissingError,
     PoisonedError,
     RefusedError,
+    ReplicasMissingError,
     RetriableError,
     UnreachableError,
 )
@@ -69,6 +70,7 @@ FILTERED: Final = (  # route, reason; the route is empty where none took the mes
 
 _SEND_FAILURES: Final[tuple[tuple[type[Exception], str, str], ...]] = (  # the most specific class first
     (LeaderMissingError, "leader_missing", "true"),
+    (ReplicasMissingError, "replicas_missing", "true"),
     (UnreachableError, "unreachable", "true"),
     (RetriableError, "retriable", "true"),
     (IncarnationError, "incarnation", "true"),  # by the next producer incarnation

@@ -133,7 +133,9 @@ class Worker:
 
     def _make_producer(self) -> KafkaProducer:
         topics = {*self.routed_topics(), *(topic for topic, _ in self.partitions.queues)}
-        return KafkaProducer(self.settings.kafka, self._kafka_client_id, topics, self.identity.confirm_cluster)
+        return KafkaProducer(
+            self.settings.kafka, self._kafka_client_id, topics, self.identity.confirm_cluster, self.batch_retried
+        )
 
     async def start_kafka(self) -> None:
         """Connect to Kafka and see that the topics are there; a Kafka that cannot be reached is tried until it can."""
@@ -204,6 +206,13 @@ class Worker:
             error=str(error),
             repeat_key=(topic, reason),
         )
+
+    def batch_retried(self, topic: str, error: BridgeError) -> None:
+        """A batch is sent again by the same producer."""
+        reason, retriable = send_failure_labels(error)
+        self.metrics.kafka_send_failures.child(topic, reason, retriable).value += 1
+        self.metrics.kafka_retries.child().value += 1
+        log.warning("batch_retried", topic=topic, error=str(error), repeat_key=(topic, reason))
 
     def incarnation_started(self, number: int) -> None:
         self.metrics.kafka_incarnations.child().value = number

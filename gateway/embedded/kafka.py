@@ -219,15 +219,22 @@ class KafkaCluster:
         """SIGCONT."""
         self._process(node).signal(signal.SIGCONT)
 
-    def restart(self, node: int = 1) -> None:
-        """Start the node again at its old ports with its data; returns when it has joined. If it runs, stop it first.
+    def restart(self, *nodes: int) -> None:
+        """Start nodes again (the first one unless told) at their old ports with their data; returns when they have
+        joined. Those that run are stopped first.
 
-        Raises StartError when it does not come up, as when a majority of the controllers is down.
+        Several start beside each other, as they must when no majority of the controllers is left. Raises StartError
+        when one does not come up.
         """
-        if self.alive(node):
-            self.stop_node(node)
-        self._launch(node)
-        self._await(node, time.monotonic() + _START_SECONDS)
+        nodes = nodes or (1,)
+        for node in nodes:
+            if self.alive(node):
+                self.stop_node(node)
+        for node in nodes:
+            self._launch(node)
+        deadline = time.monotonic() + _START_SECONDS
+        for node in nodes:
+            self._await(node, deadline)
 
     # ── inside ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

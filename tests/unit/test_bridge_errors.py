@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import inspect
 
-import aiokafka.errors as kafka_errors
-import pytest
-
 from bridge import errors
 from bridge.errors import (
     BridgeError,
@@ -14,61 +11,17 @@ from bridge.errors import (
     LeaderMissingError,
     PoisonedError,
     RefusedError,
+    ReplicasMissingError,
     RetriableError,
     TopicMissingError,
     UnreachableError,
 )
-from bridge.kafka_connection import InvalidRecordError, translate
+from bridge.kafka_errors import translate
 from bridge.wire import DeadLetterReason
 from config.errors import ExitStatus
 from gateway.metrics import send_failure_labels
 
-KAFKA_ERRORS = sorted(
-    {
-        one
-        for one in (*vars(kafka_errors).values(), InvalidRecordError)
-        if inspect.isclass(one)
-        and issubclass(one, kafka_errors.KafkaError)
-        and one is not kafka_errors.BrokerResponseError
-    },
-    key=lambda one: one.__name__,
-)
-POISONED = {
-    "MessageSizeTooLargeError": DeadLetterReason.TOO_LARGE,
-    "RecordListTooLargeError": DeadLetterReason.TOO_LARGE,
-    "InvalidRecordError": DeadLetterReason.INVALID_RECORD,
-    "InvalidTimestampError": DeadLetterReason.INVALID_RECORD,
-    "InvalidTopicError": DeadLetterReason.INVALID_RECORD,
-    "UnsupportedForMessageFormatError": DeadLetterReason.INVALID_RECORD,
-}
-REFUSED = {
-    "AuthenticationFailedError",
-    "ClusterAuthorizationFailedError",
-    "IllegalSaslStateError",
-    "SaslAuthenticationFailed",
-    "TopicAuthorizationFailedError",
-    "TransactionalIdAuthorizationFailed",
-    "UnsupportedSaslMechanismError",
-}
 BRANCHES = [cls for cls in vars(errors).values() if inspect.isclass(cls) and issubclass(cls, BridgeError)]
-
-
-@pytest.mark.parametrize("kind", KAFKA_ERRORS, ids=lambda kind: kind.__name__)
-def test_every_error_of_the_client_has_one_answer(kind: type[kafka_errors.KafkaError]) -> None:
-    error = kind("what the broker said") if kind is not kafka_errors.NoOffsetForPartitionError else kind({})
-    ours = translate(error, "telemetry")
-    if kind.__name__ in POISONED:
-        assert isinstance(ours, PoisonedError)
-        assert ours.reason is POISONED[kind.__name__]
-    elif kind.__name__ in REFUSED:
-        assert type(ours) is RefusedError
-    else:
-        assert type(ours) is IncarnationError
-    sentence = str(ours)
-    assert "telemetry" in sentence
-    assert kind.__name__ in sentence
-    assert sentence.endswith(".")
-    assert ".." not in sentence
 
 
 def test_what_is_poison_is_no_matter_of_an_operating_system_s_number() -> None:
@@ -84,7 +37,7 @@ def test_an_error_of_ours_stays_itself() -> None:
 
 def test_only_what_may_be_sent_again_as_it_is_is_retriable() -> None:
     retriable = {cls for cls in BRANCHES if issubclass(cls, RetriableError)}
-    assert retriable == {RetriableError, LeaderMissingError, UnreachableError}
+    assert retriable == {RetriableError, LeaderMissingError, ReplicasMissingError, UnreachableError}
 
 
 def test_the_exit_status_says_whether_another_try_is_vain() -> None:
@@ -103,6 +56,8 @@ def test_each_failure_of_a_batch_has_a_label_of_its_own_in_the_metrics() -> None
         LeaderMissingError("x"),
         PoisonedError("x", DeadLetterReason.TOO_LARGE),
         RefusedError("x"),
+        ReplicasMissingError("x"),
+        RetriableError("x"),
         UnreachableError("x"),
     ]
     reasons = [send_failure_labels(error)[0] for error in failures]

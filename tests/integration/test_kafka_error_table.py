@@ -1,0 +1,29 @@
+"""The table of error codes that was reviewed is the one of the Kafka that runs here."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+from gateway.embedded.jars import resolve
+from gateway.embedded.java import ensure_java, jvm_environment
+from tests.unit.test_kafka_error_codes import REVIEWED
+
+OURS_ALONE = {-1, 8}  # sent again though Kafka's own client would not: bridge.kafka_errors says why
+
+
+def test_kafka_s_own_table_of_errors() -> None:
+    """Every code is reviewed under its name, and what Kafka calls retriable is tried again, nothing else but two."""
+    ran = subprocess.run(
+        [ensure_java().executable, "-Xmx64m", "-cp", os.pathsep.join(map(str, resolve("kafka"))),
+         "org.apache.kafka.common.protocol.Errors"],
+        capture_output=True, text=True, check=True, env=jvm_environment(), timeout=60,
+    )  # fmt: skip
+    rows = re.findall(r"<tr>\s*<td>(\w+)</td>\s*<td>(-?\d+)</td>\s*<td>(True|False)</td>", ran.stdout)
+    assert len(rows) > 100
+    assert {int(code): name for name, code, _ in rows} == {
+        code: name for codes in REVIEWED.values() for code, name in codes.items()
+    }
+    retriable = {int(code) for _, code, flag in rows if flag == "True"}
+    assert set(REVIEWED["retry"]) == retriable | OURS_ALONE
