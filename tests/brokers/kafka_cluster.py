@@ -1,0 +1,328 @@
+"""A Kafka of three nodes for failure tests: who leads what, what an operator may do to it, and when it took records.
+
+Each node is broker and controller, with the settings docs/failures.md recommends. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ClusterAdmin", "Taken", "rotated"]
+
+import asyncio
+import itertools
+import json
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError, for_code
+from aiokafka.protocol.admin import AlterPartitionReassignmentsRequest
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import (
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Int64,
+    Schema,
+    TaggedFields,
+)
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    ElectionType,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+    from gateway.embedded.kafka import KafkaCluster
+
+SECONDS = 60.0
+POLL_S = 0.05
+METADATA_TOPIC = "__cluster_metadata"
+
+
+class _DescribeQuorumResponse(Response):
+    """KIP-595; aiokafka has no DescribeQuorum. Only the leader is looked at."""
+
+    API_KEY = 55
+    API_VERSION = 0
+    _REPLICAS = CompactArray(("replica_id", Int32), ("log_end_offset", Int64), ("tags", TaggedFields))
+    SCHEMA = Schema(
+        ("error_code", Int16),
+        (
+            "topics",
+            CompactArray(
+                ("name", CompactString("utf-8")),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("error_code", Int16),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("high_watermark", Int64),
+                        ("voters", _REPLICAS),
+                        ("observers", _REPLICAS),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class _DescribeQuorumStruct(RequestStruct):
+    FLEXIBLE_VERSION = True
+    API_KEY = 55
+    API_VERSION = 0
+    RESPONSE_TYPE = _DescribeQuorumResponse
+    SCHEMA = Schema(
+        (
+            "topics",
+            CompactArray(
+                ("name", CompactString("utf-8")),
+                ("partitions", CompactArray(("partition", Int32), ("tags", TaggedFields))),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class _DescribeQuorum(Request[_DescribeQuorumStruct]):
+    API_KEY = 55
+
+    def build(self, request_struct_class: type[_DescribeQuorumStruct]) -> _DescribeQuorumStruct:
+        return request_struct_class([(METADATA_TOPIC, [(0, {})], {})], {})
+
+
+def rotated(partitions: int) -> list[list[int]]:
+    """Replicas on all three nodes, the first of each partition (its preferred leader) taken in turn."""
+    return [[(first + step) % 3 + 1 for step in range(3)] for first in range(partitions)]
+
+
+@dataclass
+class Taken:
+    """What a topic holds: (device, sequence number) and the brokers' append times, by partition."""
+
+    partitions: list[list[tuple[str, int]]]
+    appended_ms: list[list[int]] = field(default_factory=list)
+
+    def gap_s(self, partitions: Sequence[int] | None = None) -> float:
+        """The longest time in which one of the partitions got nothing, between its first record and its last."""
+        chosen = range(len(self.appended_ms)) if partitions is None else partitions
+        return max((_longest(self.appended_ms[number]) for number in chosen), default=0.0)
+
+
+def _longest(times_ms: list[int]) -> float:
+    return max((later - earlier for earlier, later in itertools.pairwise(times_ms)), default=0) / 1000
+
+
+class ClusterAdmin:
+    """An operator at a cluster: asks and changes through clients that are not the gateway's."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self.cluster = cluster
+        self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+
+    # --- topics ---
+
+    def create(self, topic: str, assignment: Sequence[Sequence[int]] | None = None, **config: str) -> None:
+        """Create a topic with these replicas by partition, six rotated ones unless told, and wait for its leaders.
+
+        Its records carry the time of their append, so that gaps are the brokers' own word.
+        """
+        replicas = [list(nodes) for nodes in assignment or rotated(6)]
+        config = {"message.timestamp.type": "LogAppendTime", **{k.replace("_", "."): v for k, v in config.items()}}
+        new = NewTopic(topic, num_partitions=len(replicas), replica_assignment=replicas, config=config)
+        self._admin.create_topics([new])[topic].result(SECONDS)
+        self.wait(lambda: self.leaders(topic) == {n: nodes[0] for n, nodes in enumerate(replicas)}, f"{topic} is led")
+
+    def delete(self, topic: str) -> None:
+        self._admin.delete_topics([topic])[topic].result(SECONDS)
+
+    def grow(self, topic: str, partitions: int) -> None:
+        self._admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(SECONDS)
+        self.wait(lambda: len(self.leaders(topic)) == partitions, f"{topic} has {partitions} partitions")
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        """Leader by partition, -1 for none; empty for a topic that is not there."""
+        return {number: found.leader for number, found in self._described(topic).items()}
+
+    def in_sync(self, topic: str) -> dict[int, set[int]]:
+        return {number: set(found.isrs) for number, found in self._described(topic).items()}
+
+    def wait_in_sync(self, topic: str) -> None:
+        """Wait until every replica has caught up."""
+
+        def caught_up() -> bool:
+            found = self._described(topic)
+            return bool(found) and all(set(p.isrs) == set(p.replicas) for p in found.values())
+
+        self.wait(caught_up, f"every replica of {topic} is in sync")
+
+    def _described(self, topic: str) -> dict[int, Any]:
+        try:
+            found = self._admin.list_topics(topic, timeout=SECONDS).topics[topic]
+        except KafkaException:
+            return {}
+        return dict(found.partitions) if found.error is None else {}
+
+    def elect_preferred(self, topic: str) -> None:
+        """Give each partition back to the first of its replicas; those it has already are no error."""
+        self._admin.elect_leaders(ElectionType.PREFERRED, None).result(SECONDS)
+        first = {number: found.replicas[0] for number, found in self._described(topic).items()}
+        self.wait(lambda: self.leaders(topic) == first, f"{topic} has its preferred leaders")
+
+    def reassign(self, topic: str, assignment: Sequence[Sequence[int]]) -> None:
+        """Move partitions to other nodes, or order; returns when it is done."""
+        partitions = [(number, list(nodes), {}) for number, nodes in enumerate(assignment)]
+        request: Any = AlterPartitionReassignmentsRequest(30_000, [(topic, partitions, {})], {})
+
+        async def ask(admin: AIOKafkaAdminClient) -> None:
+            answer = await admin._send_request(request)
+            codes = {answer.error_code, *(code for _, many, _ in answer.responses for _, code, *_ in many)}
+            assert codes == {0}, [for_code(code).__name__ for code in codes]
+
+        asyncio.run(self._with_client(ask))
+        wanted = [set(nodes) for nodes in assignment]
+        self.wait(
+            lambda: [set(found.replicas) for _, found in sorted(self._described(topic).items())] == wanted,
+            f"{topic} has moved",
+        )
+        self.wait_in_sync(topic)
+
+    # --- who is who ---
+
+    def controller(self) -> int:
+        """The active controller. Clients' own word for it is any broker, in KRaft."""
+        found = -1
+
+        async def ask(admin: AIOKafkaAdminClient) -> None:
+            nonlocal found
+            answer = await admin._send_request(_DescribeQuorum())
+            if answer.error_code == 0 and answer.topics[0][1][0][1] == 0:
+                found = answer.topics[0][1][0][2]
+
+        def asked() -> bool:
+            try:
+                asyncio.run(self._with_client(ask))
+            except (KafkaError, OSError, TimeoutError):
+                return False
+            return found in range(1, self.cluster.nodes + 1)
+
+        self.wait(asked, "a controller is elected")
+        return found
+
+    def coordinator(self, group: str) -> int:
+        """The node that keeps a group's offsets."""
+        found = -1
+
+        async def ask(admin: AIOKafkaAdminClient) -> None:
+            nonlocal found
+            found = await admin.find_coordinator(group)
+
+        def asked() -> bool:
+            try:
+                asyncio.run(self._with_client(ask))
+            except (KafkaError, OSError, TimeoutError):
+                return False
+            return found >= 1
+
+        self.wait(asked, f"group {group} has a coordinator")
+        return found
+
+    async def _with_client(self, work: Callable[[AIOKafkaAdminClient], Awaitable[None]]) -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.cluster.bootstrap.split(","), request_timeout_ms=5000)
+        try:
+            await admin.start()
+            await work(admin)
+        finally:
+            await admin.close()
+
+    def alive(self) -> list[int]:
+        return [node for node in range(1, self.cluster.nodes + 1) if self.cluster.alive(node)]
+
+    def heal(self) -> None:
+        """Bring every node back, thawed, and wait until each is in the cluster. For the start of a test."""
+        for node in range(1, self.cluster.nodes + 1):
+            if self.cluster.alive(node):
+                self.cluster.thaw(node)
+        down = [node for node in range(1, self.cluster.nodes + 1) if not self.cluster.alive(node)]
+        if down:
+            self.cluster.restart(*down)
+        self.wait(
+            lambda: len(self._admin.list_topics(timeout=SECONDS).brokers) == self.cluster.nodes, "all brokers are there"
+        )
+
+    # --- records ---
+
+    def consumer(self, group: str, topic: str) -> Consumer:
+        """A member of a consumer group, subscribed; its offsets make the group have a coordinator."""
+        consumer = Consumer(
+            {"bootstrap.servers": self.cluster.bootstrap, "group.id": group, "auto.offset.reset": "earliest",
+             "session.timeout.ms": 6000, "log_level": 0}
+        )  # fmt: skip
+        consumer.subscribe([topic])
+        return consumer
+
+    def read(self, topic: str) -> Taken:
+        """All of a topic as it is now, from the beginning."""
+        consumer = Consumer(
+            {"bootstrap.servers": self.cluster.bootstrap, "group.id": uuid.uuid4().hex, "enable.auto.commit": False,
+             "check.crcs": True, "fetch.wait.max.ms": 10, "log_level": 0}
+        )  # fmt: skip
+        try:
+            return self._read(consumer, topic)
+        finally:
+            consumer.close()
+
+    def _read(self, consumer: Consumer, topic: str) -> Taken:
+        described = consumer.list_topics(topic, timeout=SECONDS).topics[topic]
+        if described.error is not None:
+            raise KafkaException(described.error)
+        numbers = sorted(described.partitions)
+        ends = {n: consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=SECONDS)[1] for n in numbers}
+        taken = Taken([[] for _ in numbers], [[] for _ in numbers])
+        left = {number for number, end in ends.items() if end > 0}
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in left])
+        deadline = time.monotonic() + SECONDS
+        while left:
+            assert time.monotonic() < deadline, f"Kafka did not give {topic} to its end"
+            for message in consumer.consume(10_000, 0.2):
+                if message.error() is not None:
+                    raise KafkaException(message.error())
+                number, offset, value = message.partition(), message.offset(), message.value()
+                assert number is not None
+                assert offset is not None
+                kind, appended_ms = message.timestamp()
+                if value is not None:
+                    document = json.loads(value)
+                    taken.partitions[number].append((document["device"], document["seq"]))
+                    if kind == TIMESTAMP_LOG_APPEND_TIME:
+                        taken.appended_ms[number].append(appended_ms)
+                if offset >= ends[number] - 1:
+                    left.discard(number)
+        return taken
+
+    def wait(self, condition: Callable[[], object], what: str, deadline_s: float = SECONDS) -> None:
+        """Ask until it is so; AssertionError naming ``what`` when it does not come."""
+        end = time.monotonic() + deadline_s
+        for _ in self._attempts(end):
+            if condition():
+                return
+        raise AssertionError(f"not within {deadline_s:g} s: {what}")
+
+    def _attempts(self, end: float) -> Iterator[None]:
+        while time.monotonic() < end:
+            yield
+            time.sleep(POLL_S)

@@ -1,0 +1,159 @@
+"""A cluster of three Kafka nodes loses some of them, one after the other or all, under load.
+
+Nothing is missing or foreign, order is kept, no duplicates (the same producer repeats with the same sequence numbers),
+and what no record could be written for lasts no longer than said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.brokers.kafka_cluster import ClusterAdmin
+from tests.chaos.cluster_case import Case, passes
+from tests.chaos.harness import FULL, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.chaos.fixtures import MakeGateway
+
+from gateway.embedded.kafka import KafkaCluster
+
+pytestmark = pytest.mark.slow
+
+TIMES = 3 if FULL else 1
+GAP_S = 5.0  # with the recommended broker settings
+CONTROLLER_GAP_S = 8.0  # an election of the controller comes first: some 2 s more
+
+
+@pytest.fixture(scope="module")
+def admin() -> Iterator[ClusterAdmin]:
+    with KafkaCluster(3, heap_mib=256, settings={"auto.leader.rebalance.enable": "false"}) as cluster:
+        yield ClusterAdmin(cluster)
+
+
+@pytest.fixture
+def case(admin: ClusterAdmin, make_gateway: MakeGateway, unique: str) -> Iterator[Case]:
+    with Case(admin, make_gateway, unique) as case:
+        yield case
+
+
+def another(node: int) -> int:
+    return node % 3 + 1
+
+
+def killed_and_restarted(case: Case, victim: int) -> None:
+    """One node dies, its partitions move, it comes back and leads again."""
+    admin = case.admin
+    admin.cluster.kill(victim)
+    case.flows(2)
+    assert case.gateway.ready(), case.gateway.reasons()
+    admin.cluster.restart(victim)
+    admin.wait_in_sync(case.topic)
+    admin.elect_preferred(case.topic)
+    case.flows(0.3)
+
+
+def test_a_leader_killed(case: Case, admin: ClusterAdmin) -> None:
+    for _ in range(TIMES):
+        killed_and_restarted(case, another(admin.controller()))
+    found = case.finish()
+    assert found.taken.gap_s() <= GAP_S, str(found)
+
+
+def test_the_controller_killed(case: Case, admin: ClusterAdmin) -> None:
+    for _ in range(TIMES):
+        killed_and_restarted(case, admin.controller())
+    found = case.finish()
+    assert found.taken.gap_s() <= CONTROLLER_GAP_S, str(found)
+
+
+def test_the_group_coordinator_killed(case: Case, admin: ClusterAdmin, unique: str) -> None:
+    """No business of the gateway's, which is in no group; its consumers' group goes on behind the new coordinator."""
+    with contextlib.closing(admin.consumer(unique, case.topic)) as consumer:
+        wait_until(lambda: consumer.consume(100, 0.2), "the group reads")
+        consumer.commit(asynchronous=False)
+        for _ in range(TIMES):
+            killed_and_restarted(case, admin.coordinator(unique))
+        wait_until(lambda: consumer.consume(100, 0.2), "the group reads on")
+    found = case.finish()
+    assert found.taken.gap_s() <= CONTROLLER_GAP_S, str(found)  # it may be the controller as well
+
+
+def test_one_frozen_and_thawed(case: Case, admin: ClusterAdmin) -> None:
+    """It neither answers nor hangs up: waiting for it would last for kafka.request_timeout, and again."""
+    victim = another(admin.controller())
+    admin.cluster.freeze(victim)
+    frozen = time.monotonic()
+    case.flows(2)
+    passes((40 if FULL else 12) - (time.monotonic() - frozen))
+    case.flows(1)
+    assert case.gateway.ready(), case.gateway.reasons()
+    admin.cluster.thaw(victim)
+    admin.wait_in_sync(case.topic)
+    admin.elect_preferred(case.topic)
+    case.flows(1)
+    found = case.finish()
+    assert found.taken.gap_s() <= GAP_S, str(found)
+
+
+def test_all_restarted_one_after_the_other(case: Case, admin: ClusterAdmin) -> None:
+    """As an upgrade does it: each in an orderly way, the next when all replicas have caught up."""
+    for _ in range(2 if FULL else 1):
+        for node in (1, 2, 3):
+            admin.cluster.restart(node)
+            admin.wait_in_sync(case.topic)
+            case.flows(0.3)
+    found = case.finish()
+    assert found.taken.gap_s() <= GAP_S, str(found)
+    assert case.gateway.metric("gateway_kafka_producer_incarnations_total") == 1
+
+
+def stopped(case: Case, seconds: float) -> None:
+    """Nothing is acknowledged for so long, and the gateway says so."""
+    wait_until(lambda: not case.gateway.ready(), "/readyz turns red", 40)
+    before = case.sent()
+    passes(seconds)
+    assert case.sent() == before, "acknowledged without enough replicas"
+
+
+def test_two_of_three_stopped(case: Case, admin: ClusterAdmin) -> None:
+    """One replica is left where two must have a record: NOT_ENOUGH_REPLICAS, until one is back."""
+    victims = (1, 2)
+    for node in victims:
+        admin.cluster.stop_node(node)
+    stopped(case, 20 if FULL else 4)
+    assert any("NOT_ENOUGH_REPLICAS" in line["error"] for line in case.gateway.events("batch_retried"))
+    assert case.gateway.metric("gateway_kafka_retries_total") > 0
+    admin.cluster.restart(victims[0])
+    case.gateway.wait_ready()
+    case.flows(1)
+    admin.cluster.restart(victims[1])
+    case.finish()
+
+
+def test_two_of_three_killed(case: Case, admin: ClusterAdmin) -> None:
+    """With them goes the majority of controllers: nobody leads, elects or tells. One back is enough."""
+    victims = (2, 3)
+    for node in victims:
+        admin.cluster.kill(node)
+    stopped(case, 20 if FULL else 4)
+    admin.cluster.restart(victims[0])
+    case.gateway.wait_ready()
+    case.flows(1)
+    admin.cluster.restart(victims[1])
+    case.finish()
+
+
+def test_all_killed(case: Case, admin: ClusterAdmin) -> None:
+    for node in (1, 2, 3):
+        admin.cluster.kill(node)
+    stopped(case, 60 if FULL else 8)
+    admin.cluster.restart(1, 2, 3)
+    case.gateway.wait_ready()
+    case.flows(1)
+    case.finish()
