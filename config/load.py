@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr, ValidationError
 
-from config import relations_flow, relations_kafka, relations_mqtt
+from config import relations_flow, relations_kafka, relations_mqtt, relations_spool
 from config.errors import ConfigError
 from config.origins import Origin, Problem, SecretFile
 from config.relations import View, check
@@ -45,6 +45,10 @@ class Loaded:
         return origin_of(tuple(path.split(".")) if isinstance(path, str) else path, self.provenance)
 
 
+_REFUSED = relations_mqtt.REFUSED + relations_kafka.REFUSED + relations_flow.REFUSED + relations_spool.REFUSED
+_WARNED = relations_mqtt.WARNED + relations_kafka.WARNED + relations_flow.WARNED + relations_spool.WARNED
+
+
 def load(
     path: Path | None = None,
     *,
@@ -70,10 +74,10 @@ def load(
     settings = _validate(merged)
     view = View(settings, merged.origins)
     problems = [str(problem) for problem in merged.problems]
-    problems += check(relations_mqtt.REFUSED + relations_kafka.REFUSED + relations_flow.REFUSED, view, merged.doubtful)
+    problems += check(_REFUSED, view, merged.doubtful)
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
-    warnings = check(relations_mqtt.WARNED + relations_kafka.WARNED + relations_flow.WARNED, view, ())
+    warnings = check(_WARNED, view, ())
     return Loaded(settings, MappingProxyType(merged.origins), tuple(warnings), file)
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "SaslSettings",
     "SessionGroupSettings",
     "Settings",
+    "SpoolSettings",
     "StatusSettings",
     "StreamSettings",
     "TlsSettings",
@@ -36,6 +37,7 @@ from config.kafka import KafkaSettings, SaslSettings, TopicSettings, TopicsSetti
 from config.mqtt import MqttSettings, ProxySettings, SessionGroupSettings, StatusSettings, TlsSettings
 from config.routes import MetadataHeader, RouteSettings
 from config.service import DeadLetterSettings, FlowSettings, HttpSettings, LogSettings
+from config.spool import SpoolSettings
 from config.stream import StreamSettings
 
 
@@ -61,8 +63,8 @@ class Settings(BaseSettings):
     keeps their client ids apart."""
 
     data_dir: Path = Path("data")
-    """Folder for what belongs to this instance: its identity, and locks that keep a second process with the same client
-    ids from starting. Relative to the working directory; made if it is not there."""
+    """Folder for what belongs to this instance: its identity, the spool, and locks that keep a second process with the
+    same client ids from starting. Relative to the working directory; made if it is not there."""
 
     mqtt: MqttSettings = MqttSettings()
     """The MQTT side."""
@@ -79,6 +81,9 @@ class Settings(BaseSettings):
 
     dead_letter: DeadLetterSettings = DeadLetterSettings()
     """Messages that can never be delivered."""
+
+    spool: SpoolSettings = SpoolSettings()
+    """Batches on disk while Kafka cannot take them."""
 
     http: HttpSettings = HttpSettings()
     """Metrics and health."""

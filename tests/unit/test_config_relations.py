@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from config import relations_flow, relations_kafka, relations_mqtt
+from config import relations_flow, relations_kafka, relations_mqtt, relations_spool
 from config.errors import ConfigError
 from config.load import Loaded, load
 from config.relations import View, check
@@ -19,8 +19,8 @@ from config.settings import Settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-REFUSED = relations_mqtt.REFUSED + relations_kafka.REFUSED + relations_flow.REFUSED
-WARNED = relations_mqtt.WARNED + relations_kafka.WARNED + relations_flow.WARNED
+REFUSED = relations_mqtt.REFUSED + relations_kafka.REFUSED + relations_flow.REFUSED + relations_spool.REFUSED
+WARNED = relations_mqtt.WARNED + relations_kafka.WARNED + relations_flow.WARNED + relations_spool.WARNED
 
 
 def route(*lines: str, name: str = "r", filters: str = '["a/#"]', topic: str = "t") -> str:
@@ -276,6 +276,18 @@ CONTRADICTIONS = {
     "linger beyond request": Case(
         '[flow]\nlinger_max = "5s"', ("flow.linger_max = 5s", "kafka.request_timeout = 5s (default)", "for company")
     ),
+    "batch beyond the spool": Case(
+        '[spool]\nmax_bytes = "1MiB"\n[kafka]\nbatch_bytes = "1023KiB"',
+        ("kafka.batch_bytes = 1023KiB", "spool.max_bytes = 1MiB", "never be spooled"),
+    ),
+    "record beyond the spool": Case(
+        '[spool]\nmax_bytes = "1MiB"',
+        ("kafka.max_record_bytes = 1000000 (default)", "spool.max_bytes = 1MiB", "never be spooled"),
+    ),
+    "replay below a batch": Case(
+        '[spool]\nreplay_max_bytes_per_second = "64KiB"',
+        ("spool.replay_max_bytes_per_second = 64KiB", "kafka.batch_bytes = 256KiB (default)", "raise the first"),
+    ),
     "one folder for two": Case(
         '[stream]\nquarantine = "data/telemetry"',
         ("stream.output", 'stream.quarantine = "data/telemetry"', "folder of its own"),
@@ -337,6 +349,20 @@ DOUBTS = {
         '[kafka]\nsecurity = "SSL"\n[kafka.tls]\nverify = false',
         ("kafka.tls.verify = false", "pretend", "kafka.tls.ca_file"),
     ),
+    "spool after the producer is given up": Case(
+        '[spool]\nafter = "2m"\n[http]\noverdue_after = "3m"',
+        ("spool.after = 2m", "kafka.delivery_timeout = 2m (default)", "replaced"),
+    ),
+    "spool after readiness": Case(
+        '[spool]\nafter = "30s"', ("spool.after = 30s", "http.overdue_after = 30s (default)", "/readyz turns red")
+    ),
+    "a spool that is off": Case(
+        '[spool]\nenabled = false\nmax_bytes = "2GiB"', ("spool.max_bytes = 2GiB", "no effect", "spool.enabled = false")
+    ),
+    "store and forward that forwards nothing": Case(
+        '[spool]\nafter = 0\nacknowledge = "never"',
+        ("spool.after = 0", 'spool.acknowledge = "never"', "bridges nothing"),
+    ),
     "short stop": Case("shutdown_timeout = 4", ("shutdown_timeout = 4s", "kafka.request_timeout = 5s", "again")),
     "short readiness": Case(
         "[http]\noverdue_after = 4", ("http.overdue_after = 4s", "kafka.request_timeout = 5s", "/readyz turns red")
@@ -344,6 +370,8 @@ DOUBTS = {
 }
 
 SOUND = {
+    "store and forward": "[spool]\nafter = 0",
+    "a small spool that is off": "[spool]\nenabled = false",
     "one session needs no ${session}": '[mqtt]\nsessions = 1\nclient_id = "gw"',
     "a session that is not kept may end at once": "[mqtt]\npersistent = false\nsession_expiry = 0",
     "as many disjoint filters as sessions": '[mqtt]\ndistribution = "partitioned"\n'
