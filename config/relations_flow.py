@@ -107,7 +107,17 @@ def _folders(view: View) -> Iterator[str]:
             )
 
 
+def _slots(view: View) -> Iterator[str]:
+    if view.settings.worker > 0 and view.settings.workers != 0:
+        workers = "workers is not set" if view.settings.workers is None else view.say("workers")
+        yield (
+            f"{view.say('worker')} is for a process that has no supervisor, but {workers}: a supervisor "
+            "numbers its workers itself; set workers = 0 as well, or leave worker out."
+        )
+
+
 REFUSED = (
+    Rule(("worker", "workers"), _slots),
     Rule(
         ("mqtt.sessions", "mqtt.groups", "mqtt.receive_maximum", "flow.expected_packet_bytes", "flow.memory_bytes"),
         _windows,

@@ -39,6 +39,11 @@ def _client_ids(view: View) -> Iterator[str]:
             f"{view.say('mqtt', 'client_id')} has no ${{worker}}, but {view.say('worker')} says that there are "
             "several workers: they would end each other's sessions; add ${worker}."
         )
+    if (view.settings.workers or 0) > 1 and "worker" not in names:
+        yield (
+            f"{view.say('mqtt', 'client_id')} has no ${{worker}}, but {view.say('workers')}: they would end each "
+            "other's sessions; add ${worker}."
+        )
 
 
 def wrong_placeholder(text: str, known: Collection[str]) -> str | None:
@@ -174,17 +179,22 @@ def _partitioned(view: View) -> Iterator[str]:
             "would "
             'receive every message; use "shared", or one worker.'
         )
+    if (view.settings.workers or 0) > 1:
+        yield (
+            f"{view.say('mqtt', 'distribution')}, but {view.say('workers')}: each would receive every message; use "
+            '"shared", or one worker with more sessions.'
+        )
 
 
 REFUSED = (
-    Rule(("mqtt.client_id", "mqtt.sessions", "mqtt.groups", "worker"), _client_ids),
+    Rule(("mqtt.client_id", "mqtt.sessions", "mqtt.groups", "worker", "workers"), _client_ids),
     Rule(("mqtt.session_expiry", "mqtt.persistent", "mqtt.protocol", "mqtt.reconnect_max"), _session_expiry),
     Rule(("mqtt.reconnect_initial", "mqtt.reconnect_max"), _reconnect),
     Rule(("mqtt.tls", "mqtt.addresses"), _tls_is_used),
     Rule(("mqtt.username", "mqtt.password", "mqtt.proxy"), _credentials),
     Rule(("mqtt.status.topic",), _status_topic),
     Rule(("mqtt.groups", "routes"), _session_groups),
-    Rule(("mqtt.distribution", "mqtt.sessions", "mqtt.groups", "routes", "worker"), _partitioned),
+    Rule(("mqtt.distribution", "mqtt.sessions", "mqtt.groups", "routes", "worker", "workers"), _partitioned),
 )
 
 

@@ -58,9 +58,15 @@ class Settings(BaseSettings):
     """Name of this gateway in client ids, its status topic, logs and metrics: 1 to 64 letters, digits, `.`, `_`, `-`.
     Two gateways on one broker need different names, or they end each other's sessions."""
 
+    workers: Annotated[Count, Field(ge=0, le=1024)] | None = None
+    """Number of worker processes that `gateway run` starts and watches, each with sessions and a Kafka producer of its
+    own. Not set: one for each CPU that this process may use (affinity and container quota counted), or 1 where
+    `mqtt.client_id` or `mqtt.distribution` leave no room for several. More workers than CPUs only cost memory. 0: no
+    supervisor; this process is worker number `worker` itself, for those who have a process manager of their own."""
+
     worker: Annotated[Count, Field(ge=0, le=1023)] = 0
-    """Number of this worker process within the instance, from 0. Set for each worker by whatever starts several; it
-    keeps their client ids apart."""
+    """Number of this worker process within the instance, from 0; it keeps client ids and files apart. Only with
+    `workers = 0`, and then to be set by whatever starts several; a supervisor numbers its workers itself."""
 
     data_dir: Path = Path("data")
     """Folder for what belongs to this instance: its identity, the spool, and locks that keep a second process with the

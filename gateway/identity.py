@@ -182,6 +182,7 @@ class Identity:
         self._worker = worker
         self._ending = ending
         self._lock: int | None = None
+        self._unconfirmed: str | None = None
         self.instance_id = ""
         self.cluster_id: str | None = None
         self.last_ending: Ending | None = None
@@ -201,6 +202,7 @@ class Identity:
             self.registry.load()
             # Taken away before anything happens, for from now on an end without a word is a crash.
             clean = durable.remove(_clean_path(self._directory, self._worker))
+        self.confirm_cluster(self._unconfirmed)
         if clean:
             self.last_ending = Ending.CLEAN
         elif known:
@@ -230,9 +232,17 @@ class Identity:
         """Kafka says that it is this cluster: record it the first time, and see later that it is the same.
 
         None, from a Kafka that does not say, changes nothing. Raises IdentityError for another cluster. Blocks for two
-        fsyncs the first time.
+        fsyncs the first time. Before ``start`` nothing is recorded, for the slot may be another process's still: that
+        is done by ``start`` then.
         """
         if cluster_id is None or cluster_id == self.cluster_id:
+            return
+        if self._lock is None:
+            self._unconfirmed = cluster_id
+            with _explained(self._directory):
+                meta = read_meta(self._directory)
+            if meta is not None and meta.cluster_id is not None:
+                self._check_cluster(meta.cluster_id, cluster_id)
             return
         with _explained(self._directory), _meta_locked(self._directory):
             meta = read_meta(self._directory)
@@ -241,10 +251,14 @@ class Identity:
                 meta = replace(meta, cluster_id=cluster_id)
                 meta.write(self._directory)
             self.cluster_id = meta.cluster_id
-        if self.cluster_id != cluster_id:
+        assert self.cluster_id is not None
+        self._check_cluster(self.cluster_id, cluster_id)
+
+    def _check_cluster(self, recorded: str, found: str) -> None:
+        if recorded != found:
             raise IdentityError(
-                f"data_dir {self._directory.absolute()} belongs to Kafka cluster {self.cluster_id}, but "
-                f"kafka.bootstrap_servers lead to cluster {cluster_id}. Set kafka.bootstrap_servers right; if the "
+                f"data_dir {self._directory.absolute()} belongs to Kafka cluster {recorded}, but "
+                f"kafka.bootstrap_servers lead to cluster {found}. Set kafka.bootstrap_servers right; if the "
                 f"cluster was replaced on purpose, {_ADOPT} takes the directory over to the new one."
             )
 

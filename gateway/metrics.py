@@ -374,9 +374,12 @@ class Metrics(MetricSet):
 _INTRODUCTION: Final = """\
 # Metrics
 
-Served by every worker at `/metrics`, on `http.host` and `http.port` (127.0.0.1:9464), in Prometheus' text format or in
-OpenMetrics, as the scraper asks. This page is printed from `gateway/metrics.py`.
+Served at `/metrics`, on `http.host` and `http.port` (127.0.0.1:9464), in Prometheus' text format or in OpenMetrics, as
+the scraper asks. This page is printed from `gateway/metrics.py`.
 
+- With a supervisor (`workers` other than 0) every worker's sample has the label `worker`, its number; the supervisor's
+  own `process_*` have `worker="supervisor"`. The series of a worker that does not run are absent, and
+  `gateway_worker_up` is 0; `gateway_worker*` and `gateway_config_*` exist only there.
 - Series whose labels follow from the settings exist at 0 from the start, so that `rate()` and `increase()` see the
   first event.
 - `session` is the session's number in the worker, behind its group's name if it has one, `route` a route's name,
@@ -410,8 +413,10 @@ def _describe(definition: Definition[Any]) -> Iterator[str]:
 
 def markdown() -> str:
     """The reference page of all metrics."""
+    from gateway.supervisor.metrics import SupervisorMetrics
+
     lines = [_INTRODUCTION]
-    for definition in Metrics.definitions():
+    for definition in (*Metrics.definitions(), *SupervisorMetrics.definitions()):
         lines.extend(_describe(definition))
     return "\n".join(lines).rstrip("\n") + "\n"
 

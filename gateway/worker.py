@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from bridge.wire import DeadLetterReason
     from config.settings import Settings
     from gateway.instruments import Cell, Histogram
-    from gateway.lifecycle import StopReport
+    from gateway.lifecycle import Component, StopReport
     from gateway.mqtt.session import Session
+    from gateway.supervisor.member import Membership
 
     Meters = tuple[Cell, Cell, Cell, Histogram, Histogram, Histogram, Histogram]
 
@@ -55,7 +56,7 @@ class Worker:
     Raises ConfigError for routes and files that cannot be used.
     """
 
-    def __init__(self, settings: Settings, stop: StopRequest) -> None:
+    def __init__(self, settings: Settings, stop: StopRequest, membership: Membership | None = None) -> None:
         self.settings = settings
         self._stop = stop
         self._meters: dict[Slot, Meters] = {}
@@ -94,24 +95,30 @@ class Worker:
         self.answers = WorkerAnswers(
             settings, metrics=self.metrics, lifecycle=lifecycle, ledger=self.ledger, snapshot=self.snapshot
         )
-        self.http = HttpServer(settings.http, self.answers)
+        self.http = HttpServer(settings.http, self.answers) if membership is None else None
         self.service = Service(
-            # The identity before anything is seen outside; then the port, so that /readyz says why a start takes long.
-            core=(
-                self.identity,
-                self.http,
-                _Kafka(self),
-                self.route_stops,
-                EventLoopProbe(self.metrics.event_loop_delay.child()),
-            ),
+            core=self._core(membership),
             # Importing the HTTP library takes 0.3 s of CPU: beside the first messages, a backlog of 100,000 would pay
             # 3 µs each for it.
-            recover=self.http.answering,
+            recover=self.http.answering if self.http is not None else None,
             intake=self.sessions,
             shutdown_timeout_ns=_ns(settings.shutdown_timeout),
             lifecycle=lifecycle,
         )
         self._watch_metrics()
+
+    def _core(self, membership: Membership | None) -> tuple[Component, ...]:
+        """What is started before the sessions, in order, and stopped after them in reverse.
+
+        Alone: the identity before anything is seen outside; then the port, so that /readyz says why a start takes
+        long. Under a supervisor: whatever does not need the slot first, since another process may have it still; the
+        slot is free again before what takes long to close.
+        """
+        probe = EventLoopProbe(self.metrics.event_loop_delay.child())
+        if membership is not None:
+            return (_Kafka(self), membership, self.identity, self.route_stops, probe, _Rest(self))
+        assert self.http is not None
+        return (self.identity, self.http, _Kafka(self), self.route_stops, probe, _Rest(self))
 
     # --- topics (bridge.dispatch.TopicLocator)
     # -------------------------------------------------------------------------------------
@@ -305,35 +312,59 @@ class _Kafka:
 
     async def stop(self, deadline_ns: int) -> None:
         left_s = max(0.1, (deadline_ns - time.monotonic_ns()) / 1e9)
-        if time.monotonic_ns() < deadline_ns:
-            # The sessions have waited for what they owe acknowledgements for; here QoS 0 is waited for, until the
-            # deadline cuts it short.
-            for group in self._worker.groups:
-                await group.drained()
         for group in self._worker.groups:
             await group.close()
         await self._worker.sender.close(patience_s=min(left_s, 2.0))
 
 
-async def run_worker(settings: Settings) -> tuple[StopReport, StopSignals]:
-    """Run a worker until a signal or a failure ends it. Raises what it failed of."""
+class _Rest:
+    """What nobody waits for an acknowledgement of: messages of QoS 0, delivered before anything closes."""
+
+    name = "rest"
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    async def start(self) -> None:
+        """There is nothing to do."""
+
+    async def stop(self, deadline_ns: int) -> None:
+        """Until the deadline cuts it short."""
+        if time.monotonic_ns() < deadline_ns:
+            for group in self._worker.groups:
+                await group.drained()
+
+
+async def run_worker(settings: Settings, membership: Membership | None = None) -> tuple[StopReport, StopSignals]:
+    """Run a worker until a signal, a failure or the end of its supervisor ends it. Raises what it failed of."""
     stop = StopRequest()
     signals = StopSignals(stop)
     with signals:
-        worker = Worker(settings, stop)
+        worker = Worker(settings, stop, membership)
         for warning in worker.router.warnings:
             log.warning("routes_doubtful", warning=warning)
-        worker.service.lifecycle.listen(_on_state)
-        report = await worker.service.run(stop)
+        worker.service.lifecycle.listen(partial(_on_state, membership))
+        if membership is not None:
+            await membership.open(stop, worker.answers)
+        try:
+            report = await worker.service.run(stop)
+        except Exception as error:
+            if membership is not None:
+                membership.failed(error)
+            raise
     left = worker.ledger.snapshot()
+    if membership is not None:
+        membership.stopped(left.returned)
     log.info("worker_stopped", ledger=str(left), clean=report.clean)
     return report, signals
 
 
-def _on_state(_old: State, new: State) -> None:
+def _on_state(membership: Membership | None, _old: State, new: State) -> None:
     if new is State.RUNNING:
         memory.settle()
         log.info("worker_ready")
+        if membership is not None:
+            membership.ready()
 
 
 def _subscribed(session: Session) -> int:

@@ -1,4 +1,4 @@
-"""``gateway retire``: stop a running worker for good, so that its MQTT sessions keep no share of the messages."""
+"""``gateway retire``: stop a running gateway for good, so that its MQTT sessions keep no share of the messages."""
 
 from __future__ import annotations
 
@@ -15,25 +15,28 @@ from config.errors import ExitStatus, GatewayError
 if TYPE_CHECKING:
     import argparse
 
+    from config.settings import Settings
+
 POLL_S = 0.05
+_GRACE_S = 5.0
 
 
 def add_parser(commands: Any) -> None:
     """Add ``gateway retire`` to the command's parser."""
     parser = commands.add_parser(
         "retire",
-        help="stop a worker for good: its sessions end at the broker",
+        help="stop the gateway for good: its sessions end at the broker",
         description=(
-            "Stop the worker that runs with these settings on this machine, for good: it unsubscribes, drains, and "
-            "ends its MQTT sessions, so that a shared subscription sends it nothing more. To stop it and come back, "
-            "send SIGTERM: the sessions then wait for it."
+            "Stop all workers that run with these settings on this machine, for good: they unsubscribe, drain, and "
+            "end their MQTT sessions, so that a shared subscription sends them nothing more. To stop them and come "
+            "back, send SIGTERM: the sessions then wait for them."
         ),
     )
     parser.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
-        help="settings of the worker (default: $GATEWAY_CONFIG, then ./gateway.toml)",
+        help="settings of the gateway (default: $GATEWAY_CONFIG, then ./gateway.toml)",
     )
     parser.set_defaults(run=_run)
 
@@ -41,8 +44,12 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from config.load import load
     from gateway.identity import holder
+    from gateway.supervisor.place import find_supervisor
 
     settings = load(arguments.config).settings
+    supervisor = find_supervisor(settings.data_dir)
+    if supervisor is not None:
+        return _retire_all(settings, supervisor)
     pid = holder(settings.data_dir, settings.worker)
     if pid is None:
         raise GatewayError(
@@ -50,11 +57,29 @@ def _run(arguments: argparse.Namespace) -> int:
             f"{settings.data_dir.absolute()}. Check --config and the working directory."
         )
     os.kill(pid, signal.SIGUSR1)
-    deadline = time.monotonic() + settings.shutdown_timeout.total_seconds() + 5
+    deadline = time.monotonic() + settings.shutdown_timeout.total_seconds() + _GRACE_S
     while holder(settings.data_dir, settings.worker) == pid:
         if time.monotonic() > deadline:
             print(f"Process {pid} did not stop within shutdown_timeout; its log says what it waits for.")
             return ExitStatus.UNDRAINED
         time.sleep(POLL_S)  # another process's lock: there is nothing to wait on but its absence
     print(f"Worker {settings.worker} of instance {settings.instance} has retired (process {pid}).")
+    return ExitStatus.OK
+
+
+def _retire_all(settings: Settings, supervisor: int) -> int:
+    from gateway.supervisor.place import find_supervisor, read_outcome
+
+    os.kill(supervisor, signal.SIGUSR1)
+    deadline = time.monotonic() + settings.shutdown_timeout.total_seconds() + _GRACE_S
+    while find_supervisor(settings.data_dir) == supervisor:
+        if time.monotonic() > deadline:
+            print(f"Process {supervisor} did not stop within shutdown_timeout; its log says what it waits for.")
+            return ExitStatus.UNDRAINED
+        time.sleep(POLL_S)
+    outcome = read_outcome(settings.data_dir, supervisor, "stop")
+    if not outcome.ok:
+        print(f"Instance {settings.instance} has stopped, but not all was drained: {outcome.sentence}".rstrip())
+        return ExitStatus.UNDRAINED
+    print(f"Instance {settings.instance} has retired (process {supervisor}): no session of its workers remains.")
     return ExitStatus.OK

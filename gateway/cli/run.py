@@ -4,19 +4,27 @@ from __future__ import annotations
 
 __all__ = ["add_parser"]
 
+import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from config.errors import ExitStatus
+from config.errors import ExitStatus, GatewayError
 
 if TYPE_CHECKING:
-    import argparse
+    from config.load import Loaded
+    from gateway.lifecycle import StopReport
+    from gateway.signals import StopSignals
 
 
 def add_parser(commands: Any) -> None:
     """Add ``gateway run`` to the command's parser."""
     parser = commands.add_parser(
-        "run", help="bridge messages until stopped", description="Bridge messages from MQTT to Kafka until stopped."
+        "run",
+        help="bridge messages until stopped",
+        description=(
+            "Bridge messages from MQTT to Kafka until stopped, in several worker processes. SIGTERM drains and keeps "
+            "the MQTT sessions, SIGUSR2 replaces the workers one after the other, SIGHUP reads the settings again."
+        ),
     )
     parser.add_argument(
         "--config",
@@ -24,20 +32,57 @@ def add_parser(commands: Any) -> None:
         metavar="FILE",
         help="TOML file with settings (default: $GATEWAY_CONFIG, then ./gateway.toml)",
     )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="worker processes, 0 for none but this one (default: the setting workers; a worker for each CPU)",
+    )
+    # What a supervisor starts its workers with.
+    parser.add_argument("--slot", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--channel", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--retire", action="store_true", help=argparse.SUPPRESS)
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from gateway import memory
+
+    memory.use_one_arena()
+    if arguments.channel is not None:
+        return _run_member(arguments)
+    loaded = _load(arguments)
+    from gateway.supervisor.cpu import worker_count
+
+    if worker_count(loaded.settings) == 0:
+        return _run_alone(loaded)
+    import asyncio
+
+    from gateway.supervisor.supervisor import supervise
+
+    status, signals = asyncio.run(supervise(loaded, lambda: _load(arguments)))
+    if status is ExitStatus.OK:
+        signals.reraise()
+    return status
+
+
+def _load(arguments: argparse.Namespace) -> Loaded:
+    """Blocks; raises ConfigError for settings that cannot be run with."""
+    from config.load import load, require_runnable
+
+    loaded = load(arguments.config, overrides={} if arguments.workers is None else {"workers": arguments.workers})
+    require_runnable(loaded)
+    return loaded
+
+
+def _run_alone(loaded: Loaded) -> int:
+    """Without a supervisor: this process is the worker."""
     import asyncio
 
     import structlog
 
-    from config.load import load, require_runnable
-    from gateway import logs, memory
+    from gateway import logs
 
-    memory.use_one_arena()
-    loaded = load(arguments.config)
-    require_runnable(loaded)
     settings = loaded.settings
     logs.configure(settings.log, context={"instance": settings.instance, "worker": settings.worker})
     log = structlog.get_logger("run")
@@ -45,7 +90,40 @@ def _run(arguments: argparse.Namespace) -> int:
         log.warning("settings.doubtful", warning=warning)
     from gateway.worker import run_worker
 
-    report, signals = asyncio.run(run_worker(settings))
+    return _end(*asyncio.run(run_worker(settings)))
+
+
+def _run_member(arguments: argparse.Namespace) -> int:
+    """A supervisor's worker: its settings come over the channel, and what it fails of is said there."""
+    import asyncio
+    import json
+    import socket
+
+    from config.transfer import from_json
+    from gateway import logs
+    from gateway.supervisor.channel import read_first
+    from gateway.supervisor.member import Membership
+
+    with socket.socket(fileno=arguments.channel) as channel:
+        text = read_first(channel)
+        if not text:
+            return ExitStatus.OK  # the supervisor has gone before it said anything
+        try:
+            settings = from_json(text)
+        except GatewayError as error:
+            channel.sendall(json.dumps({"say": "failed", "sentence": str(error)}).encode() + b"\n")
+            return error.exit_status
+        logs.configure(settings.log, context={"instance": settings.instance, "worker": settings.worker})
+        from gateway.worker import run_worker
+
+        try:
+            membership = Membership(channel, settings, retiring=arguments.retire)
+            return _end(*asyncio.run(run_worker(settings, membership)))
+        except GatewayError as error:
+            return error.exit_status  # its sentence is the supervisor's to tell, once for all workers that fail of it
+
+
+def _end(report: StopReport, signals: StopSignals) -> int:
     if not report.clean:
         return ExitStatus.UNDRAINED
     signals.reraise()

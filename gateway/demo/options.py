@@ -40,8 +40,10 @@ def gateway_toml(root: Path, *, mqtt_port: int, bootstrap: str, http_port: int) 
     text = json.dumps  # a JSON string is a TOML basic string
     servers = ", ".join(text(server) for server in bootstrap.split(","))
     return f"""\
-# Written by `gateway demo`. Everything not said here is the gateway's default.
+# Written by `gateway demo`. Everything not said here is the gateway's default. One process, without a supervisor: the
+# demo looks at one gateway and shares this machine's CPUs with brokers, devices and Spark.
 instance = "demo"
+workers = 0
 data_dir = {text(str(root / "gateway"))}
 
 [mqtt]

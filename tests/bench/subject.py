@@ -183,6 +183,7 @@ class Gateway:
         http_port = free_port()
         settings = {
             "instance": "bench",
+            "workers": 0,
             "data_dir": str(place.directory / "data"),
             "mqtt": {"addresses": [f"mqtt://127.0.0.1:{place.mqtt_port}"], **self.mqtt},
             "kafka": {"bootstrap_servers": [place.kafka], **self.kafka},

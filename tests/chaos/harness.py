@@ -68,7 +68,12 @@ class Gateway:
         self.log_file = directory / "gateway.log"
         self._offset = 0
         self._config = directory / "gateway.toml"
-        settings = {"data_dir": str(directory / "data"), "http": {"port": http_port}, "log": {"format": "json"}}
+        settings = {
+            "workers": 0,  # one process, which is what most failures are done to
+            "data_dir": str(directory / "data"),
+            "http": {"port": http_port},
+            "log": {"format": "json"},
+        }
         directory.mkdir(parents=True, exist_ok=True)
         self._config.write_text(to_toml({**settings, **tables}))
 

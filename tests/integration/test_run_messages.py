@@ -65,7 +65,7 @@ def test_a_wrong_mqtt_password(
     status, stderr = run_to_end(tmp_path, tables(broker.port, kafka.bootstrap, unique, mqtt=mqtt))
     assert status == ExitStatus.REFUSED == 77
     sentence = said(stderr)
-    assert f"mqtt://127.0.0.1:{broker.port} refused client 'gateway-0-" in sentence
+    assert f"mqtt://127.0.0.1:{broker.port} refused client 'gateway-" in sentence
     assert re.search(r"not authorised|bad user name or password", sentence)
     assert "Check mqtt.username ('gateway') and mqtt.password" in sentence
 

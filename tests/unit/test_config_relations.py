@@ -54,9 +54,17 @@ CONTRADICTIONS = {
         ('mqtt.client_id = "gw" (gateway.toml:2)', "mqtt.sessions = 4 (default)", "ends the older", "add ${session}"),
     ),
     "client id without worker": Case(
-        'worker = 1\n[mqtt]\nclient_id = "${instance}-${session}"',
-        ("mqtt.client_id", "worker = 1 (gateway.toml:1)", "each other's sessions", "add ${worker}"),
+        'workers = 0\nworker = 1\n[mqtt]\nclient_id = "${instance}-${session}"',
+        ("mqtt.client_id", "worker = 1 (gateway.toml:2)", "each other's sessions", "add ${worker}"),
     ),
+    "client id without worker, with workers": Case(
+        'workers = 2\n[mqtt]\nclient_id = "${instance}-${session}"',
+        ("mqtt.client_id", "workers = 2 (gateway.toml:1)", "each other's sessions", "add ${worker}"),
+    ),
+    "worker under a supervisor": Case(
+        "worker = 1", ("worker = 1 (gateway.toml:1)", "workers is not set", "set workers = 0 as well")
+    ),
+    "worker beside workers": Case("worker = 1\nworkers = 2", ("worker = 1", "workers = 2", "set workers = 0")),
     "client id with unknown placeholder": Case(
         '[mqtt]\nclient_id = "${instanz}-${session}"',
         ("mqtt.client_id", "${instanz} is unknown here; did you mean ${instance}?", "known are ${instance}, ${worker}"),
@@ -115,8 +123,12 @@ CONTRADICTIONS = {
         ),
     ),
     "partitioned with workers": Case(
-        'worker = 1\n[mqtt]\nsessions = 1\ndistribution = "partitioned"\n' + route(),
+        'workers = 0\nworker = 1\n[mqtt]\nsessions = 1\ndistribution = "partitioned"\n' + route(),
         ('mqtt.distribution = "partitioned"', "worker = 1", "every message"),
+    ),
+    "partitioned with a supervisor's workers": Case(
+        'workers = 2\n[mqtt]\nsessions = 1\ndistribution = "partitioned"\n' + route(),
+        ('mqtt.distribution = "partitioned"', "workers = 2", "every message"),
     ),
     "security wants a user": Case(
         '[kafka]\nsecurity = "SASL_SSL"', ('kafka.security = "SASL_SSL" (gateway.toml:2)', "kafka.sasl", "refuse")

@@ -1,0 +1,119 @@
+"""The answers of a supervisor's HTTP port, gathered from its workers when a request comes."""
+
+from __future__ import annotations
+
+__all__ = ["FleetAnswers"]
+
+import asyncio
+import json
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.answers import Answer, json_answer
+from gateway.supervisor.exposition import merge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.supervisor.fleet import Fleet
+    from gateway.supervisor.metrics import SupervisorMetrics
+    from gateway.supervisor.slot import Slot
+
+_OWN_NAME: Final = "supervisor"  # the label ``worker`` of this process's own process_* metrics
+
+
+class FleetAnswers:
+    """``doing`` says in a word what the supervisor is about. A worker that does not answer in time is left out."""
+
+    def __init__(self, fleet: Fleet, metrics: SupervisorMetrics, doing: Callable[[], str]) -> None:
+        self._fleet = fleet
+        self._metrics = metrics
+        self._doing = doing
+
+    async def answer(self, path: str, accept: str) -> Answer:
+        """As ``gateway.answers.Answers`` says; waits for the workers, at most two seconds."""
+        match path:
+            case "/metrics":
+                return await self._answer_metrics(accept)
+            case "/healthz":
+                return json_answer({"alive": True, "state": self._doing(), "workers": len(self._fleet.slots)})
+            case "/readyz":
+                reasons = await self._reasons()
+                return json_answer({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
+            case "/status":
+                return await self._answer_status()
+            case _:
+                return Answer(404, "text/plain; charset=utf-8", "There is no such path.\n")
+
+    async def _ask(self, path: str, accept: str = "") -> list[tuple[Slot, Answer | None]]:
+        slots = list(self._fleet.slots.values())
+        workers = [slot.current for slot in slots]
+        answers = await asyncio.gather(*(_ask_one(worker, path, accept) for worker in workers))
+        return list(zip(slots, answers, strict=True))
+
+    async def _answer_metrics(self, accept: str) -> Answer:
+        from prometheus_client import ProcessCollector
+        from prometheus_client.exposition import choose_encoder
+
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # a version in the Accept header that is none
+            accept = ""
+            encode, content_type = choose_encoder("")
+        answers = await self._ask("/metrics", accept)
+        metrics, fleet = self._metrics, self._fleet
+        metrics.workers.child().value = len(fleet.slots)
+        metrics.slots_retiring.child().value = len(fleet.retiring)
+        metrics.worker_up.watch_rows(lambda: {(str(slot.number),): int(answer is not None) for slot, answer in answers})
+        metrics.worker_restarts.watch_rows(lambda: {(str(slot.number),): slot.restarts for slot, _ in answers})
+        texts: list[tuple[str | None, str]] = [
+            (None, encode(metrics).decode()),
+            (_OWN_NAME, encode(ProcessCollector(registry=None)).decode()),
+        ]
+        texts += [(str(slot.number), answer.body) for slot, answer in answers if answer is not None]
+        return Answer(200, content_type, merge(texts))
+
+    async def _reasons(self) -> list[str]:
+        reasons: list[str] = []
+        for slot, answer in await self._ask("/readyz"):
+            if answer is None:
+                reasons.append(f"Worker {slot.number} does not answer. {slot.problem or ''}".rstrip())
+            else:
+                reasons += (f"Worker {slot.number}: {reason}" for reason in json.loads(answer.body)["reasons"])
+        return reasons
+
+    async def _answer_status(self) -> Answer:
+        workers: list[dict[str, Any]] = []
+        for slot, answer in await self._ask("/status"):
+            said = {} if answer is None else json.loads(answer.body)
+            pid = slot.current.pid if slot.current is not None else None
+            own = {"worker": slot.number, "pid": pid, "up": answer is not None, "restarts": slot.restarts}
+            workers.append({**own, "problem": slot.problem, **said})
+        up = [worker for worker in workers if worker["up"]]
+        ages = [age for worker in up if (age := worker["oldest_unacked_age_seconds"]) is not None]
+        return json_answer(
+            {
+                "state": self._doing(),
+                "pid": os.getpid(),
+                "ready": len(up) == len(workers) and all(worker["ready"] for worker in up),
+                "unacked": sum(worker["unacked"] for worker in up),
+                "oldest_unacked_age_seconds": max(ages, default=None),
+                "ledger": _sum_ledgers([worker["ledger"] for worker in up]),
+                "slots_retiring": self._fleet.retiring,
+                "workers": workers,
+            }
+        )
+
+
+async def _ask_one(worker: Any, path: str, accept: str) -> Answer | None:
+    answer: Answer | None = await worker.ask(path, accept) if worker is not None else None
+    return answer
+
+
+def _sum_ledgers(ledgers: list[dict[str, int]]) -> dict[str, int]:
+    """The workers' accounts added up; of those that answer."""
+    total: dict[str, int] = {}
+    for ledger in ledgers:
+        for term, count in ledger.items():
+            total[term] = total.get(term, 0) + count
+    return total

@@ -1,0 +1,60 @@
+"""Several workers' metrics as one text: a label says whose each sample is, and each family is described once.
+
+Both of Prometheus' formats are lines: comments that describe a family, then its samples. So lines are what is merged
+here; no value is parsed, and none changes.
+"""
+
+from __future__ import annotations
+
+__all__ = ["merge"]
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_EOF: Final = "# EOF"
+
+
+class _Family:
+    __slots__ = ("comments", "samples")
+
+    def __init__(self) -> None:
+        self.comments: dict[str, str] = {}  # HELP, TYPE, UNIT, in the order they came
+        self.samples: list[str] = []
+
+
+def merge(texts: Iterable[tuple[str | None, str]]) -> str:
+    """One exposition out of several: pairs of a worker's name and its text, all in the same format.
+
+    Every sample gets the label ``worker``, before its own labels; under the name None they stay as they are. A family
+    that several have is there once, with the description of the first, and the samples of each together, as both
+    formats demand. OpenMetrics' end mark comes last when any text had it.
+    """
+    families: dict[str, _Family] = {}
+    ends = False
+    for worker, text in texts:
+        label = None if worker is None else f'worker="{worker}"'
+        family = families.setdefault("", _Family())  # samples that nothing describes
+        for line in text.splitlines():
+            if line == _EOF:
+                ends = True
+            elif line.startswith("# "):
+                _, kind, name, *_ = line.split(" ", 3)
+                family = families.setdefault(name, _Family())
+                family.comments.setdefault(kind, line)
+            elif line:
+                family.samples.append(line if label is None else _labelled(line, label))
+    lines = [line for family in families.values() for line in (*family.comments.values(), *family.samples)]
+    if ends:
+        lines.append(_EOF)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _labelled(sample: str, label: str) -> str:
+    """``name{labels} value`` or ``name value``, with one label more. A name has neither brace nor blank."""
+    name, blank, rest = sample.partition(" ")
+    if "{" not in name:
+        return f"{name}{{{label}}}{blank}{rest}"
+    name, _, rest = sample.partition("{")
+    return f"{name}{{{label}{'' if rest.startswith('}') else ','}{rest}"

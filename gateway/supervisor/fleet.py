@@ -1,0 +1,224 @@
+"""All slots together: opened, rolled one after the other, closed for good, and stopped under one deadline."""
+
+from __future__ import annotations
+
+__all__ = ["Fleet", "Stopped"]
+
+import asyncio
+import contextlib
+import signal
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from bridge.backoff import Backoff
+from config.errors import ExitStatus
+from gateway.identity import IdentityError, slots
+from gateway.lifecycle import StopVerb
+from gateway.supervisor.slot import Slot, describe, end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from config.settings import Settings
+    from gateway.supervisor.process import Spawner, WorkerProcess
+
+_log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("supervisor")
+
+# Unanswered in a row, each a whole _PING_S of this loop's own time: a machine that slept, and this process with it,
+# accuses nobody.
+_PING_S: Final = 10.0
+_PINGS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """How the workers ended: exit statuses with their slots, and a sentence for each that left something behind."""
+
+    statuses: tuple[tuple[int, int], ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Whether all of them stopped in good order."""
+        return not self.remarks
+
+
+class Fleet:
+    """The workers of one instance. Belongs to the supervisor's loop; its operations are called one after another.
+
+    ``failed`` gets the exception that ends the gateway: a VainError, or a defect of ours.
+    """
+
+    def __init__(self, spawner: Spawner, settings: Settings) -> None:
+        self.settings = settings
+        self.slots: dict[int, Slot] = {}
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._spawner = spawner
+        self._keepers: dict[int, asyncio.Task[None]] = {}
+        self._retirements: dict[int, asyncio.Task[None]] = {}
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def retiring(self) -> tuple[int, ...]:
+        """Slots that are being ended for good."""
+        return tuple(sorted(self._retirements))
+
+    def start(self, count: int) -> None:
+        """Opens slots 0 to ``count`` - 1, and ends those that an earlier life had beyond them. Raises IdentityError."""
+        orphans = [number for number in sorted(slots(self.settings.data_dir)) if number >= count]
+        for number in range(count):
+            self._open(number, first_start=True)
+        for number in orphans:
+            _log.info("slot_orphaned", slot=number, why="an earlier run had more workers")
+            self._retire(number, None)
+        self._watch = asyncio.create_task(self._ping(), name="watch")
+
+    def _open(self, number: int, *, first_start: bool) -> None:
+        slot = self.slots[number] = Slot(number, self.settings, self._spawner, first_start=first_start)
+        keeper = self._keepers[number] = asyncio.create_task(slot.keep(), name=f"slot {number}")
+        keeper.add_done_callback(self._note_failure)
+
+    def _note_failure(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not self.failed.done():
+            self.failed.set_exception(error)
+
+    # --- rolling ---
+
+    async def roll(self, settings: Settings) -> str | None:
+        """Gives every slot a new worker, one after the other. None, or why it was broken off.
+
+        When other settings than the present ones do not work out, the slots that have them already get the old ones
+        back: workers of one instance should not differ.
+        """
+        for slot in list(self.slots.values()):
+            problem = await slot.replace(settings)
+            if problem is None:
+                continue
+            if settings is not self.settings:
+                await self._roll_back(settings)
+            return problem
+        self.settings = settings
+        return None
+
+    async def _roll_back(self, settings: Settings) -> None:
+        for slot in list(self.slots.values()):
+            if slot.settings is settings:
+                problem = await slot.replace(self.settings)
+                if problem is not None:
+                    _log.error("worker_not_rolled_back", slot=slot.number, error=problem)
+
+    async def scale(self, count: int) -> None:
+        """Opens or closes slots so that there are ``count``. Those that close are drained in the background."""
+        for number in range(count):
+            if number not in self.slots:
+                await self._stop_retirement(number)
+                _log.info("slot_opened", slot=number)
+                self._open(number, first_start=False)
+        for number in [number for number in self.slots if number >= count]:
+            _log.info("slot_closing", slot=number)
+            slot = self.slots.pop(number)
+            await _cancel(self._keepers.pop(number))
+            self._retire(number, slot.current)
+
+    # --- ending slots for good ---
+
+    def _retire(self, number: int, worker: WorkerProcess | None) -> None:
+        task = self._retirements[number] = asyncio.create_task(self._end_slot(number, worker), name=f"retire {number}")
+        task.add_done_callback(self._note_failure)
+
+    async def _end_slot(self, number: int, worker: WorkerProcess | None) -> None:
+        """Until nothing of the slot waits at a broker or on the disk; a worker that cannot finish gets successors."""
+        if worker is not None and worker.alive:
+            worker.stop(signal.SIGUSR1)
+            await end(worker, worker.settings)
+        backoff = Backoff(1_000_000_000, 300_000_000_000)
+        while number in _known(self.settings):
+            with contextlib.suppress(OSError):  # no process to be had: later perhaps
+                worker = await self._spawner.spawn(number, self.settings, retiring=True)
+                if await worker.reached("warm"):
+                    worker.go()
+                status = await worker.ended()
+                if status == ExitStatus.OK and number not in _known(self.settings):
+                    break
+                assert status is not None
+                _log.warning("slot_not_retired", slot=number, how=describe(status), error=worker.sentence)
+            await asyncio.sleep(backoff.next_ns(time.monotonic_ns()) / 1e9)
+        _log.info("slot_retired", slot=number)
+        del self._retirements[number]
+
+    async def _stop_retirement(self, number: int) -> None:
+        task = self._retirements.pop(number, None)
+        if task is not None:
+            await _cancel(task)
+            await self._stop_all([worker for worker in self._spawner if worker.slot == number], StopVerb.RESTART)
+
+    # --- watching ---
+
+    async def _ping(self) -> None:
+        """Kills a worker whose event loop has long stood still: nothing else would end it, and its messages wait."""
+        missed: dict[int, int] = {}
+        while True:
+            await asyncio.sleep(_PING_S)
+            workers = [w for slot in self.slots.values() if (w := slot.current) is not None and "ready" in w.marks]
+            answers = await asyncio.gather(*(worker.ask("/healthz", timeout_s=_PING_S) for worker in workers))
+            missed = {
+                worker.pid: missed.get(worker.pid, 0) + 1
+                for worker, answer in zip(workers, answers, strict=True)
+                if answer is None and worker.alive and not worker.left
+            }
+            for worker in workers:
+                if missed.get(worker.pid, 0) >= _PINGS:
+                    _log.error("worker_unresponsive", slot=worker.slot, pid=worker.pid, consequence="killed")
+                    worker.kill()
+
+    # --- the end ---
+
+    async def stop(self, verb: StopVerb) -> Stopped:
+        """Ends every worker, under the settings' one deadline: each keeps it by itself, and all are told at once.
+
+        What is being replaced, or retired in the background, is only stopped: it goes on at the next start.
+        """
+        tasks = [*self._keepers.values(), *self._retirements.values(), *([self._watch] if self._watch else [])]
+        await asyncio.gather(*map(_cancel, tasks))
+        return await self._stop_all(list(self._spawner), verb)
+
+    def hasten(self) -> None:
+        """Ends them at once, without draining: for a stop that is under way."""
+        for worker in self._spawner:
+            worker.stop(signal.SIGTERM)
+
+    async def _stop_all(self, workers: Iterable[WorkerProcess], verb: StopVerb) -> Stopped:
+        told = list(workers)
+        holders = {id(slot.current) for slot in self.slots.values()}
+        for worker in told:
+            if not worker.left:  # one that leaves already would take another signal for a wish to hurry
+                retire = verb is StopVerb.RETIRE and id(worker) in holders
+                worker.stop(signal.SIGUSR1 if retire else signal.SIGTERM)
+        await asyncio.gather(*(end(worker, worker.settings) for worker in told))
+        statuses = tuple(sorted((worker.slot, worker.status) for worker in told if worker.status is not None))
+        return Stopped(statuses, tuple(remark for worker in told if (remark := _remark(worker))))
+
+
+def _remark(worker: WorkerProcess) -> str:
+    """What is to be said of a worker that has stopped; nothing when all went well."""
+    if worker.status in (ExitStatus.OK, -signal.SIGTERM) or worker.status is None:
+        return ""
+    waiting = f" with {worker.unacked} messages unacknowledged" if worker.unacked else ""
+    return f"Worker {worker.slot} ended {describe(worker.status)}{waiting}."
+
+
+def _known(settings: Settings) -> set[int]:
+    """The slots the data directory knows; none when it cannot be read, which the workers themselves complain about."""
+    try:
+        return slots(settings.data_dir)
+    except IdentityError:
+        return set()
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError, Exception):  # what it failed of is in ``failed``
+        await task

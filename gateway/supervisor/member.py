@@ -1,0 +1,143 @@
+"""A worker's side of its supervisor: the channel, and the wait between being warm and having the slot."""
+
+from __future__ import annotations
+
+__all__ = ["Membership"]
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from gateway import memory
+from gateway.identity import holder
+from gateway.lifecycle import StopVerb
+from gateway.supervisor.channel import Channel, open_channel
+
+if TYPE_CHECKING:
+    import socket
+
+    from config.settings import Settings
+    from gateway.answers import Answers
+    from gateway.lifecycle import StopRequest
+    from gateway.supervisor.channel import Message
+
+_log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("worker")
+
+_PROC: Final = Path("/proc")
+_LOOK_S: Final = 0.02
+_GRACE_S: Final = 3.0  # beyond the deadline of whoever has the slot still
+
+
+class Membership:
+    """A component between Kafka and all that only one process of a slot may have: lock, spool, MQTT sessions.
+
+    Its ``start`` says that the worker is warm and returns when the slot is free for it. Its ``stop`` comes after all
+    of that has stopped, and says that the slot is free for another; what needs longer to close comes later.
+
+    ``retiring``: the worker is there only to end what its slot has left behind.
+    """
+
+    name: Final = "slot"
+
+    def __init__(self, sock: socket.socket, settings: Settings, *, retiring: bool) -> None:
+        self.retiring = retiring
+        self._socket = sock
+        self._settings = settings
+        self._stop: StopRequest | None = None
+        self._answers: Answers | None = None
+        self._channel: Channel | None = None
+        self._go = asyncio.Event()
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def open(self, stop: StopRequest, answers: Answers) -> None:
+        """Listens to the supervisor from now on; its end asks ``stop`` for a stop that keeps the sessions."""
+        self._stop, self._answers = stop, answers
+        self._channel = await open_channel(self._socket, self._heard, self._lost)
+        self._say("up")
+
+    async def start(self) -> None:
+        """Raises nothing: a slot that somebody else still has is the identity's to complain about."""
+        # What the first scrape and the first collection would cost is paid before there are messages to hold up.
+        import prometheus_client.exposition  # noqa: F401
+
+        memory.settle()
+        self._say("warm")
+        await self._go.wait()
+        await self._wait_for_slot()
+
+    async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - there is nothing to wait for
+        self._say("released")
+
+    async def _wait_for_slot(self) -> None:
+        """A worker whose supervisor has died still drains: its slot is free soon, or when its deadline is over."""
+        directory, slot = self._settings.data_dir, self._settings.worker
+        patience_s = self._settings.shutdown_timeout.total_seconds() + _GRACE_S
+        began = time.monotonic()
+        process = None
+        while time.monotonic() - began < patience_s:
+            found = holder(directory, slot)
+            if found is None or not _is_member(found):
+                return
+            if found != process:
+                process = found
+                _log.info("slot_busy", process=process, patience_s=patience_s)
+            await asyncio.sleep(_LOOK_S)
+
+    # --- what is said ---
+
+    def ready(self) -> None:
+        """The worker has the slot and bridges."""
+        self._say("ready")
+        if self.retiring and self._stop is not None:
+            self._stop.request(StopVerb.RETIRE)
+
+    def failed(self, error: BaseException) -> None:
+        """The worker ends because of this."""
+        self._say("failed", sentence=str(error) or repr(error))
+
+    def stopped(self, unacked: int) -> None:
+        """The worker has stopped; so many messages come again."""
+        self._say("stopped", unacked=unacked)
+
+    def _say(self, word: str, **more: object) -> None:
+        if self._channel is not None:
+            self._channel.send(say=word, **more)
+
+    # --- what is heard ---
+
+    def _heard(self, message: Message) -> None:
+        match message:
+            case {"say": "go"}:
+                self._go.set()
+            case {"say": "ask", "number": int(number), "path": str(path), "accept": str(accept)}:
+                task = asyncio.create_task(self._answer(number, path, accept), name=f"answer {path}")
+                self._answering.add(task)
+                task.add_done_callback(self._answering.discard)
+            case _:
+                _log.warning("supervisor_said_nonsense", message=json.dumps(message)[:200])
+
+    async def _answer(self, number: int, path: str, accept: str) -> None:
+        assert self._answers is not None
+        answer = await self._answers.answer(path, accept)
+        self._say("answer", number=number, status=answer.status, type=answer.type, body=answer.body)
+
+    def _lost(self) -> None:
+        assert self._stop is not None
+        if not self._stop.requested:
+            _log.warning("supervisor_gone", consequence="this worker stops; its sessions wait for the next one")
+            self._stop.request(StopVerb.RESTART)
+
+
+def _is_member(pid: int) -> bool:
+    """Whether a process is a supervisor's worker: one that has the slot still must be losing its supervisor, or be told
+    to go. A gateway of another kind keeps the slot, so that waiting for it is vain."""
+    if not _PROC.exists():
+        return True  # a system that does not tell
+    try:
+        return b"--channel" in (_PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return False

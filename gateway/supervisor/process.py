@@ -1,0 +1,251 @@
+"""A worker process as its supervisor sees it: started with settings, told to go, asked, signalled, and its end."""
+
+from __future__ import annotations
+
+__all__ = ["Mark", "Reaper", "Spawner", "WorkerProcess"]
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, Self
+
+import structlog
+
+from config.transfer import to_json
+from gateway.answers import Answer
+from gateway.supervisor.channel import Channel, open_channel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from config.settings import Settings
+    from gateway.supervisor.channel import Message
+
+_log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("supervisor")
+
+Mark = Literal["up", "warm", "ready", "released"]
+_PACKAGES: Final = Path(__file__).parents[2]
+
+
+class Reaper:
+    """Collects the children that have ended, also those this process inherited as PID 1 of a container.
+
+    While its ``with`` block runs, no other code may wait for children. Needs the main thread and a running loop.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Callable[[int], None]] = {}
+
+    def __enter__(self) -> Self:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
+
+    def watch(self, pid: int, ended: Callable[[int], None]) -> None:
+        """Calls ``ended`` with the exit status (negative: the signal) when that child of ours ends."""
+        self._waiting[pid] = ended
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                ended = self._waiting.pop(pid, None)
+                if ended is not None:
+                    ended(os.waitstatus_to_exitcode(status))
+
+
+class WorkerProcess:
+    """One process of a slot. Made by a Spawner; belongs to the supervisor's loop.
+
+    ``sentence`` is why it says it failed, ``unacked`` what it says it left behind. ``left`` becomes true when it was
+    told to stop, so that its end is no failure.
+    """
+
+    def __init__(self, slot: int, settings: Settings, *, retiring: bool) -> None:
+        self.slot = slot
+        self.settings = settings
+        self.retiring = retiring
+        self.pid = 0
+        self.sentence: str | None = None
+        self.unacked = 0
+        self.left = False
+        self.status: int | None = None
+        self._channel: Channel | None = None
+        self._marks: set[Mark] = set()
+        self._changed: list[asyncio.Future[None]] = []
+        self._questions: dict[int, asyncio.Future[Answer]] = {}
+        self._numbers = count(1)
+
+    def __repr__(self) -> str:
+        return f"<WorkerProcess slot={self.slot} pid={self.pid} {sorted(self._marks)} status={self.status}>"
+
+    @property
+    def marks(self) -> frozenset[Mark]:
+        """What it has said so far."""
+        return frozenset(self._marks)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self.status is None
+
+    async def reached(self, mark: Mark, timeout_s: float | None = None) -> bool:
+        """Waits until it has said so. False: it ended before, or the time ran out."""
+        return await self._until(lambda: mark in self._marks, timeout_s) and mark in self._marks
+
+    async def ended(self, timeout_s: float | None = None) -> int | None:
+        """Waits for its end: the exit status, negative for a signal. None: the time ran out."""
+        await self._until(lambda: False, timeout_s)
+        return self.status
+
+    async def _until(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.alive and not condition():
+                    changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._changed.append(changed)
+                    await changed
+                return condition()
+        return False
+
+    def _wake(self) -> None:
+        waiting, self._changed = self._changed, []
+        for changed in waiting:
+            if not changed.done():
+                changed.set_result(None)
+
+    # --- what it is told ---
+
+    def go(self) -> None:
+        """The slot is free: take it."""
+        if self._channel is not None:
+            self._channel.send(say="go")
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Sends it a signal; it is then expected to end. Does nothing when it has ended."""
+        self.left = True
+        if self.alive:
+            os.kill(self.pid, number)  # not reaped yet, so the number is no other process's
+
+    def kill(self) -> None:
+        """Ends it at once, as a failure."""
+        if self.alive:
+            os.kill(self.pid, signal.SIGKILL)
+
+    async def ask(self, path: str, accept: str = "", timeout_s: float = 2.0) -> Answer | None:
+        """Its answer to an HTTP path; None when it gives none in time, or has ended."""
+        if self._channel is None or not self.alive or "up" not in self._marks:
+            return None
+        number = next(self._numbers)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._questions[number] = answer
+        self._channel.send(say="ask", number=number, path=path, accept=accept)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            return None
+        except asyncio.CancelledError:
+            if answer.cancelled():  # by its end
+                return None
+            raise
+        finally:
+            self._questions.pop(number, None)
+
+    # --- what it says ---
+
+    async def attach(self, sock: socket.socket) -> None:
+        """Opens the channel and hands over the settings; the rest is the worker's."""
+        self._channel = await open_channel(sock, self._heard, self._hung_up)
+        self._channel.send_line(to_json(self.settings))
+
+    def _heard(self, message: Message) -> None:
+        match message:
+            case {"say": "up" | "warm" | "ready" | "released" as mark}:
+                self._marks.add(mark)
+            case {"say": "failed", "sentence": str(sentence)}:
+                self.sentence = sentence
+            case {"say": "stopped", "unacked": int(unacked)}:
+                self.unacked = unacked
+            case {"say": "answer", "number": number, "status": int(status), "type": str(kind), "body": str(body)}:
+                answer = self._questions.pop(number, None)
+                if answer is not None and not answer.done():
+                    answer.set_result(Answer(status, kind, body))
+            case _:
+                _log.warning("worker_said_nonsense", slot=self.slot, pid=self.pid, keys=sorted(map(str, message)))
+        self._wake()
+
+    def _hung_up(self) -> None:
+        """It closed its end: it is about to end, or has."""
+        self._cancel_questions()
+
+    def finish(self, status: int) -> None:
+        """It has ended with this status."""
+        self.status = status
+        self._cancel_questions()
+        if self._channel is not None:
+            self._channel.close()
+        self._wake()
+
+    def _cancel_questions(self) -> None:
+        for answer in self._questions.values():
+            answer.cancel()
+
+
+class Spawner:
+    """Starts worker processes and knows those that run."""
+
+    def __init__(self, reaper: Reaper) -> None:
+        self._reaper = reaper
+        self._running: dict[int, WorkerProcess] = {}
+
+    def __iter__(self) -> Iterator[WorkerProcess]:
+        """Those that have not ended."""
+        return iter(tuple(self._running.values()))
+
+    async def spawn(self, slot: int, settings: Settings, *, retiring: bool = False) -> WorkerProcess:
+        """A new process for a slot. Raises OSError when the system gives none.
+
+        It has a session of its own: a terminal's Ctrl-C reaches the supervisor alone, which then stops the workers; a
+        worker that got both would take the second for a wish to be stopped at once.
+        """
+        worker = WorkerProcess(slot, settings.model_copy(update={"worker": slot}), retiring=retiring)
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                # -P and PYTHONPATH: the package is the one beside us, whatever the working directory has.
+                command = [sys.executable, "-P", "-m", "gateway.cli.main", "run"]
+                command += ["--slot", str(slot), "--channel", str(theirs.fileno()), *(["--retire"] if retiring else [])]
+                path = os.pathsep.join([str(_PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])])
+                child = subprocess.Popen(  # noqa: ASYNC220 - a few milliseconds; nothing else runs in this loop
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    env={**os.environ, "PYTHONPATH": path},
+                    start_new_session=True,
+                )
+        except OSError:
+            ours.close()
+            raise
+        worker.pid = child.pid
+        self._running[child.pid] = worker
+
+        def ended(status: int) -> None:
+            child.returncode = status  # or Popen would complain that nobody has waited for it
+            self._running.pop(child.pid, None)
+            worker.finish(status)
+
+        self._reaper.watch(child.pid, ended)
+        await worker.attach(ours)
+        _log.info("worker_started", slot=slot, pid=child.pid, retiring=retiring)
+        return worker
