@@ -17,9 +17,11 @@ class Gap:
     """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
-        self._consumer = Consumer(
-            {"bootstrap.servers": bootstrap, "group.id": "gap", "enable.auto.commit": False, "fetch.wait.max.ms": 10}
-        )
+        settings: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": bootstrap, "group.id": "gap", "enable.auto.commit": False, "fetch.wait.max.ms": 10,
+            "reconnect.backoff.max.ms": 500, "log_level": 0,
+        }  # fmt: skip
+        self._consumer = Consumer(settings)
         partitions = self._consumer.list_topics(topic, timeout=20).topics[topic].partitions
         self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
         self._stop = threading.Event()

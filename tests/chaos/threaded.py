@@ -31,6 +31,7 @@ class ThreadedBroker:
         self.port = 0
         self._load: Future[dict[str, int]] | None = None
         self._stop_load = threading.Event()
+        self._burst = 0  # messages to publish at once; belongs to the loop
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -70,6 +71,14 @@ class ThreadedBroker:
         self._stop_load.clear()
         self._load = asyncio.run_coroutine_threadsafe(self._publish(rate, devices, qos, size), self._loop)
 
+    def burst(self, messages: int) -> None:
+        """So many messages more, at once."""
+
+        def add() -> None:
+            self._burst += messages
+
+        self.call(add)
+
     def stop_load(self) -> dict[str, int]:
         """End the load: how many each device published, numbered from 0."""
         assert self._load is not None
@@ -80,9 +89,10 @@ class ThreadedBroker:
         counts = {f"device-{number:04}": 0 for number in range(devices)}
         names = list(counts)
         began = time.monotonic()
-        sent = 0
+        sent = extra = 0
         while not self._stop_load.is_set():
-            due = int((time.monotonic() - began) * rate)
+            extra, self._burst = extra + self._burst, 0
+            due = int((time.monotonic() - began) * rate) + extra
             for number in range(sent, due):
                 device = names[number % devices]
                 value = payload(device, counts[device], size)

@@ -1,0 +1,282 @@
+"""The gateway process itself: reconnects without end, stops at bad moments, bursts and kills, leaving a busy group."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.brokers.scripted_rules import Rules
+from tests.chaos.harness import FULL, Gateway, account, wait_until
+from tests.chaos.publisher import Publishers
+from tests.chaos.threaded import ThreadedBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.embedded.kafka import KafkaCluster
+    from gateway.embedded.process import GuardedProcess
+    from tests.brokers.mosquitto import Mosquitto
+    from tests.chaos.fixtures import MakeGateway
+
+pytestmark = pytest.mark.slow
+
+QUICK = {"reconnect_initial": "10ms", "reconnect_max": "20ms", "stable_after": "0s"}
+
+
+def sent(gateway: Gateway) -> float:
+    return gateway.metric("gateway_kafka_records_sent_total")
+
+
+def flowing(gateway: Gateway, records: int) -> None:
+    """Wait until that many records more are in Kafka."""
+    before = sent(gateway)
+    wait_until(lambda: sent(gateway) >= before + records, f"{records} records; {gateway.tail()}")
+
+
+def pause(seconds: float) -> None:
+    """Let time pass that is itself the failure's: how long to wait before the next one."""
+    end = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() > end, "time passes")
+
+
+def finish(broker: ThreadedBroker, gateway: Gateway, kafka: str, topic: str) -> Any:
+    published = broker.stop_load()
+    wait_until(broker.drained, f"everything is acknowledged; {gateway.tail()}")
+    wait_until(gateway.settled, "nothing is in flight")
+    found = account(kafka, topic, published)
+    print(found)
+    assert not found.missing, str(found)
+    assert not found.strangers, str(found)
+    assert gateway.imbalance() == 0
+    assert not broker.call(lambda: broker.broker.violations)
+    assert broker.dropped() == 0
+    assert broker.unrouted() == 0
+    return found
+
+
+# --- what a process holds ---
+
+
+def descriptors(process: GuardedProcess) -> int:
+    return len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
+
+
+def tcp_states(process: GuardedProcess) -> list[str]:
+    """The states of a process's TCP sockets, as the kernel's table has them (08 is CLOSE_WAIT)."""
+    inodes = set()
+    for entry in Path(f"/proc/{process.pid}/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except OSError:
+            continue  # closed meanwhile
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    states = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{process.pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[9] in inodes:
+                states.append(fields[3])
+    return states
+
+
+def test_reconnects_without_end_leave_nothing_behind(
+    kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
+) -> None:
+    """No descriptor, no memory, no thread, no socket in CLOSE_WAIT. Both ways to end: reset, and an orderly close.
+    A thousand in the full form, four hundred in the short one."""
+    with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000)) as broker:
+        gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt=QUICK)
+        gateway.start()
+        broker.start_load(200)
+        flowing(gateway, 100)
+
+        def reconnect(rounds: int) -> None:
+            for number in range(rounds):
+                before = gateway.metric("gateway_mqtt_connects_total")
+
+                def cut(number: int = number) -> None:
+                    for link in list(broker.broker.links):
+                        if number % 2:
+                            link.transport.abort()
+                        else:
+                            link.transport.close()
+
+                broker.call(cut)
+                wait_until(
+                    lambda n=before: (
+                        gateway.metric("gateway_mqtt_connects_total") >= n + 4
+                        and gateway.metric("gateway_mqtt_connected") == 4
+                    ),
+                    f"all four are back; {gateway.tail()}",
+                )
+
+        def held() -> tuple[int, float, int]:
+            wait_until(gateway.settled, "nothing is in flight")
+            threads = len(list(Path(f"/proc/{gateway.process.pid}/task").iterdir()))
+            return descriptors(gateway.process), gateway.rss_mib(), threads
+
+        rounds = 200 if FULL else 80
+        reconnect(50 if FULL else 20)  # caches fill, the allocator settles
+        before = held()
+        reconnect(rounds)
+        assert gateway.metric("gateway_mqtt_connects_total") >= 4 * rounds
+        wait_until(lambda: held()[0] <= before[0], f"descriptors grew from {before[0]} to {held()[0]}", 10)
+        after = held()
+        print(f"descriptors {before[0]} → {after[0]}, RSS {before[1]:.1f} → {after[1]:.1f} MiB, threads {after[2]}")
+        assert after[1] < before[1] + 4, f"RSS grew from {before[1]:.1f} to {after[1]:.1f} MiB"
+        assert after[2] <= before[2], "connecting threads end"
+        wait_until(lambda: "08" not in tcp_states(gateway.process), f"CLOSE_WAIT: {tcp_states(gateway.process)}", 10)
+        assert tcp_states(gateway.process).count("01") >= 5, "four sessions and Kafka: the look was at the right table"
+        finish(broker, gateway, kafka.bootstrap, unique)
+
+
+# --- stops at bad moments ---
+
+
+def test_stopped_at_random_moments_of_the_start(kafka: KafkaCluster, make_gateway: MakeGateway, unique: str) -> None:
+    """SIGTERM from the interpreter's first step to the first messages: it ends by that signal, soon, and loses
+    nothing. What a life took before its end comes again or is in Kafka."""
+    seed = int(os.environ.get("CHAOS_SEED", "7"))
+    rng = random.Random(seed)
+    print(f"CHAOS_SEED={seed}")
+    with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000)) as broker:
+        gateway = make_gateway(broker.port, kafka.bootstrap, unique)
+        gateway.start()
+        broker.start_load(300)
+        flowing(gateway, 100)
+        gateway.stop()
+        for _ in range(40 if FULL else 8):
+            gateway.start(ready=False)
+            pause(rng.uniform(0.0, 2.0))
+            began = time.monotonic()
+            assert gateway.stop() == -signal.SIGTERM, gateway.tail()
+            assert time.monotonic() - began < 8, gateway.tail()
+            assert not gateway.events("worker_failed")
+            assert "Traceback" not in gateway.tail(30)
+            wait_until(lambda: broker.call(lambda: not broker.broker.links), "its connections are closed")
+        gateway.start()
+        found = finish(broker, gateway, kafka.bootstrap, unique)
+        assert not found.out_of_order, str(found)
+        assert found.copies == 0, "each stop acknowledged what it had put into Kafka"
+
+
+@pytest.mark.parametrize("silent", ["answers_connect", "answers_subscribe"])
+def test_stopped_while_the_broker_says_nothing(
+    silent: str, kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
+) -> None:
+    """A stop does not wait for a CONNACK or a SUBACK that may never come."""
+    with ThreadedBroker(Rules(**{silent: False})) as broker:  # type: ignore[arg-type]
+        gateway = make_gateway(broker.port, kafka.bootstrap, unique)
+        gateway.start(ready=False)
+        asked = (lambda: broker.broker.connects) if silent == "answers_connect" else (lambda: broker.broker.subscribes)
+        wait_until(lambda: len(broker.call(asked)) == 4, "all four ask")
+        began = time.monotonic()
+        assert gateway.stop() == -signal.SIGTERM, gateway.tail()
+        assert time.monotonic() - began < 5
+        wait_until(lambda: broker.call(lambda: not broker.broker.links), "its connections are closed")
+
+
+def test_a_second_signal_during_the_drain_loses_nothing(
+    make_kafka: Callable[..., KafkaCluster], make_gateway: MakeGateway, unique: str
+) -> None:
+    """It ends at once with what Kafka has not answered unacknowledged; the next life gets that again."""
+    kafka = make_kafka()
+    with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000)) as broker:
+        gateway = make_gateway(broker.port, kafka.bootstrap, unique)
+        gateway.start()
+        broker.start_load(500)
+        unacknowledged = 0
+        for second in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) if FULL else (signal.SIGTERM, signal.SIGUSR1):
+            flowing(gateway, 300)
+            kafka.freeze()
+            wait_until(lambda: broker.unacknowledged() == 4 * 32, "the windows are full")
+            gateway.terminate()
+            wait_until(lambda: gateway.events("stop_signal_received"), "the first signal is taken")
+            began = time.monotonic()
+            gateway.process.signal(second)
+            assert gateway.process.wait(20) == 75
+            assert time.monotonic() - began < 8
+            unacknowledged += broker.unacknowledged()
+            assert broker.call(lambda: len(broker.broker.sessions)) == 4, "the sessions stay, whatever the second was"
+            kafka.thaw()
+            gateway.start()
+        flowing(gateway, 300)
+        found = finish(broker, gateway, kafka.bootstrap, unique)
+        assert not found.out_of_order, str(found)
+        assert found.copies <= unacknowledged, str(found)
+
+
+# --- bursts ---
+
+
+def test_killed_three_times_in_a_burst_from_mosquitto(
+    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway, unique: str
+) -> None:
+    """A large window full of messages, at another broker. Its persistent sessions bring back what was in it."""
+    broker = make_mosquitto(max_inflight=1000)
+    gateway = make_gateway(broker.port, kafka.bootstrap, unique)
+    gateway.start()
+    with Publishers(broker.port, devices=40, rate=8000) as publishers:
+        for _ in range(3):
+            flowing(gateway, 5000)
+            gateway.kill()
+            gateway.start()
+        flowing(gateway, 5000)
+        published = publishers.stop()
+    wait_until(gateway.settled, "nothing is in flight")
+    found = account(kafka.bootstrap, unique, published)
+    print(found)
+    assert not found.missing, str(found)
+    assert not found.strangers, str(found)
+    assert found.copies <= 3 * 4 * 1000, str(found)
+    assert gateway.imbalance() == 0
+
+
+# --- EMQX at its defaults, 4,000 messages a second ---
+
+
+def two(make_gateway: MakeGateway, broker: ThreadedBroker, kafka: str, topic: str) -> list[Gateway]:
+    tables = [{"instance": f"gateway-{n}", "mqtt": {"client_id": f"{n}-${{session}}"}} for n in (1, 2)]
+    gateways = [make_gateway(broker.port, kafka, topic, **table) for table in tables]
+    for gateway in gateways:
+        gateway.start()
+    return gateways
+
+
+@pytest.mark.parametrize("verb", ["retire", "restart"])
+def test_one_of_two_leaves_an_emqx_at_its_defaults(
+    verb: str, kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
+) -> None:
+    """Window 32, queue 1000, 4,000 messages a second over eight sessions. Nothing may be dropped or sent to nobody:
+    neither at a scale-in, nor while one of the two is restarted, whose sessions fill their queues in two seconds."""
+    with ThreadedBroker() as broker:
+        leaving, staying = two(make_gateway, broker, kafka.bootstrap, unique)
+        broker.start_load(4000, devices=200, size=200)
+        for _ in range(3 if FULL and verb == "restart" else 1):
+            flowing(staying, 4000)
+            if verb == "retire":
+                leaving.process.signal(signal.SIGUSR1)  # what `gateway retire` sends
+                assert leaving.process.wait(30) == 0, leaving.tail()
+                assert broker.call(lambda: set(broker.broker.sessions)) == {f"2-{n}" for n in range(4)}
+            else:
+                leaving.terminate()
+                wait_until(lambda: broker.call(lambda: len(broker.broker.links)) == 4, "its sessions are left alone")
+                gone = time.monotonic()
+                assert leaving.process.wait(30) == -signal.SIGTERM
+                leaving.start(ready=False)
+                wait_until(lambda: broker.call(lambda: len(broker.broker.links)) == 8, "they are back")
+                print(f"sessions were away for {time.monotonic() - gone:.2f} s")
+                leaving.wait_ready()
+        flowing(staying, 4000)
+        assert not broker.call(lambda: broker.broker.lost_messages)
+        if verb == "restart":
+            wait_until(leaving.settled, "nothing is in flight")
+        found = finish(broker, staying, kafka.bootstrap, unique)
+        assert found.copies == 0, str(found)
