@@ -39,6 +39,10 @@ test: ready ## Runs every test; formatting, lint, types and import contracts are
 chaos: ready ## Runs the failure tests in their long form
 	@CHAOS=full $(python) -m pytest tests/chaos $(ARGS)
 
+.PHONY: soak
+soak: ready ## Random failures under load: ARGS="--minutes 30 --seed 7"; nothing missing, nothing growing
+	@$(python) -m tests.chaos.soak $(ARGS)
+
 .PHONY: bench
 bench: ready ## Measures speed; ARGS="--json FILE" writes the rows
 	@$(python) -m tests.bench $(ARGS)

@@ -8,6 +8,8 @@ from typing import Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
+from tests.chaos.harness import wait_until
+
 
 class Gap:
     """Reads a topic while its ``with`` block runs. ``longest_s`` is the longest time between two records.
@@ -40,7 +42,9 @@ class Gap:
         print(f"longest gap {self.longest_s:.2f} s")
 
     def restart(self) -> float:
-        """Forget what was; the longest gap until now, in seconds."""
+        """Forget what was; the longest gap, in seconds, up to the next record, for which it waits."""
+        now_s = time.monotonic()
+        wait_until(lambda: self._last_s > now_s, "records flow")
         longest_s, self.longest_s = self.longest_s, 0.0
         return longest_s
 

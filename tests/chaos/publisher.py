@@ -1,7 +1,8 @@
 """Devices in a process of their own, which publish their sequence numbers and repeat what was not acknowledged.
 
 Run as ``python -m tests.chaos.publisher PORT DEVICES RATE``; when standard input closes it waits until everything is
-acknowledged and prints a JSON object, device to number of messages.
+acknowledged and prints a JSON object: ``published``, device to number of messages, and ``repeated``, how many were sent
+again because a connection had ended.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from gateway.mqtt.device import DeviceConnectError, DeviceConnection
 from tests.chaos.harness import payload
@@ -28,6 +29,7 @@ class Device:
     def __init__(self, name: str, port: int) -> None:
         self.name = name
         self.count = 0  # messages made so far
+        self.repeated = 0
         self._port = port
         self._connection: DeviceConnection | None = None
         self._unacknowledged: dict[int, None] = {}  # sequence numbers in order
@@ -46,6 +48,7 @@ class Device:
             self._flying.clear()
             self._connection = connection
             for number in list(self._unacknowledged):
+                self.repeated += 1
                 self._send(number)
             await self._lost.wait()
             self._connection = None
@@ -91,7 +94,7 @@ class Device:
         self._lost.set()
 
 
-async def publish(port: int, count: int, rate: float) -> dict[str, int]:
+async def publish(port: int, count: int, rate: float) -> dict[str, Any]:
     """Publish until standard input closes."""
     loop = asyncio.get_running_loop()
     closed = asyncio.Event()
@@ -116,7 +119,10 @@ async def publish(port: int, count: int, rate: float) -> dict[str, int]:
     for keeper in keepers:
         keeper.cancel()
     await asyncio.gather(*(device.close() for device in devices))
-    return {device.name: device.count for device in devices}
+    return {
+        "published": {device.name: device.count for device in devices},
+        "repeated": sum(device.repeated for device in devices),
+    }
 
 
 class Publishers:
@@ -127,6 +133,7 @@ class Publishers:
         self._process = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], text=True
         )
+        self.repeated = 0  # messages sent again after a connection had ended; known after ``stop``
 
     def __enter__(self) -> Self:
         return self
@@ -140,7 +147,9 @@ class Publishers:
         """End the load: how many messages each device has had acknowledged, numbered from 0."""
         output, _ = self._process.communicate(timeout=deadline_s)
         assert self._process.returncode == 0
-        return dict(json.loads(output))
+        result = json.loads(output)
+        self.repeated = result["repeated"]
+        return dict(result["published"])
 
 
 if __name__ == "__main__":

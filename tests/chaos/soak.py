@@ -1,0 +1,295 @@
+"""Random faults for minutes or hours under load, and the verdict: nothing missing, nothing growing.
+
+    python -m tests.chaos.soak --minutes 30 --seed 7 --rate 300
+
+Devices publish to mosquitto, a gateway carries to an embedded Kafka, and one fault follows another: the gateway killed
+or restarted, Kafka frozen or killed, the MQTT broker restarted, the connections between cut, half-open, held back,
+delayed and lossy. The order of faults comes from the seed, which is printed. Afterwards nothing may be missing or
+foreign, first occurrences must be in order, the ledger 0 at every look, copies no more than what can have been
+unacknowledged, and neither memory nor descriptors may grow (see ``soak_verdict``). The exit status is 0 if all held,
+3 if messages are missing, otherwise 1. Everything listens on 127.0.0.1, and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import random
+import secrets
+import signal
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from gateway.embedded.kafka import KafkaCluster
+from gateway.embedded.ports import reserve_ports
+from tests.brokers.mosquitto import Mosquitto
+from tests.brokers.proxy import FaultyProxy, Weather
+from tests.chaos.gap import Gap
+from tests.chaos.harness import Gateway, account, wait_until
+from tests.chaos.publisher import Publishers
+from tests.chaos.soak_verdict import Life, Outcome, Sample, report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+TOPIC = "soak"
+SESSIONS = 4
+WINDOW = 200  # messages that a session may have unacknowledged
+RECOVER_S = 90.0
+DEVICES = 20
+
+
+@dataclass
+class Site:
+    """Everything a soak runs on."""
+
+    kafka: KafkaCluster
+    broker: Mosquitto
+    proxy: FaultyProxy
+    gateway: Gateway
+    looker: Looker
+    rng: random.Random
+
+    def pause(self, at_least_s: float, at_most_s: float) -> None:
+        time.sleep(self.rng.uniform(at_least_s, at_most_s))  # the length of a fault is the fault
+
+
+# --- faults ---
+
+
+def kill_gateway(site: Site) -> None:
+    site.looker.look()  # the last of this life
+    site.gateway.kill()
+    site.pause(0.0, 1.0)
+    site.gateway.start(ready=False)
+
+
+def restart_gateway(site: Site) -> None:
+    site.looker.look()
+    assert site.gateway.stop() == -signal.SIGTERM, site.gateway.tail()
+    site.gateway.start(ready=False)
+
+
+def freeze_kafka(site: Site) -> None:
+    site.kafka.freeze()
+    site.pause(0.5, 8.0)
+    site.kafka.thaw()
+
+
+def kill_kafka(site: Site) -> None:
+    site.kafka.kill()
+    site.pause(0.0, 2.0)
+    site.kafka.restart()
+
+
+def restart_broker(site: Site) -> None:
+    site.broker.shut_down()
+    site.pause(0.0, 2.0)
+    site.broker.start()
+
+
+def cut_connections(site: Site) -> None:
+    for _ in range(site.rng.randint(1, 4)):
+        site.proxy.cut()
+        site.pause(0.0, 0.5)
+
+
+def half_open(site: Site) -> None:
+    site.proxy.swallow()
+    site.pause(0.0, 3.0)
+    site.proxy.swallow(False)
+
+
+def hold_connections(site: Site) -> None:
+    site.proxy.hold()
+    site.pause(0.2, 3.0)
+    site.proxy.hold(False)
+
+
+def bad_weather(site: Site) -> None:
+    site.proxy.weather = Weather(rtt_s=site.rng.uniform(0.02, 0.2), loss=site.rng.uniform(0, 0.03))
+    site.pause(1.0, 4.0)
+    site.proxy.weather = Weather()
+
+
+FAULTS = (
+    kill_gateway,
+    restart_gateway,
+    freeze_kafka,
+    kill_kafka,
+    restart_broker,
+    cut_connections,
+    half_open,
+    hold_connections,
+    bad_weather,
+)
+
+
+def deck(rng: random.Random) -> Iterator[Callable[[Site], None]]:
+    """Each fault once in random order, then again: a short run has variety, too."""
+    while True:
+        yield from rng.sample(FAULTS, len(FAULTS))
+
+
+# --- looking ---
+
+
+@dataclass
+class Looker:
+    """Samples a gateway's memory, descriptors and ledger while its ``with`` block runs, by life of the process."""
+
+    gateway: Gateway
+    lives: list[Life] = field(default_factory=list)
+    imbalances: list[float] = field(default_factory=list)
+    looks: int = 0
+
+    def __post_init__(self) -> None:
+        self._stop = threading.Event()
+        self._one = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="looker")
+        self._began_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.5):
+            self.look()
+
+    def look(self) -> None:
+        """Take a sample now; without a gateway that answers there is none."""
+        with contextlib.suppress(OSError, http.client.HTTPException, IndexError, AssertionError, ValueError), self._one:
+            pid = self.gateway.process.pid
+            rss_mib = self.gateway.rss_mib()
+            descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+            imbalance = self.gateway.imbalance()
+            redelivered = self.gateway.metric("gateway_mqtt_redelivered_total")
+            if not self.lives or self.lives[-1].pid != pid:
+                self.lives.append(Life(pid))
+            life = self.lives[-1]
+            life.samples.append(Sample(time.monotonic() - self._began_s, rss_mib, descriptors))
+            life.redelivered = int(redelivered)
+            self.looks += 1
+            if imbalance:
+                self.imbalances.append(imbalance)
+
+
+# --- the run ---
+
+
+def gateway_settings(mqtt_port: int, bootstrap: str) -> dict[str, Any]:
+    """Disjoint filters, each session its own: order is promised whatever the broker does."""
+    devices = [f"devices/device-{number:04}/#" for number in range(DEVICES)]
+    return {
+        "mqtt": {
+            "addresses": [f"mqtt://127.0.0.1:{mqtt_port}"],
+            "sessions": SESSIONS,
+            "distribution": "partitioned",
+            "receive_maximum": WINDOW,
+            "keepalive": "4s",
+            "connect_timeout": "2s",
+            "reconnect_initial": "100ms",
+            "reconnect_max": "2s",
+            "stable_after": "1s",
+        },
+        "kafka": {
+            "bootstrap_servers": [bootstrap],
+            "request_timeout": "3s",
+            "topics": {"create": True, "partitions": 6, "replication": 1},
+        },
+        "dead_letter": {"topic": f"{TOPIC}-dead"},
+        "routes": [{"name": "telemetry", "filters": devices, "topic": TOPIC}],
+    }
+
+
+def recovered(site: Site) -> bool:
+    """Whether it is ready and, since the call before, records have come into Kafka."""
+    if not site.gateway.alive:
+        raise AssertionError(f"the gateway ended with {site.gateway.process.returncode}; {site.gateway.tail(30)}")
+    return site.gateway.ready() and site.gateway.metric("gateway_kafka_records_sent_total") > 0
+
+
+def inflict(site: Site, fault: Callable[[Site], None], gap: Gap, outcome: Outcome) -> None:
+    name = fault.__name__.replace("_", " ")
+    gap.restart()
+    began_s = time.monotonic()
+    fault(site)
+    wait_until(lambda: recovered(site), f"recovery from: {name}; {site.gateway.tail(20)}", RECOVER_S)
+    before = site.gateway.metric("gateway_kafka_records_sent_total")
+    wait_until(
+        lambda: site.gateway.metric("gateway_kafka_records_sent_total") > before + 50,
+        f"records after: {name}; {site.gateway.tail(20)}",
+        RECOVER_S,
+    )
+    outcome.faults.setdefault(name, []).append(gap.restart())
+    print(f"  {time.monotonic() - began_s:6.1f} s  {name}", flush=True)
+
+
+def soak(seconds: float, seed: int, rate: int) -> Outcome:
+    """The whole run; blocks. Raises AssertionError when something does not recover."""
+    outcome = Outcome(seed)
+    rng = random.Random(seed)
+    faults = deck(rng)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-soak-")))
+        kafka = stack.enter_context(KafkaCluster())
+        broker = stack.enter_context(Mosquitto(persistence=True, max_inflight=WINDOW))
+        proxy = stack.enter_context(FaultyProxy(broker.port, seed=seed))
+        ports = reserve_ports(1)
+        stack.callback(ports.release)
+        gateway = stack.enter_context(Gateway(folder, ports.ports[0], gateway_settings(proxy.port, kafka.bootstrap)))
+        gateway.start()
+        publishers = stack.enter_context(Publishers(broker.port, devices=DEVICES, rate=rate))
+        wait_until(lambda: gateway.metric("gateway_kafka_records_sent_total") > 50, "messages flow")
+        with Looker(gateway) as looker, Gap(kafka.bootstrap, TOPIC) as gap:
+            site = Site(kafka, broker, proxy, gateway, looker, rng)
+            began_s = time.monotonic()
+            while time.monotonic() < began_s + seconds:
+                inflict(site, next(faults), gap, outcome)
+                site.pause(0.2, 2.0)
+            published = publishers.stop(120.0)
+            wait_until(gateway.settled, f"nothing is in flight; {gateway.tail()}", RECOVER_S)
+            looker.look()
+            outcome.seconds = time.monotonic() - began_s
+        outcome.account = account(kafka.bootstrap, TOPIC, published)
+        outcome.repeated = publishers.repeated
+        outcome.final_imbalance = gateway.imbalance()
+        outcome.lives, outcome.imbalances, outcome.looks = looker.lives, looker.imbalances, looker.looks
+        status = gateway.stop()
+        assert status == -signal.SIGTERM, f"the last stop ended with {status}; {gateway.tail()}"
+    return outcome
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="soak", description="Random faults under load, and the account at the end.")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long faults go on (default: 10)")
+    parser.add_argument("--seed", type=int, default=None, help="order and length of faults (default: random, printed)")
+    parser.add_argument("--rate", type=int, default=300, help="messages per second in all (default: 300)")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object as well")
+    options = parser.parse_args(arguments)
+    if not (0 < options.minutes <= 7 * 24 * 60 and 1 <= options.rate <= 5000):
+        parser.error("--minutes is above 0 and at most a week, --rate from 1 to 5000")
+    seed = secrets.randbelow(10**6) if options.seed is None else options.seed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the with blocks: nothing is left behind
+    print(f"soak: {options.minutes:g} minutes, {options.rate} messages/s, --seed {seed}", flush=True)
+    outcome = soak(options.minutes * 60, seed, options.rate)
+    print(report(outcome))
+    if options.json:
+        print(json.dumps(outcome.as_dict()))
+    return outcome.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
