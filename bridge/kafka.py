@@ -53,6 +53,7 @@ _CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # the attrib
 _REQUEST_BYTES = 1 << 20  # encoding and writing a request holds some five copies of it
 _SEQUENCES = 1 << 31  # they wrap to 0 behind Java's largest int
 _BACKOFF_MAX_S = 1.0  # Kafka's own retry.backoff.max.ms; an outage ends as soon as that after Kafka's
+_PATIENT_WAITS = 4  # 1.5 s: an election is over by then, what is said still is worth an operator's look
 _ABANDON_AFTER_S = 0.5  # a leader that lives answers sooner, if only to say that it leads no more
 
 
@@ -188,6 +189,7 @@ class KafkaProducer:
         self._scheduled = False
         self._tasks: dict[asyncio.Task[None], _Request] = {}
         self._refreshed_ns = 0
+        self._troubles: dict[tuple[str, int], str] = {}  # what a broker said of a batch that it did not take
         self._confirm = confirm
         self._cluster_id: str | None = None
         self._closed = False
@@ -345,6 +347,8 @@ class KafkaProducer:
         for handover in handovers:
             code, offset, *_ = answers.get((handover.topic, handover.partition), (-1, -1))
             if outcome(code) == "stored":
+                if self._troubles:
+                    self._troubles.pop((handover.topic, handover.partition), None)
                 if not handover.future.done():
                     handover.future.set_result(offset)
             else:
@@ -379,14 +383,18 @@ class KafkaProducer:
         if self._closed or handover.future.done():
             return
         if outcome(error) == "retry":
+            said = translate(error, handover.topic)
             if self._on_retry is not None:
-                self._on_retry(handover.topic, translate(error, handover.topic))
+                self._on_retry(handover.topic, said)
+            if isinstance(error, AnswerError) and handover.waits >= _PATIENT_WAITS:
+                self._troubles[handover.topic, handover.partition] = str(said).rstrip(".")
             if isinstance(error, _LeaderMovedError):
                 self._send_again(handover)
             else:
                 self._send_later(handover)
             return
         failure = translate(error, handover.topic)
+        self._troubles.pop((handover.topic, handover.partition), None)
         if isinstance(failure, PoisonedError | RefusedError):
             if handover.attempts == 1:
                 # Nothing was stored: the next batch may have these numbers. One at a time keeps the order.
@@ -416,6 +424,10 @@ class KafkaProducer:
     def _leader(self, topic: str, partition: int) -> int | None:
         leader: int | None = self._live().cluster.leader_for_partition(TopicPartition(topic, partition))
         return None if leader is None or leader < 0 else leader
+
+    def trouble(self, topic: str) -> str | None:
+        """Why brokers have not taken what is under way to a topic, for more than a moment, in their words."""
+        return next((said for (name, _), said in self._troubles.items() if name == topic), None)
 
     def refused(self, topic: str) -> bool:
         return topic in self._live().cluster.unauthorized_topics

@@ -68,11 +68,12 @@ class Topics:
             await producer.refresh_metadata()
             await asyncio.sleep(0.05)
 
-    async def create(self, topics: Iterable[str]) -> None:
-        """Create topics as settings say; one that exists already is fine. Raises RefusedError, RetriableError,
-        BridgeError."""
+    async def create(self, topics: Iterable[str], partitions: int | None = None) -> None:
+        """Create topics as settings say, but with ``partitions`` of them if given; one that exists already is fine.
+
+        Raises RefusedError, RetriableError, BridgeError."""
         admin = AIOKafkaAdminClient(**connection_options(self._settings, self._client_id))
-        new = [self._new_topic(topic) for topic in topics]
+        new = [self._new_topic(topic, partitions) for topic in topics]
         try:
             await admin.start()
             response = await admin.create_topics(new)
@@ -98,7 +99,7 @@ class Topics:
                 f"Topic {name} could not be created: {reason}. Check kafka.topics (partitions, replication)."
             )
 
-    def _new_topic(self, name: str) -> NewTopic:
+    def _new_topic(self, name: str, partitions: int | None) -> NewTopic:
         topics = self._settings.topics
         declared = next((topic for topic in topics.declare if topic.name == name), None)
         configs = {}
@@ -106,7 +107,8 @@ class Topics:
             configs["retention.ms"] = str(int(declared.retention.total_seconds() * 1000))
         if declared is not None and declared.cleanup_policy is not None:
             configs["cleanup.policy"] = declared.cleanup_policy
-        partitions = declared.partitions if declared is not None else topics.partitions
+        if partitions is None:
+            partitions = declared.partitions if declared is not None else topics.partitions
         new = NewTopic(name=name, num_partitions=partitions, replication_factor=1, topic_configs=configs)
         # aiokafka's constructor refuses -1, the broker's own default (KIP-464); the request takes it.
         new.replication_factor = declared.replication if declared is not None else topics.replication

@@ -123,6 +123,16 @@ class WorkerAnswers:
                     }
                     for session in snapshot.sessions
                 ],
+                "topics": [
+                    {
+                        "topic": topic.name,
+                        "partitions": topic.partitions,
+                        "used": topic.used,
+                        "leaderless": topic.leaderless,
+                        "problem": topic.problem,
+                    }
+                    for topic in snapshot.topics
+                ],
                 "ledger": self._ledger.snapshot().as_dict(),
             }
         )

@@ -211,6 +211,13 @@ class Metrics(MetricSet):
         "kafka.retry_backoff, kafka.request_timeout",
         unit="batches",
     )
+    kafka_partitions_unused = gauge(
+        "gateway_kafka_partitions_unused",
+        "Partitions the topic was given since the start; they get nothing until a restart, so that order is kept.",
+        "none: restart the gateway when it suits",
+        unit="partitions",
+        labels=("topic",),
+    )
     kafka_incarnations = counter(
         "gateway_kafka_producer_incarnations_total",
         "Producers started: 1 for the first, one more each time a batch's failure made the producer unusable.",

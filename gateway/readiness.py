@@ -33,12 +33,15 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One routed Kafka topic in the latest metadata. No partitions: the topic does not exist."""
+    """One routed Kafka topic in the latest metadata. No partitions: the topic does not exist. ``used``: over how many
+    of them messages are spread; None before the first one.
+    """
 
     name: str
     partitions: int
     leaderless: tuple[int, ...] = ()
     problem: str | None = None
+    used: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from bridge.partitions import Partitions
 from bridge.route_stops import RouteStops
 from bridge.routing import Router
 from bridge.sender import Sender, SenderPolicy
+from bridge.topic_watch import TopicWatch
 from gateway import memory
 from gateway.answers import WorkerAnswers
 from gateway.group_plan import group_plans
@@ -67,6 +68,13 @@ class Worker:
         )
         self.identity = Identity(settings.data_dir, settings.instance, settings.worker, self._ending)
         self._topics = Topics(settings.kafka, self._kafka_client_id)
+        self.topic_watch = TopicWatch(
+            self._kafka_producer,
+            self._topics if settings.kafka.topics.create else None,
+            time.monotonic_ns,
+            self._fatal,
+            interval_s=settings.kafka.metadata_max_age.total_seconds(),
+        )
         self.partitions = Partitions()
         self.ledger = Ledger(self._in_flight)
         limit = DeadLetterLimit.from_settings(settings.dead_letter)
@@ -116,21 +124,24 @@ class Worker:
         """
         probe = EventLoopProbe(self.metrics.event_loop_delay.child())
         if membership is not None:
-            return (_Kafka(self), membership, self.identity, self.route_stops, probe, _Rest(self))
+            return (_Kafka(self), self.topic_watch, membership, self.identity, self.route_stops, probe, _Rest(self))
         assert self.http is not None
-        return (self.identity, self.http, _Kafka(self), self.route_stops, probe, _Rest(self))
+        return (self.identity, self.http, _Kafka(self), self.topic_watch, self.route_stops, probe, _Rest(self))
 
     # --- topics (bridge.dispatch.TopicLocator)
     # -------------------------------------------------------------------------------------
 
     def partition_count(self, topic: str) -> int | None:
-        return self.sender.producer.partition_count(topic)
+        return self.topic_watch.partition_count(topic)
 
-    async def locate(self, topic: str) -> int:
+    def _kafka_producer(self) -> KafkaProducer:
         producer = self.sender.producer
         assert isinstance(producer, KafkaProducer)
-        await self._topics.ensure(producer, [topic])
-        count = producer.partition_count(topic)
+        return producer
+
+    async def locate(self, topic: str) -> int:
+        await self._topics.ensure(self._kafka_producer(), [topic])
+        count = self.partition_count(topic)
         if count is None:
             raise RetriableError(f"Kafka lists no partitions of topic {topic} yet.")
         return count
@@ -154,13 +165,12 @@ class Worker:
             except RetriableError as error:
                 await self._wait_for_kafka(error, backoff)
         while True:
-            producer = self.sender.producer
-            assert isinstance(producer, KafkaProducer)
             try:
-                await self._topics.ensure(producer, self.routed_topics())
+                await self._topics.ensure(self._kafka_producer(), self.routed_topics())
             except RetriableError as error:
                 await self._wait_for_kafka(error, backoff)
             else:
+                self.topic_watch.pin(self.routed_topics())
                 return
 
     async def _wait_for_kafka(self, error: BridgeError, backoff: Backoff) -> None:
@@ -236,6 +246,9 @@ class Worker:
         metrics, groups = self.metrics, self.groups
         metrics.watch_ledger(self.ledger)
         metrics.watch_lifecycle(self.service.lifecycle)
+        metrics.kafka_partitions_unused.watch_rows(
+            lambda: {(state.name,): state.unused for state in self.topic_watch.states()}
+        )
         metrics.buffer_bytes.watch(lambda: sum(group.accumulator.buffered_bytes for group in groups))
         metrics.oldest_unacked_age.watch(lambda: (self._oldest_age_ns() or 0) / 1e9)
         metrics.mqtt_messages_received.watch_rows(self._received_rows)
@@ -270,13 +283,18 @@ class Worker:
 
     def snapshot(self) -> ReadinessSnapshot:
         """What /readyz decides from. Does not block."""
-        producer = self.sender.producer
+        producer = self._kafka_producer()
         refreshed_ns = producer.metadata_refreshed_ns()
         topics = []
-        for name in self.routed_topics() if refreshed_ns else []:
+        used = {state.name: state for state in self.topic_watch.states()}
+        for name in sorted({*self.routed_topics(), *used}) if refreshed_ns else []:
             count = producer.partition_count(name) or 0
             leaderless = tuple(n for n in range(count) if not producer.has_leader(name, n))
-            topics.append(TopicView(name, count, leaderless))
+            state = used.get(name)
+            problem = state.problem if state is not None else None
+            topics.append(
+                TopicView(name, count, leaderless, problem or producer.trouble(name), state.used if state else None)
+            )
         return ReadinessSnapshot(
             state=self.service.lifecycle.state,
             sessions=tuple(

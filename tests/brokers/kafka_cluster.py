@@ -194,9 +194,9 @@ class ClusterAdmin:
             assert codes == {0}, [for_code(code).__name__ for code in codes]
 
         asyncio.run(self._with_client(ask))
-        wanted = [set(nodes) for nodes in assignment]
+        wanted = [list(nodes) for nodes in assignment]
         self.wait(
-            lambda: [set(found.replicas) for _, found in sorted(self._described(topic).items())] == wanted,
+            lambda: [list(found.replicas) for _, found in sorted(self._described(topic).items())] == wanted,
             f"{topic} has moved",
         )
         self.wait_in_sync(topic)

@@ -90,14 +90,21 @@ class Case:
         before = self.sent()
         wait_until(lambda: self.sent() > before + seconds * self._rate, f"messages flow; {self.gateway.tail()}")
 
-    def finish(self, *, copies: int = 0) -> Verdict:
-        """End the load, wait until everything is acknowledged, and judge: nothing missing, nothing foreign, order
-        kept, the gateway's own account balanced, no more than ``copies`` duplicates."""
+    def drain(self) -> dict[str, int]:
+        """End the load and wait until everything is acknowledged and the gateway's own account balances. How many
+        messages each device published, numbered from 0."""
         published = self.broker.stop_load()
         wait_until(self.broker.drained, f"everything is acknowledged; {self.gateway.tail()}", DRAIN_S)
         wait_until(self.gateway.settled, f"nothing is in flight; {self.gateway.status()['ledger']}")
         assert self.gateway.imbalance() == 0
         assert not self.broker.call(lambda: self.broker.broker.violations)
+        return published
+
+    def finish(self, *, copies: int = 0, extra: dict[str, int] | None = None) -> Verdict:
+        """``drain``, and judge: nothing missing, nothing foreign, order kept, no more than ``copies`` duplicates.
+
+        ``extra`` is what was published beside the load."""
+        published = self.drain() | (extra or {})
         taken = self.admin.read(self.topic)
         found = Verdict(settle_account(published, taken.partitions), taken)
         print(found)

@@ -26,8 +26,9 @@ from gateway.embedded.kafka import KafkaCluster
 pytestmark = pytest.mark.slow
 
 TIMES = 3 if FULL else 1
-GAP_S = 5.0  # with the recommended broker settings
-CONTROLLER_GAP_S = 8.0  # an election of the controller comes first: some 2 s more
+BUSY = 1.0 if FULL else 1.6  # the short form shares its cores with other tests, and three brokers want theirs
+GAP_S = 5.0 * BUSY  # with the recommended broker settings; 2.9 to 4.1 s were measured
+CONTROLLER_GAP_S = 8.0 * BUSY  # an election of the controller comes first, some 2 s more; 5.2 to 5.6 s
 
 
 @pytest.fixture(scope="module")
@@ -121,18 +122,40 @@ def stopped(case: Case, seconds: float) -> None:
     assert case.sent() == before, "acknowledged without enough replicas"
 
 
-def test_two_of_three_stopped(case: Case, admin: ClusterAdmin) -> None:
-    """One replica is left where two must have a record: NOT_ENOUGH_REPLICAS, until one is back."""
-    victims = (1, 2)
-    for node in victims:
-        admin.cluster.stop_node(node)
-    stopped(case, 20 if FULL else 4)
+def too_few(case: Case) -> None:
+    """What Kafka says is said on /readyz, in the log and in the metrics."""
+    wait_until(
+        lambda: any("NOT_ENOUGH_REPLICAS" in reason for reason in case.gateway.reasons()),
+        f"/readyz gives the reason; {case.gateway.reasons()}", 40,
+    )  # fmt: skip
     assert any("NOT_ENOUGH_REPLICAS" in line["error"] for line in case.gateway.events("batch_retried"))
     assert case.gateway.metric("gateway_kafka_retries_total") > 0
-    admin.cluster.restart(victims[0])
+
+
+def test_fewer_replicas_than_the_topic_asks_for(admin: ClusterAdmin, make_gateway: MakeGateway, unique: str) -> None:
+    """NOT_ENOUGH_REPLICAS, with leaders and controller there, until the replica is back."""
+    with Case(admin, make_gateway, unique, config={"min_insync_replicas": "3"}) as case:
+        victim = another(admin.controller())
+        admin.cluster.kill(victim)
+        too_few(case)
+        stopped(case, 20 if FULL else 2)
+        admin.cluster.restart(victim)
+        case.gateway.wait_ready()
+        case.flows(1)
+        case.finish()
+
+
+@pytest.mark.skipif(not FULL, reason="in the full form (CHAOS=full): the second takes 20 s to give up stopping")
+def test_two_of_three_stopped(case: Case, admin: ClusterAdmin) -> None:
+    """In an orderly way, so that the last one knows that it is alone: NOT_ENOUGH_REPLICAS, until one is back."""
+    for node in (1, 2):
+        admin.cluster.stop_node(node)
+    too_few(case)
+    stopped(case, 20)
+    admin.cluster.restart(1)
     case.gateway.wait_ready()
     case.flows(1)
-    admin.cluster.restart(victims[1])
+    admin.cluster.restart(2)
     case.finish()
 
 

@@ -152,6 +152,9 @@ async def test_status_tells_the_sessions_and_the_account() -> None:
             "unacked": 3,
             "oldest_unacked_age_seconds": 0.25,
             "sessions": [{"session": "0", "connected": True, "subscribed": True, "unacked": 3, "problem": None}],
+            "topics": [
+                {"topic": "telemetry", "partitions": 12, "used": None, "leaderless": [], "problem": None},
+            ],
             "ledger": {
                 "received": 10,
                 "recovered": 0,

@@ -1,0 +1,196 @@
+"""A topic's number of partitions is pinned; what happens to it is said, and repaired as settings say."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from bridge.errors import RetriableError
+from bridge.topic_watch import LOOKS_BEFORE_CREATION, TopicState, TopicWatch
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Cluster:
+    """Metadata as a producer knows them, renewed by ``renew``, and the creation of topics."""
+
+    def __init__(self, **topics: int) -> None:
+        self.topics: dict[str, int] = dict(topics)
+        self.hidden: set[str] = set()
+        self.refreshed_ns = 1
+        self.created: list[tuple[str, int | None]] = []
+        self.refuses = 0
+
+    def partition_count(self, topic: str) -> int | None:
+        return None if topic in self.hidden else self.topics.get(topic)
+
+    def refused(self, topic: str) -> bool:
+        return topic in self.hidden
+
+    def metadata_refreshed_ns(self) -> int:
+        return self.refreshed_ns
+
+    async def create(self, topics: list[str], partitions: int | None = None) -> None:
+        if self.refuses:
+            self.refuses -= 1
+            raise RetriableError("No controller.")
+        self.created += [(topic, partitions) for topic in topics]
+        self.topics |= dict.fromkeys(topics, partitions or 1)
+
+    def renew(self) -> None:
+        self.refreshed_ns += 1
+
+
+def watch_of(cluster: Cluster, *, creates: bool = False) -> TopicWatch:
+    defects: list[BaseException] = []
+    watch = TopicWatch(
+        lambda: cluster,
+        cluster if creates else None,
+        lambda: cluster.refreshed_ns * 10**9,
+        defects.append,
+        interval_s=0.0,
+    )
+    watch.pin(cluster.topics)
+    return watch
+
+
+def looks(watch: TopicWatch, cluster: Cluster, count: int) -> list[str]:
+    """What the last of so many looks says is gone."""
+    gone: list[str] = []
+    for _ in range(count):
+        cluster.renew()
+        gone = watch.look()
+    return gone
+
+
+def state(watch: TopicWatch) -> TopicState:
+    (one,) = watch.states()
+    return one
+
+
+def test_the_number_first_seen_stays_however_the_topic_grows() -> None:
+    cluster = Cluster(telemetry=6)
+    watch = watch_of(cluster)
+    cluster.topics["telemetry"] = 12
+    assert looks(watch, cluster, 5) == []
+    assert watch.partition_count("telemetry") == 6
+    assert state(watch) == TopicState("telemetry", 6, 12)
+    assert state(watch).unused == 6
+    assert state(watch).problem is None
+
+
+def test_a_topic_that_is_not_there_yet_is_pinned_when_it_is() -> None:
+    cluster = Cluster()
+    watch = watch_of(cluster)
+    assert watch.partition_count("telemetry") is None
+    assert watch.states() == []
+    cluster.topics["telemetry"] = 3
+    assert watch.partition_count("telemetry") == 3
+
+
+def test_growth_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = Cluster(telemetry=6)
+    watch = watch_of(cluster)
+    cluster.topics["telemetry"] = 12
+    looks(watch, cluster, 5)
+    assert capsys.readouterr().out.count("topic_has_more_partitions") == 1
+    cluster.topics["telemetry"] = 18
+    looks(watch, cluster, 5)
+    assert capsys.readouterr().out.count("topic_has_more_partitions") == 1
+
+
+def test_a_topic_is_gone_only_after_some_metadata_without_it() -> None:
+    """An answer of a broker that does not know it yet must not make it twice."""
+    cluster = Cluster(telemetry=6)
+    watch = watch_of(cluster)
+    del cluster.topics["telemetry"]
+    assert looks(watch, cluster, LOOKS_BEFORE_CREATION - 1) == []
+    cluster.topics["telemetry"] = 6
+    assert looks(watch, cluster, 1) == []
+    del cluster.topics["telemetry"]
+    assert looks(watch, cluster, LOOKS_BEFORE_CREATION - 1) == []
+    assert looks(watch, cluster, 1) == ["telemetry"]
+    assert watch.partition_count("telemetry") == 6, "its messages go on waiting where they are"
+
+
+def test_old_metadata_say_nothing_anew() -> None:
+    """A Kafka that does not answer has not lost a topic."""
+    cluster = Cluster(telemetry=6)
+    watch = watch_of(cluster)
+    del cluster.topics["telemetry"]
+    cluster.renew()
+    assert [watch.look() for _ in range(10)] == [[]] * 10
+
+
+def test_a_topic_we_may_not_see_is_not_gone() -> None:
+    cluster = Cluster(telemetry=6)
+    watch = watch_of(cluster)
+    cluster.hidden.add("telemetry")
+    assert looks(watch, cluster, 10) == []
+
+
+def test_a_topic_made_anew_smaller_is_a_problem_with_a_way_out() -> None:
+    cluster = Cluster(telemetry=6)
+    watch = watch_of(cluster)
+    cluster.topics["telemetry"] = 2
+    looks(watch, cluster, 1)
+    problem = state(watch).problem
+    assert problem is not None
+    assert "made anew with 2 partitions" in problem
+    assert "wait for 6" in problem
+    assert "restart the gateway" in problem
+    assert state(watch).unused == 0
+
+
+async def run_until(watch: TopicWatch, cluster: Cluster, condition: Any) -> None:
+    await watch.start()
+    async with asyncio.timeout(10):
+        while not condition():
+            cluster.renew()
+            await asyncio.sleep(0)
+    await watch.stop(0)
+
+
+async def test_a_topic_that_is_gone_is_made_anew_as_large_as_it_was() -> None:
+    cluster = Cluster(telemetry=7, other=1)
+    watch = watch_of(cluster, creates=True)
+    del cluster.topics["telemetry"]
+    await run_until(watch, cluster, lambda: cluster.created)
+    assert cluster.created == [("telemetry", 7)]
+    looks(watch, cluster, 1)
+    assert [one.there for one in watch.states()] == [1, 7]
+
+
+async def test_a_creation_that_fails_is_tried_again() -> None:
+    cluster = Cluster(telemetry=2)
+    watch = watch_of(cluster, creates=True)
+    cluster.refuses = 3
+    del cluster.topics["telemetry"]
+    await run_until(watch, cluster, lambda: cluster.created)
+    assert cluster.refuses == 0
+
+
+async def test_a_topic_of_somebody_else_s_is_not_made() -> None:
+    cluster = Cluster(telemetry=2)
+    watch = watch_of(cluster)
+    del cluster.topics["telemetry"]
+    before = cluster.refreshed_ns
+    await run_until(watch, cluster, lambda: cluster.refreshed_ns > before + 50)
+    assert cluster.created == []
+
+
+async def test_a_defect_is_not_swallowed() -> None:
+    class Broken(Cluster):
+        def partition_count(self, topic: str) -> int | None:
+            if self.refreshed_ns > 1:
+                raise RuntimeError("a defect")
+            return super().partition_count(topic)
+
+    cluster = Broken(telemetry=1)
+    defects: list[BaseException] = []
+    watch = TopicWatch(lambda: cluster, None, lambda: 0, defects.append, interval_s=0.0)
+    watch.pin(["telemetry"])
+    cluster.renew()
+    await run_until(watch, Cluster(), lambda: defects)
+    assert str(defects[0]) == "a defect"
