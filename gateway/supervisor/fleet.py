@@ -137,7 +137,7 @@ class Fleet:
         backoff = Backoff(1_000_000_000, 300_000_000_000)
         while number in _known(self.settings):
             with contextlib.suppress(OSError):  # no process to be had: later perhaps
-                worker = await self._spawner.spawn(number, self.settings, retiring=True)
+                worker = await self._spawner.spawn(number, self.settings, "retiring")
                 if await worker.reached("warm"):
                     worker.go()
                 status = await worker.ended()

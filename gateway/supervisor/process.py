@@ -71,10 +71,9 @@ class WorkerProcess:
     told to stop, so that its end is no failure.
     """
 
-    def __init__(self, slot: int, settings: Settings, *, retiring: bool) -> None:
+    def __init__(self, slot: int, settings: Settings) -> None:
         self.slot = slot
         self.settings = settings
-        self.retiring = retiring
         self.pid = 0
         self.sentence: str | None = None
         self.unacked = 0
@@ -213,19 +212,24 @@ class Spawner:
         """Those that have not ended."""
         return iter(tuple(self._running.values()))
 
-    async def spawn(self, slot: int, settings: Settings, *, retiring: bool = False) -> WorkerProcess:
+    async def spawn(
+        self, slot: int, settings: Settings, role: Literal["worker", "successor", "retiring"] = "worker"
+    ) -> WorkerProcess:
         """A new process for a slot. Raises OSError when the system gives none.
+
+        A ``successor`` gets warm without taking the CPU from those that work; a ``retiring`` one ends what the slot
+        has left behind, and then itself.
 
         It has a session of its own: a terminal's Ctrl-C reaches the supervisor alone, which then stops the workers; a
         worker that got both would take the second for a wish to be stopped at once.
         """
-        worker = WorkerProcess(slot, settings.model_copy(update={"worker": slot}), retiring=retiring)
+        worker = WorkerProcess(slot, settings.model_copy(update={"worker": slot}))
         ours, theirs = socket.socketpair()
         try:
             with theirs:
                 # -P and PYTHONPATH: the package is the one beside us, whatever the working directory has.
                 command = [sys.executable, "-P", "-m", "gateway.cli.main", "run"]
-                command += ["--slot", str(slot), "--channel", str(theirs.fileno()), *(["--retire"] if retiring else [])]
+                command += ["--slot", str(slot), "--channel", str(theirs.fileno()), "--role", role]
                 path = os.pathsep.join([str(_PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])])
                 child = subprocess.Popen(  # noqa: ASYNC220 - a few milliseconds; nothing else runs in this loop
                     command,
@@ -247,5 +251,5 @@ class Spawner:
 
         self._reaper.watch(child.pid, ended)
         await worker.attach(ours)
-        _log.info("worker_started", slot=slot, pid=child.pid, retiring=retiring)
+        _log.info("worker_started", slot=slot, pid=child.pid, role=role)
         return worker

@@ -19,7 +19,7 @@ import json
 import signal
 import time
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import structlog
 
@@ -70,7 +70,9 @@ def judge(status: int, *, told: bool, ever_ready: bool) -> Verdict:
 class Spawns(Protocol):
     """What starts processes."""
 
-    async def spawn(self, slot: int, settings: Settings, *, retiring: bool = False) -> WorkerProcess:
+    async def spawn(
+        self, slot: int, settings: Settings, role: Literal["worker", "successor"] = "worker"
+    ) -> WorkerProcess:
         """A new process; raises OSError when the system gives none."""
 
 
@@ -168,7 +170,7 @@ class Slot:
     async def _replace(self, settings: Settings) -> str | None:
         old, before = self.current, self.settings
         try:
-            new = self.successor = await self._spawns.spawn(self.number, settings)
+            new = self.successor = await self._spawns.spawn(self.number, settings, "successor")
         except OSError as error:
             return f"worker {self.number}: the system starts no process: {error.strerror}."
         try:

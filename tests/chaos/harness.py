@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 from gateway.embedded.process import GuardedProcess
+from gateway.identity import holder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -68,6 +69,7 @@ class Gateway:
         self.log_file = directory / "gateway.log"
         self._offset = 0
         self._config = directory / "gateway.toml"
+        self._data = directory / "data"
         settings = {
             "workers": 0,  # one process, which is what most failures are done to
             "data_dir": str(directory / "data"),
@@ -75,7 +77,8 @@ class Gateway:
             "log": {"format": "json"},
         }
         directory.mkdir(parents=True, exist_ok=True)
-        self._config.write_text(to_toml({**settings, **tables}))
+        self._tables: dict[str, Any] = {**settings, **tables}
+        self.configure()
 
     def __enter__(self) -> Self:
         return self
@@ -83,6 +86,23 @@ class Gateway:
     def __exit__(self, *_error: object) -> None:
         if self._process is not None:
             self._process.kill()
+        for number in range(16):  # workers whose supervisor was killed would drain first
+            pid = holder(self._data, number)
+            if pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def configure(self, **tables: Any) -> None:
+        """Write the settings, changed by ``tables``: whole values, and tables key by key. Nobody is told."""
+        for name, table in tables.items():
+            self._tables[name] = {**self._tables.get(name, {}), **table} if isinstance(table, dict) else table
+        self._config.write_text(to_toml(self._tables))
+
+    def command(self, *words: str, timeout_s: float = 60.0) -> tuple[int, str]:
+        """Run another command of the gateway's on the same settings: its exit status, and what it prints."""
+        argv = [sys.executable, "-m", "gateway.cli.main", *words, "--config", str(self._config)]
+        ended = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=ROOT)
+        return ended.returncode, ended.stdout + ended.stderr
 
     @property
     def process(self) -> GuardedProcess:
@@ -160,6 +180,19 @@ class Gateway:
         samples = [line for line in body.splitlines() if line.partition("{")[0].partition(" ")[0] == name]
         assert samples, f"/metrics has no {name}"
         return sum(float(line.rpartition(" ")[2]) for line in samples)
+
+    def samples(self, name: str) -> dict[str, float]:
+        """A metric's samples by the text of their labels."""
+        found = {}
+        for line in self.get("/metrics")[1].splitlines():
+            labelled, _, value = line.rpartition(" ")
+            if labelled.partition("{")[0] == name:
+                found[labelled.removeprefix(name)] = float(value)
+        return found
+
+    def pids(self) -> list[int | None]:
+        """The workers' processes, under a supervisor; None for one that is away."""
+        return [worker["pid"] for worker in self.status()["workers"]]
 
     def imbalance(self) -> float:
         return self.metric("gateway_ledger_imbalance")

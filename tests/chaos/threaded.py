@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from tests.brokers.packets import Message
 from tests.brokers.scripted import ScriptedBroker
@@ -15,9 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from concurrent.futures import Future
 
-    from tests.brokers.scripted_rules import Rules
+    from tests.brokers.packets import Subscribe
+    from tests.brokers.scripted import Link
+    from tests.brokers.scripted_rules import Rules, Session
 
 T = TypeVar("T")
+
+
+class Absence(NamedTuple):
+    """A session without a connection: for how long, and how many messages (of any session) were dropped meanwhile."""
+
+    seconds: float
+    dropped: int
 
 
 class ThreadedBroker:
@@ -66,10 +75,16 @@ class ThreadedBroker:
 
     # --- load ---
 
-    def start_load(self, rate: int, *, devices: int = 50, qos: int = 1, size: int = 60) -> None:
-        """Devices publish ``rate`` messages a second in all, until ``stop_load``; each is acknowledged at once."""
+    def start_load(
+        self, rate: int, *, devices: int = 50, qos: int = 1, size: int = 60, counts: dict[str, int] | None = None
+    ) -> None:
+        """Devices publish ``rate`` messages a second in all, until ``stop_load``; each is acknowledged at once.
+
+        ``counts`` are those of an earlier load, which this one goes on from.
+        """
         self._stop_load.clear()
-        self._load = asyncio.run_coroutine_threadsafe(self._publish(rate, devices, qos, size), self._loop)
+        began = dict(counts or {f"device-{number:04}": 0 for number in range(devices)})
+        self._load = asyncio.run_coroutine_threadsafe(self._publish(rate, began, qos, size), self._loop)
 
     def burst(self, messages: int) -> None:
         """So many messages more, at once."""
@@ -85,9 +100,8 @@ class ThreadedBroker:
         self._stop_load.set()
         return self._load.result(30)
 
-    async def _publish(self, rate: int, devices: int, qos: int, size: int) -> dict[str, int]:
-        counts = {f"device-{number:04}": 0 for number in range(devices)}
-        names = list(counts)
+    async def _publish(self, rate: int, counts: dict[str, int], qos: int, size: int) -> dict[str, int]:
+        names, devices = list(counts), len(counts)
         began = time.monotonic()
         sent = extra = 0
         while not self._stop_load.is_set():
@@ -103,6 +117,33 @@ class ThreadedBroker:
         return counts
 
     # --- what the broker knows ---
+
+    def watch_absences(self) -> dict[str, list[Absence]]:
+        """From now on, each session's absences, by client id: from the loss of its connection to its next
+        subscription. Grows as they come back."""
+        absences: dict[str, list[Absence]] = {}
+        left: dict[str, tuple[float, int]] = {}
+        broker = self.broker
+        lost, subscribe = broker.lost, broker.subscribe
+
+        def on_lost(link: Link) -> None:
+            if link.session is not None:
+                left[link.session.client_id] = time.monotonic(), len(broker.dropped)
+            lost(link)
+
+        def on_subscribe(link: Link, session: Session, request: Subscribe) -> None:
+            subscribe(link, session, request)
+            if session.client_id in left:
+                since, dropped = left.pop(session.client_id)
+                absence = Absence(time.monotonic() - since, len(broker.dropped) - dropped)
+                absences.setdefault(session.client_id, []).append(absence)
+
+        def install() -> None:
+            broker.lost = on_lost  # type: ignore[method-assign]
+            broker.subscribe = on_subscribe  # type: ignore[method-assign]
+
+        self.call(install)
+        return absences
 
     def unacknowledged(self) -> int:
         """Messages sent to any session and not acknowledged."""
