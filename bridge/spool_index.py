@@ -6,11 +6,13 @@ it is whole but may be older than the log. ``spool_recovery`` makes good for tha
 
 from __future__ import annotations
 
-__all__ = ["Index", "Row", "is_damage"]
+__all__ = ["DamagedError", "Index", "Row", "Sums", "is_damage"]
 
 import sqlite3
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from zlib import crc32
 
 from bridge.errors import SpoolError
 from bridge.spool_record import ID_BITS
@@ -25,15 +27,21 @@ _VACUUM_PAGES: Final = 256  # 1 MiB of free pages: below, shrinking the file is 
 _SCHEMA: Final = """
 CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE partitions (number INTEGER PRIMARY KEY, topic TEXT NOT NULL, partition INTEGER NOT NULL,
-                         last INTEGER NOT NULL);
-CREATE TABLE segments (number INTEGER PRIMARY KEY, end INTEGER NOT NULL, damaged INTEGER NOT NULL DEFAULT 0);
+                         last INTEGER NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE segments (number INTEGER PRIMARY KEY, end INTEGER NOT NULL, damaged INTEGER NOT NULL,
+                       crc INTEGER NOT NULL);
 CREATE TABLE batches (id INTEGER PRIMARY KEY, segment INTEGER NOT NULL, offset INTEGER NOT NULL,
-                      size INTEGER NOT NULL, messages INTEGER NOT NULL, opened_ms INTEGER NOT NULL);
+                      size INTEGER NOT NULL, messages INTEGER NOT NULL, opened_ms INTEGER NOT NULL,
+                      crc INTEGER NOT NULL);
 """
 
 
+class DamagedError(sqlite3.DatabaseError):
+    """SQLite sees nothing wrong, but what it returns is not what was stored."""
+
+
 class Row(NamedTuple):
-    """A batch in the index."""
+    """A batch in the index. Its checksum, of the six numbers, is made and checked here."""
 
     id: int
     segment: int
@@ -43,20 +51,25 @@ class Row(NamedTuple):
     opened_ms: int
 
 
-class Sums(NamedTuple):
-    """Batches of a partition, or of a segment, put together."""
+@dataclass(slots=True)
+class Sums:
+    """Batches of a partition put together."""
 
-    number: int
-    batches: int
-    messages: int
-    bytes: int
-    oldest_ms: int
+    batches: int = 0
+    messages: int = 0
+    bytes: int = 0
 
 
 def is_damage(error: sqlite3.Error) -> bool:
     """Whether an error says that the database itself is broken, not that the disk is full or fails."""
+    if isinstance(error, DamagedError):
+        return True
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_FORMAT}
+
+
+def _checksum(*values: int | str) -> int:
+    return crc32(repr(values).encode())
 
 
 class Index:
@@ -73,6 +86,7 @@ class Index:
 
     def _prepare(self, instance: str) -> None:
         run = self._db.execute
+        self._db.text_factory = lambda text: text.decode(errors="replace")  # damaged text is found by its checksum
         run("PRAGMA cache_size = -512")  # KiB: its size is memory, and the pages in use are few
         version, application = self._number("user_version"), self._number("application_id")
         if version > FORMAT:
@@ -83,17 +97,11 @@ class Index:
         if version == 0 and self._number("schema_version") == 0:
             self._create(instance)
         elif application != _APPLICATION_ID:
-            raise SpoolError(f"{self.path} is no spool but another program's database. Move it away.")
+            raise DamagedError(f"{self.path} is not the index of a spool")
         run("PRAGMA journal_mode = WAL")
         run("PRAGMA synchronous = NORMAL")
         run("PRAGMA wal_autocheckpoint = 256")  # 1 MiB
         run("PRAGMA journal_size_limit = 1048576")
-        owner = self.fact("instance")
-        if owner != instance:
-            raise SpoolError(
-                f"The spool in {self.path.parent} belongs to instance {owner!r}, not {instance!r}. Set data_dir or "
-                "instance right; to deliver what another instance left, use gateway spool export and import."
-            )
 
     def _create(self, instance: str) -> None:
         run = self._db.execute
@@ -135,43 +143,44 @@ class Index:
 
     def partitions(self) -> list[tuple[int, str, int, int]]:
         """Number, topic, partition and last sequence number of each partition that ever had a batch."""
-        return self._db.execute("SELECT number, topic, partition, last FROM partitions").fetchall()
-
-    def sums(self) -> list[Sums]:
-        """What is stored for each partition number. Reads the whole index."""
-        rows = self._db.execute(
-            f"SELECT id >> {ID_BITS} AS n, count(*), sum(messages), sum(size), min(opened_ms) FROM batches GROUP BY n"  # noqa: S608 - a constant
-        )
-        return [Sums(*row) for row in rows]
-
-    def live(self) -> dict[int, list[int]]:
-        """Batches and bytes that are needed of each segment. Reads the whole index."""
-        rows = self._db.execute("SELECT segment, count(*), sum(size) FROM batches GROUP BY segment")
-        return {segment: [batches, size] for segment, batches, size in rows}
+        return [(n, topic, p, last) for n, topic, p, last in self._checked("SELECT * FROM partitions")]
 
     def segments(self) -> list[tuple[int, int, int]]:
         """Number, indexed end, and whether it is damaged, of each segment."""
-        return self._db.execute("SELECT number, end, damaged FROM segments ORDER BY number").fetchall()
+        return [(n, end, damaged) for n, end, damaged in self._checked("SELECT * FROM segments ORDER BY number")]
+
+    def survey(self) -> tuple[dict[int, Sums], dict[int, list[int]]]:
+        """What is stored by partition number; batches and bytes by segment. Reads and checks the whole index."""
+        sums: dict[int, Sums] = {}
+        live: dict[int, list[int]] = {}
+        for id_, segment, _, size, messages, _ in self._checked("SELECT * FROM batches"):
+            found = sums.setdefault(id_ >> ID_BITS, Sums())
+            found.batches += 1
+            found.messages += messages
+            found.bytes += size
+            counts = live.setdefault(segment, [0, 0])
+            counts[0] += 1
+            counts[1] += size
+        return sums, live
 
     def add(self, rows: Sequence[Row], partitions: Sequence[tuple[int, str, int, int]]) -> None:
         """Add batches, and what is known of their partitions. Within a transaction."""
-        self._db.executemany("INSERT OR IGNORE INTO batches VALUES (?, ?, ?, ?, ?, ?)", rows)
         self._db.executemany(
-            "INSERT INTO partitions VALUES (?, ?, ?, ?) "
-            "ON CONFLICT (number) DO UPDATE SET last = max(last, excluded.last)",
-            partitions,
+            "INSERT OR IGNORE INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)", [(*row, _checksum(*row)) for row in rows]
+        )
+        self._db.executemany(
+            "REPLACE INTO partitions VALUES (?, ?, ?, ?, ?)", [(*known, _checksum(*known)) for known in partitions]
         )
 
-    def set_end(self, segment: int, end: int) -> None:
-        """Everything of a segment up to there is indexed. Within a transaction."""
-        self._db.execute(
-            "INSERT INTO segments (number, end) VALUES (?, ?) ON CONFLICT (number) DO UPDATE SET end = excluded.end",
-            (segment, end),
-        )
+    def set_segment(self, segment: int, end: int, *, damaged: bool) -> None:
+        """Everything of a segment up to ``end`` is indexed; whether to keep its file when it is no longer needed."""
+        known = (segment, end, int(damaged))
+        self._db.execute("REPLACE INTO segments VALUES (?, ?, ?, ?)", (*known, _checksum(*known)))
 
     def set_damaged(self, segment: int) -> None:
-        """Keep the file of a segment when it is no longer needed."""
-        self._db.execute("UPDATE segments SET damaged = 1 WHERE number = ?", (segment,))
+        """Keep the file of a segment when it is no longer needed. Within a transaction."""
+        for number, end, _ in self._checked("SELECT * FROM segments WHERE number = ?", segment):
+            self.set_segment(number, end, damaged=True)
 
     def forget_segment(self, segment: int) -> None:
         """A segment is not there any more."""
@@ -179,15 +188,26 @@ class Index:
 
     def rows(self, after: int, last: int, limit: int) -> list[Row]:
         """Batches with ids after the one and up to the other, in order."""
-        rows = self._db.execute(
-            "SELECT * FROM batches WHERE id > ? AND id <= ? ORDER BY id LIMIT ?", (after, last, limit)
-        )
-        return [Row(*row) for row in rows]
+        found = self._checked("SELECT * FROM batches WHERE id > ? AND id <= ? ORDER BY id LIMIT ?", after, last, limit)
+        return [Row(*row) for row in found]
+
+    def count(self, after: int, last: int) -> tuple[int, int]:
+        """Batches and messages of a range of ids, the first id not included."""
+        found = self._db.execute(
+            "SELECT count(*), coalesce(sum(messages), 0) FROM batches WHERE id > ? AND id <= ?", (after, last)
+        ).fetchone()
+        return int(found[0]), int(found[1])
 
     def in_segment(self, segment: int) -> list[Row]:
         """The batches of one segment. Reads the whole index."""
-        rows = self._db.execute("SELECT * FROM batches WHERE segment = ? ORDER BY offset", (segment,))
-        return [Row(*row) for row in rows]
+        return [Row(*row) for row in self._checked("SELECT * FROM batches WHERE segment = ? ORDER BY offset", segment)]
+
+    def _checked(self, query: str, *values: int) -> Iterator[list[Any]]:
+        """Rows without their checksum, the last column. Raises DamagedError where it is wrong."""
+        for *row, crc in self._db.execute(query, values):
+            if crc != _checksum(*row):
+                raise DamagedError(f"An entry in {self.path} has changed: {row}")
+            yield row
 
     def delete(self, first: int, last: int) -> list[tuple[int, int, int, int]]:
         """Forget the batches of a range of ids; returns segment, batches, messages and bytes of what was there."""
@@ -200,9 +220,10 @@ class Index:
             self._db.execute("DELETE FROM batches WHERE id BETWEEN ? AND ?", span)
         return gone
 
-    def move(self, id_: int, segment: int, offset: int) -> None:
-        """A batch stands elsewhere now."""
-        self._db.execute("UPDATE batches SET segment = ?, offset = ? WHERE id = ?", (segment, offset, id_))
+    def move(self, row: Row, segment: int, offset: int) -> None:
+        """A batch stands elsewhere now. Within a transaction."""
+        moved = row._replace(segment=segment, offset=offset)
+        self._db.execute("REPLACE INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)", (*moved, _checksum(*moved)))
 
     def sync(self) -> None:
         """Make everything committed durable."""

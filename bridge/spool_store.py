@@ -16,8 +16,9 @@ import structlog
 
 from bridge.errors import SpoolWriteError
 from bridge.spool_index import Row, is_damage
+from bridge.spool_opening import open_state, rebuild
 from bridge.spool_record import ID_BITS, encode
-from bridge.spool_recovery import drop_lost, drop_segments, open_state, rebuild
+from bridge.spool_recovery import drop_lost, drop_segments
 from bridge.spool_segments import SEGMENT_BYTES
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class Store:
         self._state: State | None = None
         self._unindexed: list[tuple[PartitionState, Row]] = []  # in the log, not yet in the index
         self._unindexed_end = (0, 0)
+        self._untidy: set[int] = set()  # segments with damage, which only a read may discover
         self.salvages = 0  # how often all numbers were replaced
 
     @property
@@ -186,7 +188,7 @@ class Store:
                     [row for _, row in self._unindexed],
                     [(p.number, p.topic, p.partition, p.last) for p in touched.values()],
                 )
-                state.index.set_end(*self._unindexed_end)
+                state.index.set_segment(*self._unindexed_end, damaged=self._unindexed_end[0] in state.damaged)
         except sqlite3.Error as error:
             self._index_failed(error)
         else:
@@ -295,57 +297,68 @@ class Store:
         self.state.count(segment, -batches, -size)
 
     def _went(self, partitions: Iterable[PartitionState]) -> None:
-        """After batches went: what is the oldest now, and which files nobody needs."""
+        """After batches went: what is the oldest now, and which files nobody needs. What fails is done next time."""
         state = self.state
-        for partition in partitions:
-            first = state.index.rows(partition.base, partition.base + _SEQUENCE, 1)
-            partition.removed = (first[0].id & _SEQUENCE) - 1 if first else partition.last
-            partition.oldest_ms = first[0].opened_ms if first else 0
-            state.tally.write(partition.slot)
-        empty = not any(batches for batches, _ in state.live.values())
-        drop_segments(
-            state, [n for n, (batches, _) in state.live.items() if not batches and (empty or n != state.log.active)]
-        )
-        if empty:
-            state.index.shrink()
+        try:
+            for partition in partitions:
+                first = state.index.rows(partition.base, partition.base + _SEQUENCE, 1)
+                partition.removed = (first[0].id & _SEQUENCE) - 1 if first else partition.last
+                partition.oldest_ms = first[0].opened_ms if first else 0
+                state.tally.write(partition.slot)
+            empty = not any(batches for batches, _ in state.live.values())
+            drop_segments(
+                state, [n for n, (batches, _) in state.live.items() if not batches and (empty or n != state.log.active)]
+            )
+            if empty:
+                state.index.shrink()
+        except (sqlite3.Error, OSError) as error:
+            log.warning("spool_clean_up_failed", error=str(error))
 
-    def tidy(self) -> bool:
-        """Rewrite one segment of which little is needed, if there is more of such on the disk than should be.
+    def tidy(self) -> None:
+        """Rewrite one segment of which little is needed, if there are more of such on the disk than should be.
 
-        Returns whether it did; raises SpoolWriteError. Blocks for some 16 MiB of reading and writing.
+        Blocks for some 16 MiB of reading and writing. Raises SpoolWriteError.
         """
         state = self.state
-        on_disk = len(state.live) * SEGMENT_BYTES
         needed = sum(size for _, size in state.live.values())
-        if on_disk <= 2 * needed + _SLACK_BYTES:
-            return False
-        closed = {number: size for number, (_, size) in state.live.items() if number != state.log.active}
+        if len(state.live) * SEGMENT_BYTES <= 2 * needed + _SLACK_BYTES:
+            return
+        closed = {
+            n: size
+            for n, (_, size) in state.live.items()
+            if n != state.log.active and n not in self._untidy | state.damaged
+        }
+        if not closed:
+            return
         segment = min(closed, key=closed.__getitem__)
-        self.index_appended()
-        rows = state.index.in_segment(segment)
-        moved: list[bytes] = []
-        kept: list[Row] = []
-        for row in rows:
-            found = state.log.read(segment, row.offset)
-            if found is not None and found[0].id == row.id:  # one that is damaged stays, and is told when it is read
-                moved += (encode(found[0].batch(found[1]), row.id, 0), found[1])
-                kept.append(row)
-        if len(kept) < len(rows):
-            return False
         try:
-            at = state.log.write(moved)
+            self._rewrite(segment)
         except OSError as error:
             raise self._write_error(error) from error
+        except sqlite3.Error as error:
+            self._index_failed(error)
+
+    def _rewrite(self, segment: int) -> None:
+        state = self.state
+        rows = state.index.in_segment(segment)
+        pieces: list[bytes] = []
+        for row in rows:
+            found = state.log.read(segment, row.offset)
+            if found is None or found[0].id != row.id:
+                self._untidy.add(segment)  # it is told when somebody reads it
+                return
+            pieces += (encode(found[0].batch(found[1]), row.id, 0), found[1])
+        at = state.log.write(pieces)
+        active = state.log.active
         with state.index.transaction():
-            for row in kept:
-                state.index.move(row.id, state.log.active, at)
+            for row in rows:
+                state.index.move(row, active, at)
                 at += row.size
-            state.index.set_end(state.log.active, state.log.end)
-        for row in kept:
+            state.index.set_segment(active, state.log.end, damaged=active in state.damaged)
+        for row in rows:
             state.count(segment, -1, -row.size)
-            state.count(state.log.active, 1, row.size)
+            state.count(active, 1, row.size)
         drop_segments(state, [segment])
-        return True
 
     # --- the rest
 
@@ -369,6 +382,7 @@ class Store:
         state = self._state
         try:
             self.index_appended()
+            state.tally.sync()
             state.index.note("clean", "yes")
             state.index.close()
         except (sqlite3.Error, OSError) as error:

@@ -54,9 +54,9 @@ class Tally:
         content = _MAGIC + crc32(checked).to_bytes(4, "little") + checked
         os.pwrite(self._fd, content, (slot.number - 1) * _SLOT.size)
 
-    def clear(self) -> None:
-        """Forget everything."""
-        os.ftruncate(self._fd, 0)
+    def sync(self) -> None:
+        """Make it durable."""
+        os.fsync(self._fd)
 
     def close(self) -> None:
         """Close the file."""

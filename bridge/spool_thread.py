@@ -178,6 +178,8 @@ class SpoolThread:
                 self._store.tidy()
         except SpoolWriteError as error:
             log.warning("spool_behind", error=str(error))  # the next job tries again first
+        except Exception as error:
+            log.exception("spool_thread_failed", error=repr(error))  # and goes on: others wait for it
 
 
 def _answer(calls: list[_Append], ids: list[list[int]]) -> None:
