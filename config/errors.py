@@ -37,6 +37,8 @@ class ExitStatus(IntEnum):
     FAILED = 1, "an unexpected failure; the log has the traceback"
     USAGE = 2, "wrong command-line arguments"  # argparse's own number
     MISSING_MESSAGES = 3, "the demo's or a verification's account does not balance"
+    NOT_FOUND = 4, "nothing is there that was asked for"
+    INCOMPLETE = 5, "only a part was done; the output says what was not, and why"
     UNAVAILABLE = 69, "a broker could not be reached, or a topic is missing"
     UNDRAINED = 75, "stopped at the deadline with messages unacknowledged; they will be delivered again"
     REFUSED = 77, "a broker refused the credentials or rights; trying again is vain"

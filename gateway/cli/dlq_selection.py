@@ -1,0 +1,101 @@
+"""Which dead letters a ``gateway dlq`` command is about: everything read once, then filters or places."""
+
+from __future__ import annotations
+
+__all__ = ["Filter", "Selection", "find", "look_through", "parse_moment", "parse_place"]
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from bridge.dead_letter_reading import Assembler, Place
+from bridge.filters import matches
+from bridge.replay_marks import Marks
+from config.grammar import parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bridge.dead_letter_reading import DeadLetter
+    from gateway.cli.dlq_reader import DeadLetterReader, Partition
+
+_PLACE = re.compile(r"(?:([A-Za-z0-9._-]{1,249})/)?(\d+):(\d+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What a dead letter must be like; an empty tuple or None asks nothing. Times are milliseconds since 1970, of the
+    message's receipt: ``since_ms`` included, ``until_ms`` not."""
+
+    reasons: tuple[str, ...] = ()
+    routes: tuple[str, ...] = ()
+    mqtt_filters: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def takes(self, letter: DeadLetter) -> bool:
+        """Whether a dead letter is meant."""
+        return (
+            (not self.reasons or letter.reason in self.reasons)
+            and (not self.routes or letter.route in self.routes)
+            and (not self.devices or letter.device in self.devices)
+            and (not self.mqtt_filters or self._topic_matches(letter.mqtt_topic))
+            and (self.since_ms is None or letter.first_seen_ms >= self.since_ms)
+            and (self.until_ms is None or letter.first_seen_ms < self.until_ms)
+        )
+
+    def _topic_matches(self, topic: str | None) -> bool:
+        return topic is not None and any(matches(text, topic) for text in self.mqtt_filters)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """All dead letters there are, without payloads, oldest first; what the marks say of them; and how far was read."""
+
+    letters: tuple[DeadLetter, ...]
+    marks: Marks
+    ends: dict[Partition, int]
+
+
+async def look_through(reader: DeadLetterReader) -> Selection:
+    """Read all dead letters that are there now. Takes the time of reading the topics; holds no payload."""
+    starts, ends = await reader.beginnings(), await reader.ends()
+    assembler, marks = Assembler(keep_values=False), Marks()
+    taken = [None if marks.take(record) else assembler.take(record) async for record in reader.read(starts, ends)]
+    letters = [letter for letter in taken if letter is not None]
+    letters += assembler.rest()
+    letters.sort(key=lambda letter: (letter.first_seen_ms, letter.place))
+    return Selection(tuple(letters), marks, ends)
+
+
+def find(letters: Sequence[DeadLetter], place: Place) -> DeadLetter | None:
+    """The dead letter that has a record at this place, whichever of its parts that is."""
+    return next((letter for letter in letters if place in letter.places), None)
+
+
+def parse_place(text: str, default_topic: str) -> Place:
+    """``PARTITION:OFFSET`` of the common dead-letter topic, or ``TOPIC/PARTITION:OFFSET``. Raises ValueError."""
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            f"{text!r} names no dead letter: write PARTITION:OFFSET, or TOPIC/PARTITION:OFFSET, as dlq list shows it"
+        )
+    return Place(found[1] or default_topic, int(found[2]), int(found[3]))
+
+
+def parse_moment(text: str, now_ms: int) -> int:
+    """A moment in milliseconds since 1970: a date, a date with time (UTC unless it says otherwise), or how long ago
+    (``2h``, ``1d12h``). Raises ValueError with a sentence."""
+    if re.fullmatch(r"(?:\d+(?:\.\d+)?(?:us|ms|s|m|h|d))+", text):
+        return now_ms - round(parse_duration(text).total_seconds() * 1000)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no moment: write 2026-11-21, 2026-11-21T08:30, 2026-11-21T08:30+02:00, or how long ago: 2h"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
