@@ -394,7 +394,10 @@ class KafkaProducer:
                 self._send_later(handover)
             return
         failure = translate(error, handover.topic)
-        self._troubles.pop((handover.topic, handover.partition), None)
+        place = (handover.topic, handover.partition)
+        self._troubles.pop(place, None)
+        if isinstance(failure, RefusedError):
+            self._troubles[place] = str(failure).rstrip(".")
         if isinstance(failure, PoisonedError | RefusedError):
             if handover.attempts == 1:
                 # Nothing was stored: the next batch may have these numbers. One at a time keeps the order.
@@ -426,7 +429,9 @@ class KafkaProducer:
         return None if leader is None or leader < 0 else leader
 
     def trouble(self, topic: str) -> str | None:
-        """Why brokers have not taken what is under way to a topic, for more than a moment, in their words."""
+        """Why brokers have not taken what was sent to a topic, for more than a moment, in their words."""
+        if self.refused(topic):
+            return "Kafka does not let us see it; check the ACLs: Describe and Write on it"
         return next((said for (name, _), said in self._troubles.items() if name == topic), None)
 
     def refused(self, topic: str) -> bool:

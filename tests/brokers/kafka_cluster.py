@@ -5,9 +5,10 @@ Each node is broker and controller, with the settings docs/failures.md recommend
 
 from __future__ import annotations
 
-__all__ = ["ClusterAdmin", "Taken", "rotated"]
+__all__ = ["ClusterAdmin", "Taken", "proxied_kafka", "rotated"]
 
 import asyncio
+import contextlib
 import itertools
 import json
 import time
@@ -38,10 +39,12 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from gateway.embedded.kafka import KafkaCluster
+from gateway.embedded.ports import reserve_ports
+from tests.brokers.proxy import FaultyProxy
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
-
-    from gateway.embedded.kafka import KafkaCluster
 
 SECONDS = 60.0
 POLL_S = 0.05
@@ -108,6 +111,22 @@ class _DescribeQuorum(Request[_DescribeQuorumStruct]):
 def rotated(partitions: int) -> list[list[int]]:
     """Replicas on all three nodes, the first of each partition (its preferred leader) taken in turn."""
     return [[(first + step) % 3 + 1 for step in range(3)] for first in range(partitions)]
+
+
+@contextlib.contextmanager
+def proxied_kafka(**options: Any) -> Iterator[tuple[KafkaCluster, FaultyProxy]]:
+    """A Kafka of one node (arguments of KafkaCluster) that tells its clients to come through a proxy.
+
+    Clients start at ``proxy.port``, or, to be sent there, at ``cluster.bootstrap``."""
+    ports = reserve_ports(1)
+    try:
+        proxy = FaultyProxy(0, port=ports.ports[0])
+        settings = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}", **options.pop("settings", {})}
+        with KafkaCluster(settings=settings, **options) as cluster, proxy:
+            proxy.target = int(cluster.bootstrap.rpartition(":")[2])
+            yield cluster, proxy
+    finally:
+        ports.release()
 
 
 @dataclass

@@ -117,11 +117,12 @@ class FaultyProxy:
     Everything may be called from any thread. ``target`` is a port of 127.0.0.1. ``seed`` makes losses repeatable.
     """
 
-    def __init__(self, target: int, weather: Weather | None = None, *, seed: int = 0) -> None:
+    def __init__(self, target: int, weather: Weather | None = None, *, seed: int = 0, port: int = 0) -> None:
+        """``port``: listen there; any free one unless given."""
         self.weather = weather or Weather()
-        self.port = 0
+        self.port = port
         self.accepted = 0
-        self._target = target
+        self.target = target  # may be changed: new connections go there
         self._random = random.Random(seed)
         self._refusing = False
         self._swallowing = False
@@ -214,7 +215,7 @@ class FaultyProxy:
         pipe.swallowed = self._swallowing
         self._pipes.add(pipe)
         try:
-            there, back = await asyncio.open_connection("127.0.0.1", self._target)
+            there, back = await asyncio.open_connection("127.0.0.1", self.target)
             pipe.writers.append(back)
             directions = {
                 asyncio.ensure_future(self._copy(pipe, reader, back, to_server=True)),
