@@ -300,13 +300,18 @@ class Spool:
             self._timer = None
         if not self._thread.running:
             return
-        self._submit_removals()
         try:
+            for _ in range(2):  # once more for those that the disk refuses at first
+                self._submit_removals()
+                await self._thread.run(_nothing)
             await self._thread.run(self._store.close)
         except SpoolWriteError as error:
             log.warning("spool_close_failed", error=str(error))
         finally:
             self._thread.stop()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
 
     # --- numbers
 
@@ -342,6 +347,10 @@ class Spool:
         log.error("spool_salvaged", lost_messages=report.lost_messages, exact=report.exact, detail=report.sentence)
         if self._tell_salvaged is not None:
             self._tell_salvaged(report)
+
+
+def _nothing() -> None:
+    """A job that is over when all before it are."""
 
 
 def _ranges(ids: list[int]) -> list[tuple[int, int]]:

@@ -200,6 +200,8 @@ class Loading:
         """Totals from the index, segments that nobody needs away, the tally as it should be."""
         state = self.state
         sums, state.live = state.index.survey()
+        state.sizes = {number: state.log.size(number) for number in state.live}
+        state.needed, state.written = sum(size for _, size in state.live.values()), sum(state.sizes.values())
         if was_clean and not self.losses.said:
             self._check_sums(sums)
         for partition in state.partitions.values():
@@ -303,7 +305,7 @@ def drop_segments(state: State, numbers: list[int]) -> None:
     # Else a power cut could bring back index rows of files that are gone, and they would be called lost.
     state.index.sync()
     for number in numbers:
-        state.live.pop(number, None)
+        state.forget(number)
         name = state.log.path(number).name
         state.log.drop(number, keep_as=f"{name}.damaged" if number in state.damaged else "")
         state.damaged.discard(number)

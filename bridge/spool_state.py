@@ -52,6 +52,9 @@ class State:
     index: Index
     partitions: dict[tuple[str, int], PartitionState] = field(default_factory=dict)
     live: dict[int, list[int]] = field(default_factory=dict)  # segment: batches and bytes still needed
+    sizes: dict[int, int] = field(default_factory=dict)  # of the segments' files, but for a few bytes
+    needed: int = 0  # bytes, of all segments
+    written: int = 0  # the same, needed or not
     damaged: set[int] = field(default_factory=set)  # segments to be kept for somebody to look at
     highest: int = 0  # partition number
 
@@ -68,3 +71,12 @@ class State:
         counts = self.live.setdefault(segment, [0, 0])
         counts[0] += batches
         counts[1] += size
+        self.needed += size
+        if size > 0:
+            self.sizes[segment] = self.sizes.get(segment, 0) + size
+            self.written += size
+
+    def forget(self, segment: int) -> None:
+        """A segment's file is gone."""
+        self.live.pop(segment, None)
+        self.written -= self.sizes.pop(segment, 0)

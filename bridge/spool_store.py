@@ -317,11 +317,11 @@ class Store:
     def tidy(self) -> None:
         """Rewrite one segment of which little is needed, if there are more of such on the disk than should be.
 
-        Blocks for some 16 MiB of reading and writing. Raises SpoolWriteError.
+        Blocks for at most 8 MiB of reading and writing, since the emptiest one is at most half full then. Raises
+        SpoolWriteError.
         """
         state = self.state
-        needed = sum(size for _, size in state.live.values())
-        if len(state.live) * SEGMENT_BYTES <= 2 * needed + _SLACK_BYTES:
+        if state.written <= 2 * state.needed + _SLACK_BYTES:
             return
         closed = {
             n: size
@@ -330,7 +330,7 @@ class Store:
         }
         if not closed:
             return
-        segment = min(closed, key=closed.__getitem__)
+        segment = min(closed, key=lambda n: closed[n] / (state.sizes[n] or 1))
         try:
             self._rewrite(segment)
         except OSError as error:

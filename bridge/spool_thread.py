@@ -174,8 +174,7 @@ class SpoolThread:
             return
         try:
             self._store.index_appended()
-            if self._jobs.empty():
-                self._store.tidy()
+            self._store.tidy()
         except SpoolWriteError as error:
             log.warning("spool_behind", error=str(error))  # the next job tries again first
         except Exception as error:

@@ -31,7 +31,6 @@ INDEX_PLACES = 40
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bridge.spool_segments.SEGMENT_BYTES", SEGMENT_BYTES)
-    monkeypatch.setattr("bridge.spool_store.SEGMENT_BYTES", SEGMENT_BYTES)
 
 
 def batch(number: int) -> SpoolBatch:

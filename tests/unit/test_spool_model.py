@@ -166,7 +166,6 @@ def test_the_spool_and_a_model_of_it_agree(sequence: list[tuple[Any, ...]]) -> N
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch("bridge.spool_segments.SEGMENT_BYTES", 1500),
-        mock.patch("bridge.spool_store.SEGMENT_BYTES", 1500),
         mock.patch("bridge.spool_store._SLACK_BYTES", 0),  # so that segments are rewritten
         mock.patch("bridge.spool._KNOWN", 3),  # so that the thread has to count
     ):

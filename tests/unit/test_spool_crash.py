@@ -1,0 +1,312 @@
+"""A process killed in the middle of appends leaves what it was told is stored; a disk that refuses leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bridge.errors import SpoolWriteError
+from bridge.spool import Spool, SpoolBatch, SpoolReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+ROOT = Path(__file__).parents[2]
+KILLS = 12
+
+CHILD = textwrap.dedent("""
+    import asyncio, sys
+    from pathlib import Path
+    from bridge.spool import Spool, SpoolBatch
+
+    def batch(partition, number):
+        data = number.to_bytes(8, "big") * (1 + number % 700)
+        return SpoolBatch("telemetry", partition, "r", 1, False, 2, (), 1_700_000_000_000, data)
+
+    async def fill(spool, partition, number):
+        while True:
+            some = [batch(partition, number + step) for step in range(number % 3 + 1)]
+            await spool.append(some)
+            number += len(some)
+            print(partition, number, flush=True)  # stored up to, not including
+
+    async def main():
+        spool = Spool(Path(sys.argv[1]), max_bytes=1 << 30, instance="gw")
+        await spool.open()
+        print("open", flush=True)
+        await asyncio.gather(*(fill(spool, partition, int(start)) for partition, start in enumerate(sys.argv[2:])))
+
+    asyncio.run(main())
+""")
+
+
+def batch(number: int, size: int = 1000) -> SpoolBatch:
+    return SpoolBatch("telemetry", 0, "r", 1, False, 2, (), 1_700_000_000_000, bytes([number]) * size)
+
+
+def killed_after(folder: Path, starts: list[int], lines: int) -> list[int]:
+    """Start a process that appends, kill it after so many answers; returns what each partition was told."""
+    told = list(starts)
+    arguments = [sys.executable, "-c", CHILD, str(folder), *map(str, starts)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+        for _ in range(lines):
+            child.stdout.readline()
+        child.kill()
+        # Answers that were on their way count too: whoever printed them had been told. The first ones as well.
+        rest = child.stdout.read()
+    assert child.returncode == -signal.SIGKILL
+    for line in rest.splitlines():
+        if line.count(" ") == 1:
+            partition, number = map(int, line.split())
+            told[partition] = number
+    return told
+
+
+async def test_a_killed_process_leaves_what_it_was_told_and_whole_appends_only(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    lengths = random.Random(7)
+    starts = [0, 0, 0]
+    for _ in range(KILLS):
+        told = killed_after(folder, starts, lengths.randrange(60))
+        spool = Spool(folder, max_bytes=1 << 30, instance="gw")
+        report = await spool.open()
+        assert report.sentence == ""
+        assert report.lost_batches == 0
+        for partition in range(3):
+            numbers: list[int] = []
+            after = 0
+            while batches := (await spool.read("telemetry", partition, after, 1 << 20)).batches:
+                after = batches[-1].id
+                numbers += [int.from_bytes(stored.batch.data[:8], "big") for stored in batches]
+            assert numbers == list(range(len(numbers))), "missing, repeated or out of order"
+            assert len(numbers) >= told[partition], "stored, but not there after the kill"
+            # What was written when the kill came is there as a whole call or not at all.
+            at = starts[partition]
+            while at < len(numbers):
+                at += at % 3 + 1
+            assert at == len(numbers), "half an append"
+            starts[partition] = at
+        await spool.close()
+    assert sum(starts) > 100
+
+
+async def test_removals_that_were_done_stay_done_after_a_kill(tmp_path: Path) -> None:
+    code = CHILD.replace(
+        'print("open", flush=True)',
+        """
+    ids = await spool.append([batch(0, n) for n in range(10)])
+    spool.remove("telemetry", 0, ids[:6])
+    left = await spool.read("telemetry", 0, 0, 1 << 20)
+    print(len(left.batches), flush=True)
+    await asyncio.sleep(60)""",
+    )
+    with subprocess.Popen(  # noqa: ASYNC220 - nothing else waits for this loop
+        [sys.executable, "-c", code, str(tmp_path / "s")], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "4\n"
+        child.kill()
+    spool = Spool(tmp_path / "s", max_bytes=1 << 30, instance="gw")
+    report = await spool.open()
+    assert (report.recovered_batches, report.sentence) == (4, "")
+    await spool.close()
+
+
+class Disk:
+    """Stands in for the operating system's calls: fails the next ones as told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fail: str = ""
+        self.code = errno.ENOSPC
+        self.partial = False
+        for name in ("pwritev", "fdatasync", "pwrite"):
+            monkeypatch.setattr(f"bridge.spool_segments.os.{name}", self._wrapped(name, getattr(os, name)))
+
+    def _wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            if self.fail == name or (self.fail == "pwritev" and name == "pwrite" and self.partial):
+                if self.partial and name == "pwritev":
+                    fd, pieces, offset = arguments
+                    return real(fd, [b"".join(pieces)[:700]], offset)
+                raise OSError(self.code, os.strerror(self.code))
+            return real(*arguments)
+
+        return call
+
+
+@pytest.mark.parametrize(
+    ("fail", "code", "partial"),
+    [
+        ("pwritev", errno.ENOSPC, False),
+        ("pwritev", errno.ENOSPC, True),
+        ("fdatasync", errno.EIO, False),
+    ],
+    ids=["full", "full in the middle of a batch", "fsync fails"],
+)
+async def test_what_the_disk_refused_is_not_stored_and_may_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail: str, code: int, partial: bool
+) -> None:
+    disk = Disk(monkeypatch)
+    disk.code, disk.partial = code, partial
+    spool = Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw")
+    await spool.open()
+    await spool.append([batch(1)])
+    disk.fail = fail
+    for _ in range(3):
+        results = await asyncio.gather(
+            spool.append([batch(2), batch(3)]), spool.append([batch(4)]), return_exceptions=True
+        )
+        for result in results:
+            assert isinstance(result, SpoolWriteError)
+            assert os.strerror(code) in str(result)
+        assert (spool.batches, spool.messages) == (1, 2)
+        assert spool.has_room((1 << 20) - spool.bytes)  # nothing stays reserved
+    assert [stored.batch for stored in (await spool.read("telemetry", 0, 0, 1 << 20)).batches] == [batch(1)]
+    disk.fail = ""
+    await spool.append([batch(5)])
+    assert [stored.batch for stored in (await spool.read("telemetry", 0, 0, 1 << 20)).batches] == [batch(1), batch(5)]
+    await spool.close()
+    again = Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw")
+    report = await again.open()
+    assert (report.recovered_batches, report.sentence) == (2, "")
+    await again.close()
+
+
+async def test_an_index_that_cannot_be_written_holds_up_appends_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full between the log and the index: what the log has counts, and the next append tries again."""
+    spool = Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw")
+    await spool.open()
+    from bridge.spool_index import Index
+
+    real = Index.add
+    failing = True
+
+    def add(self: Index, *arguments: Any) -> None:
+        if failing:
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+        real(self, *arguments)
+
+    monkeypatch.setattr(Index, "add", add)
+    await spool.append([batch(1)])  # durable in the log
+    with pytest.raises(SpoolWriteError, match="disk is full"):
+        await spool.append([batch(2)])
+    with pytest.raises(SpoolWriteError, match="disk is full"):
+        await spool.read("telemetry", 0, 0, 1000)
+    assert spool.batches == 1
+    failing = False
+    await spool.append([batch(3)])
+    assert [stored.batch for stored in (await spool.read("telemetry", 0, 0, 1 << 20)).batches] == [batch(1), batch(3)]
+    await spool.close()
+
+
+async def test_a_removal_that_the_disk_refuses_is_done_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.spool.RETRY_S", 0.01)
+    monkeypatch.setattr("bridge.spool.REMOVE_EVERY_S", 0.01)
+    from bridge.spool_index import Index
+
+    real, tried = Index.delete, threading.Event()
+    failing = True
+
+    def delete(self: Index, first: int, last: int) -> list[tuple[int, int, int, int]]:
+        if failing:
+            tried.set()
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+        return real(self, first, last)
+
+    spool = Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw")
+    await spool.open()
+    ids = await spool.append([batch(n) for n in range(4)])
+    monkeypatch.setattr(Index, "delete", delete)
+    spool.remove("telemetry", 0, ids[:3])
+    assert spool.batches == 1
+    await asyncio.to_thread(tried.wait, 10)
+    failing = False
+    await spool.close()
+    again = Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw")
+    report = await again.open()
+    assert report.recovered_batches == 1
+    await again.close()
+
+
+async def test_a_cancelled_append_is_stored_and_counted(tmp_path: Path) -> None:
+    """The write cannot be taken back: it is there, and delivered, perhaps for the second time."""
+    spool = Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw")
+    await spool.open()
+    task = asyncio.ensure_future(spool.append([batch(1)]))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await spool.remember_topic("telemetry", 1)  # comes after it
+    assert (spool.batches, spool.messages) == (1, 2)
+    await spool.close()
+
+
+async def test_little_remains_on_the_disk_of_a_spool_that_has_emptied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge.spool_segments.SEGMENT_BYTES", 1 << 20)
+    spool = Spool(tmp_path / "s", max_bytes=1 << 30, instance="gw")
+    await spool.open()
+    for _ in range(8):
+        await spool.append([batch(n % 256, 200) for n in range(4000)])
+    full = sum(path.stat().st_size for path in (tmp_path / "s").iterdir())
+    assert full > 8 << 20
+    after = 0
+    while batches := (await spool.read("telemetry", 0, after, 1 << 20)).batches:
+        after = batches[-1].id
+        spool.remove("telemetry", 0, [stored.id for stored in batches])
+    await spool.read("telemetry", 0, 0, 1)
+    assert list((tmp_path / "s").glob("*.log")) == []
+    await spool.close()
+    assert sum(path.stat().st_size for path in (tmp_path / "s").iterdir()) < 100_000
+
+
+async def test_a_partition_that_stays_away_does_not_keep_the_others_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A little of every segment is needed: what is left moves together, and the disk holds at most twice of it."""
+    monkeypatch.setattr("bridge.spool_segments.SEGMENT_BYTES", 20_000)
+    monkeypatch.setattr("bridge.spool_store._SLACK_BYTES", 80_000)
+    told: list[SpoolReport] = []
+    spool = Spool(tmp_path / "s", max_bytes=1 << 30, instance="gw", salvaged=told.append)
+    await spool.open()
+    stuck: list[SpoolBatch] = []
+    for number in range(200):
+        one = SpoolBatch("stuck", 0, "r", 1, False, 1, (), 0, bytes([number]) * 300)
+        stuck.append(one)
+        await spool.append([one, *(batch(number, 2000) for _ in range(5))])
+        flowing: Sequence[Any] = (await spool.read("telemetry", 0, 0, 1 << 20)).batches
+        spool.remove("telemetry", 0, [stored.id for stored in flowing])
+    await spool.read("telemetry", 0, 0, 1)
+    await spool.read("telemetry", 0, 0, 1)
+    size = sum(path.stat().st_size for path in (tmp_path / "s").glob("*.log"))
+    assert size < 2 * spool.bytes + 80_000 + 30_000  # the last being the segment that is written
+    assert [stored.batch for stored in (await spool.read("stuck", 0, 0, 1 << 20)).batches] == stuck
+    await spool.close()
+    again = Spool(tmp_path / "s", max_bytes=1 << 30, instance="gw")
+    report = await again.open()
+    assert (report.recovered_batches, report.sentence) == (200, "")
+    assert [stored.batch for stored in (await again.read("stuck", 0, 0, 1 << 20)).batches] == stuck
+    await again.close()
+    assert told == []
