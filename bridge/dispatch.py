@@ -85,7 +85,8 @@ class TopicNameError(BridgeError):
 
 
 class Dispatcher:
-    """One per session group, shared by its sessions. Belongs to the event loop's thread.
+    """One per session group, shared by its sessions. Belongs to the event loop's thread. ``group`` None is for sessions
+    of earlier settings: every route is theirs.
 
     Before a session feeds packets it sets ``delivery_prefix``; the ingest sets ``received_ms``.
     """
@@ -97,7 +98,7 @@ class Dispatcher:
         topics: TopicLocator,
         dead_letters: DeadLetters,
         *,
-        group: str = "",
+        group: str | None = "",
         parse_properties: Callable[[bytes], Properties],
         filtered: Callable[[str, str], None],
         max_record_bytes: int,
@@ -161,7 +162,7 @@ class Dispatcher:
     def _settle(self, flags: int, topic_bytes: bytes) -> Entry:
         topic = _topic_name(topic_bytes)
         route = self._router.match(topic)
-        if route is None or not route.fast or route.tombstones or route.group != self._group:
+        if route is None or not route.fast or route.tombstones or self._is_others(route, topic):
             return _SLOW
         if route.name in self.holding:
             return _SLOW
@@ -191,6 +192,12 @@ class Dispatcher:
             return self._accumulator.keyless_slot(route.name, qos, kafka_topic, partitions)
         return self._accumulator.slot(route.name, qos, kafka_topic, partition_for(key, partitions))
 
+    def _is_others(self, route: Route, topic: str) -> bool:
+        """Whether the sessions of the route's group bring this message as well. Not so when no filter of ours fetches
+        it: then a session that the broker kept had queued it under earlier settings, and it comes this way alone."""
+        group = self._group
+        return group is not None and route.group != group and self._router.fetches(group, topic)
+
     # --- the slow lane -----------------------------------------------------------------------------
 
     def slow(self, flags: int, topic_bytes: bytes, raw_properties: bytes, payload: bytes) -> None:
@@ -201,7 +208,7 @@ class Dispatcher:
             self._accumulator.current.filtered += 1
             self._filtered("", STATUS if topic.startswith("gateways/") else NO_ROUTE)
             return
-        if route.group != self._group:
+        if self._is_others(route, topic):
             self._accumulator.current.filtered += 1
             self._filtered(route.name, OTHER_GROUP)
             return

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from bridge import wire
 from bridge.filter_trie import FilterTrie
-from bridge.filters import Cover, Subscription, covers, minimal_cover, split_disjoint, validate_filter
+from bridge.filters import Cover, Subscription, covers, matches, minimal_cover, split_disjoint, validate_filter
 from bridge.headers import flag_headers, message_id_headers, property_headers
 from bridge.message import MessageView
 from bridge.template import MissingValue, Template
@@ -318,6 +318,11 @@ class Router:
     def kafka_topics(self) -> frozenset[str]:
         """The topics that settings name outright: those that must exist before the start."""
         return frozenset(route.kafka_topic for route in self.routes if route.kafka_topic is not None)
+
+    def fetches(self, group: str, topic: str) -> bool:
+        """Whether a session of the group is subscribed to the MQTT topic."""
+        cover = self.covers.get(group)
+        return cover is not None and any(matches(subscription.filter, topic) for subscription in cover.subscriptions)
 
     def subscriptions(
         self,

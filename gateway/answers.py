@@ -8,6 +8,7 @@ from __future__ import annotations
 __all__ = ["PATHS", "Answer", "Answers", "WorkerAnswers", "json_answer"]
 
 import json
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -47,7 +48,8 @@ def json_answer(document: dict[str, object], *, status: int = 200) -> Answer:
 
 
 class WorkerAnswers:
-    """One worker's. Everything is read in the event loop when a question comes; ``snapshot`` must not block."""
+    """One worker's. Everything is read in the event loop when a question comes; ``snapshot`` and ``facts`` (what
+    else /status is to say) must not block."""
 
     def __init__(
         self,
@@ -57,12 +59,14 @@ class WorkerAnswers:
         lifecycle: Lifecycle,
         ledger: Ledger,
         snapshot: Callable[[], ReadinessSnapshot],
+        facts: Callable[[], dict[str, object]] = dict,
     ) -> None:
         self._limits = ReadinessLimits.from_settings(settings)
         self._metrics = metrics
         self._lifecycle = lifecycle
         self._ledger = ledger
         self._snapshot = snapshot
+        self._facts = facts
 
     async def answer(self, path: str, accept: str) -> Answer:
         """As Answers says; does not wait for anything."""
@@ -109,6 +113,8 @@ class WorkerAnswers:
         return json_answer(
             {
                 "state": snapshot.state.name,
+                "since": _moment(time.time_ns() - self._lifecycle.in_state_ns),
+                **self._facts(),
                 "ready": readiness.ready,
                 "reasons": readiness.reasons,
                 "unacked": sum(session.unacked for session in snapshot.sessions),
@@ -116,9 +122,11 @@ class WorkerAnswers:
                 "sessions": [
                     {
                         "session": session.name,
+                        "client_id": session.client_id,
                         "connected": session.connected,
                         "subscribed": session.subscribed,
                         "unacked": session.unacked,
+                        "window": session.window,
                         "problem": session.problem,
                     }
                     for session in snapshot.sessions
@@ -136,3 +144,7 @@ class WorkerAnswers:
                 "ledger": self._ledger.snapshot().as_dict(),
             }
         )
+
+
+def _moment(unix_ns: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_ns // 1_000_000_000))

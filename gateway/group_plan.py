@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["GroupPlan", "group_plans", "session_names"]
+__all__ = ["GroupPlan", "group_plans", "orphan_plan", "session_names"]
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
     """What settings say of a group: ``name`` is empty for the sessions of ``mqtt.sessions``. ``settings`` are the
-    worker's, with the group's own number of sessions, window and memory in them."""
+    worker's, with the group's own number of sessions, window and memory in them. ``every_route``: what its sessions
+    bring goes wherever a route says, whichever group the route is in."""
 
     name: str
     settings: Settings
+    every_route: bool = False
 
     def session_name(self, number: int) -> str:
         """What the session is called in client ids, logs and metrics."""
@@ -38,6 +40,16 @@ def group_plans(settings: Settings) -> tuple[GroupPlan, ...]:
         }
         plans.append(GroupPlan(group.name, settings.model_copy(update=update)))
     return tuple(plans)
+
+
+def orphan_plan(settings: Settings) -> GroupPlan:
+    """The group for sessions of earlier settings: it makes none itself, and they may bring messages of any route. Its
+    memory comes on top of the worker's until they are drained: a quarter of it."""
+    update = {
+        "mqtt": settings.mqtt.model_copy(update={"sessions": 0}),
+        "flow": settings.flow.model_copy(update={"memory_bytes": max(1 << 20, settings.flow.memory_bytes // 4)}),
+    }
+    return GroupPlan("", settings.model_copy(update=update), every_route=True)
 
 
 def session_names(settings: Settings) -> list[str]:

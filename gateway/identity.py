@@ -13,7 +13,7 @@ cluster than before are refused at the start, with a sentence that says which of
 
 from __future__ import annotations
 
-__all__ = ["Ending", "Identity", "IdentityError", "adopt", "forget_slot", "holder", "slots"]
+__all__ = ["Ending", "Identity", "IdentityError", "adopt", "describe", "forget_slot", "holder", "require_idle", "slots"]
 
 import contextlib
 import fcntl
@@ -39,8 +39,10 @@ from gateway.meta_properties import (
 from gateway.session_registry import SessionRegistry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
+
+    from gateway.session_registry import SessionRecord
 
 log = structlog.get_logger("identity")
 
@@ -103,6 +105,51 @@ def forget_slot(directory: Path, slot: int) -> None:
             _give_up(directory, slot)
 
 
+def describe(directory: Path, instance: str) -> list[str]:
+    """What the directory says of itself, in lines for people; ``instance`` is the one that asks. Changes nothing.
+
+    Raises as :func:`slots` does.
+    """
+    with _explained(directory):
+        meta = read_meta(directory)
+        if meta is None:
+            return [f"{directory.absolute()} is nobody's yet: the next start makes it instance {instance!r}'s."]
+        lines = [
+            f"data_dir     {directory.absolute()}",
+            f"format       {meta.version}",
+            f"instance     {meta.instance}" + ("" if meta.instance == instance else f" (the settings say {instance})"),
+            f"instance id  {meta.instance_id if meta.version > 1 else 'made at the next start'}",
+            f"cluster id   {meta.cluster_id or 'not connected yet'}",
+        ]
+        witness = directory / WITNESS_FILE
+        if meta.witness is not None and not (witness.exists() and meta.witness.is_same(Witness.of(witness))):
+            lines.append("place        not where it was made: a copy, moved from another disk, or from a backup")
+        for slot in sorted(meta.workers):
+            registry = SessionRegistry(_sessions_path(directory, slot))
+            registry.load(put_aside=False)
+            process = holder(directory, slot)
+            if process is not None:
+                state = f"runs as process {process}"
+            elif _clean_path(directory, slot).exists():
+                state = "stopped in good order"
+            elif meta.version < FORMAT_VERSION:
+                state = "not running"
+            else:
+                state = "not running; its last life ended without an orderly stop"
+            names = ", ".join(record.client_id for record in registry.records) or "none"
+            lines.append(f"worker {slot}     {state}; MQTT sessions at the broker: {names}")
+    return lines
+
+
+def require_idle(directory: Path) -> None:
+    """Raises IdentityError while a process runs one of the directory's workers. It may start one right after."""
+    with _explained(directory):
+        for slot in sorted(_slots_with_files(directory)):
+            if holder(directory, slot) is not None:
+                with _slot_locked(directory, slot):
+                    pass
+
+
 def adopt(directory: Path, instance: str, cluster_id: str | None) -> list[str]:
     """Take the directory over for this instance and Kafka cluster; what was changed, a sentence each.
 
@@ -115,10 +162,8 @@ def adopt(directory: Path, instance: str, cluster_id: str | None) -> list[str]:
                 f"data_dir {directory.absolute()} is nobody's: there is no {META_FILE} to adopt. Is it the right "
                 "folder? If so, the next start makes it this instance's."
             )
-        for path in directory.glob("worker-*.lock"):
-            slot = path.name.removeprefix("worker-").removesuffix(".lock")
-            if slot.isdigit():
-                locks.enter_context(_slot_locked(directory, int(slot)))
+        for slot in sorted(_slots_with_files(directory)):
+            locks.enter_context(_slot_locked(directory, slot))
         locks.enter_context(_meta_locked(directory))
         return _adopt_locked(directory, instance, cluster_id)
 
@@ -227,6 +272,22 @@ class Identity:
                 durable.write(_clean_path(self._directory, self._worker), text)
         finally:
             os.close(lock)  # the lock goes with it; the file stays, for removing it would race with the next owner
+
+    def recall(self, records: Iterable[SessionRecord], forget: Iterable[str]) -> None:
+        """Write down the sessions there are going to be; strike out those of no use. Raises IdentityError."""
+        with _explained(self._directory):
+            for client_id in forget:
+                self.registry.forget(client_id)
+            self.registry.record(records)
+
+    def recorded_elsewhere(self) -> frozenset[str]:
+        """The client ids of the sessions of all other slots: whoever has one now, it is not ours to end."""
+        client_ids: set[str] = set()
+        for slot in slots(self._directory) - {self._worker}:
+            other = SessionRegistry(_sessions_path(self._directory, slot))
+            other.load(put_aside=False)
+            client_ids.update(record.client_id for record in other.records)
+        return frozenset(client_ids)
 
     def confirm_cluster(self, cluster_id: str | None) -> None:
         """Kafka says that it is this cluster: record it the first time, and see later that it is the same.

@@ -8,8 +8,9 @@ Series known from the settings exist at 0 from the start.
 
 from __future__ import annotations
 
-__all__ = ["Metrics", "markdown", "send_failure_labels"]
+__all__ = ["Metrics", "markdown", "send_failure_labels", "versions"]
 
+import functools
 import platform
 import sys
 from importlib import metadata
@@ -83,6 +84,16 @@ _LATENCIES: Final = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.1, 0.25,
 _LEDGER_TERMS: Final = ("received", "recovered", "delivered", "filtered", "dead_lettered", "returned")
 
 
+@functools.cache
+def versions() -> dict[str, str]:
+    """What runs: the gateway, Python, and the two client libraries that its seams rest on."""
+    named = {"gateway": "mqtt-kafka-gateway", "paho-mqtt": "paho-mqtt", "aiokafka": "aiokafka"}
+    return {
+        **{name: metadata.version(package) for name, package in named.items()},
+        "python": platform.python_version(),
+    }
+
+
 def send_failure_labels(error: BaseException) -> tuple[str, str]:
     """The labels ``reason`` and ``retriable`` of ``gateway_kafka_send_failures_total`` for a failed batch."""
     return next((reason, retriable) for kind, reason, retriable in _SEND_FAILURES if isinstance(error, kind))
@@ -129,6 +140,12 @@ class Metrics(MetricSet):
         "mqtt.session_expiry, mqtt.persistent",
         unit="sessions",
         labels=("session",),
+    )
+    mqtt_orphan_sessions = gauge(
+        "gateway_mqtt_orphan_sessions",
+        "MQTT sessions of earlier settings that are still to be drained and ended at the broker.",
+        "mqtt.addresses when it does not fall to 0; the log says why one cannot be resumed",
+        unit="sessions",
     )
     mqtt_messages_received = counter(
         "gateway_mqtt_messages_received_total",
@@ -333,6 +350,12 @@ class Metrics(MetricSet):
         "0 not running, 1 starting, 2 recovery, 3 running, 6 pending controlled shutdown, 7 shutting down.",
         "shutdown_timeout when it stays at 6",
         unit="state",
+    )
+    last_shutdown_unclean = gauge(
+        "gateway_last_shutdown_unclean",
+        "1 if this worker's last life ended without an orderly stop (a crash, kill -9, a power cut), else 0.",
+        "shutdown_timeout, and the time that whatever runs the gateway gives it to stop",
+        unit="lives",
     )
     build_info = gauge(
         "gateway_build_info",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class SessionView:
     """One MQTT session. ``subscribed``: every filter granted by a SUBACK of the present connection. ``problem``: the
-    last failure.
+    last failure. ``window``: messages the broker sends it unacknowledged.
     """
 
     name: str
@@ -29,6 +29,8 @@ class SessionView:
     subscribed: bool
     unacked: int = 0
     problem: str | None = None
+    client_id: str = ""
+    window: int = 0
 
 
 @dataclass(frozen=True, slots=True)

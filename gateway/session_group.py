@@ -16,10 +16,12 @@ from bridge.accumulator import Accumulator
 from bridge.dead_letter import DeadLetters
 from bridge.dispatch import Dispatcher
 from gateway.mqtt.flow import SHORTEST_PACE_NS, Flow
+from gateway.mqtt.orphans import OrphanSession
 from gateway.mqtt.properties import parse_properties
 from gateway.mqtt.session import DataPath, Session, SessionPlan
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
     from datetime import timedelta
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from gateway.group_plan import GroupPlan
     from gateway.lifecycle import StopVerb
     from gateway.metrics import Metrics
+    from gateway.session_registry import SessionRecord, SessionRegistry
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Shared:
     topics: TopicLocator
     verb: Callable[[], StopVerb]
     failed: Callable[[BaseException], None]
+    registry: SessionRegistry
     filtered: Callable[[str, str], None]
     dead_lettered: Callable[[DeadLetterReason, int], None]
     dead_letter_made: Callable[[str, DeadLetterReason, BaseException], None]
@@ -83,7 +87,7 @@ class SessionGroup:
             self.accumulator,
             shared.topics,
             self.dead_letters,
-            group=plan.name,
+            group=None if plan.every_route else plan.name,
             parse_properties=parse_properties,
             filtered=shared.filtered,
             max_record_bytes=settings.kafka.max_record_bytes,
@@ -92,10 +96,25 @@ class SessionGroup:
             pump=shared.sender.pump,
             failed=shared.failed,
         )
-        path = DataPath(self.flow, self.accumulator, self.dispatcher, self.dead_letters, shared.ledger, shared.metrics)
-        self.sessions = tuple(self._make_session(number, path) for number in range(settings.mqtt.sessions))
+        self._path = DataPath(
+            self.flow,
+            self.accumulator,
+            self.dispatcher,
+            self.dead_letters,
+            shared.ledger,
+            shared.metrics,
+            shared.registry,
+        )
+        self.sessions = tuple(self._make_session(number) for number in range(settings.mqtt.sessions))
 
-    def _make_session(self, number: int, path: DataPath) -> Session:
+    def make_orphan(self, record: SessionRecord, turns: asyncio.Semaphore, ended: Callable[[], None]) -> OrphanSession:
+        """A session of earlier settings that is emptied through this group's data path, and ended."""
+        shared = self._shared
+        return OrphanSession(
+            record, self.plan.settings, self._path, shared.verb, shared.failed, turns=turns, ended=ended
+        )
+
+    def _make_session(self, number: int) -> Session:
         settings, mqtt, group = self.plan.settings, self.plan.settings.mqtt, self.plan.name
         subscriptions = self._shared.router.subscriptions(
             mqtt.distribution, mqtt.sessions, share_group=mqtt.share_group, group=group
@@ -109,7 +128,7 @@ class SessionGroup:
         announces = mqtt.status.enabled and settings.worker == 0 and number == 0 and not group
         topic = mqtt.status.topic.replace("${instance}", settings.instance) if announces else None
         plan = SessionPlan(name, client_id, subscriptions, topic)
-        return Session(plan, settings, path, self._shared.verb, self._shared.failed)
+        return Session(plan, settings, self._path, self._shared.verb, self._shared.failed)
 
     def _create_batch(self, compressed: bool) -> BatchBuilder:
         return self._shared.sender.create_batch(compressed)

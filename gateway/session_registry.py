@@ -71,14 +71,17 @@ class SessionRegistry:
         """The record of a client id, if there is one."""
         return self._records.get(client_id)
 
-    def load(self) -> None:
-        """Read the file. One that makes no sense is put aside and said: better a start without it than none."""
+    def load(self, *, put_aside: bool = True) -> None:
+        """Read the file. One that makes no sense is put aside and said: better a start without it than none. Whoever
+        only looks at another slot's leaves it."""
         self._records.clear()
         try:
             found = _parse(self._path.read_bytes())
         except FileNotFoundError:
             return
         except (ValueError, KeyError, TypeError) as error:
+            if not put_aside:
+                return
             aside = self._path.with_suffix(".damaged")
             self._path.replace(aside)
             log.error(  # noqa: TRY400 - where the JSON is wrong tells nothing

@@ -24,17 +24,20 @@ from bridge.sender import Sender, SenderPolicy
 from bridge.topic_watch import TopicWatch
 from gateway import memory
 from gateway.answers import WorkerAnswers
-from gateway.group_plan import group_plans
+from gateway.group_plan import group_plans, orphan_plan
 from gateway.http import HttpServer
 from gateway.identity import Ending, Identity
 from gateway.instruments import EventLoopProbe
 from gateway.lifecycle import Lifecycle, Service, State, StopRequest, StopVerb
 from gateway.metrics import Metrics, send_failure_labels
+from gateway.mqtt.orphans import Orphans
 from gateway.readiness import ReadinessSnapshot, SessionView, TopicView
 from gateway.session_group import SessionGroup, Shared
 from gateway.signals import StopSignals
+from gateway.worker_facts import facts, say_what_is_left
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from datetime import timedelta
 
     from bridge.accumulator import Slot
@@ -43,7 +46,9 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from gateway.instruments import Cell, Histogram
     from gateway.lifecycle import Component, StopReport
+    from gateway.mqtt.orphans import OrphanSession
     from gateway.mqtt.session import Session
+    from gateway.session_registry import SessionRecord
     from gateway.supervisor.member import Membership
 
     Meters = tuple[Cell, Cell, Cell, Histogram, Histogram, Histogram, Histogram]
@@ -54,11 +59,17 @@ log = structlog.get_logger("worker")
 class Worker:
     """Everything one process needs, made from settings; ``service`` runs it. Make it inside the running event loop.
 
+    ``retiring``: it takes up no sessions of its own, but drains and ends those that exist for its slot, and then stops
+    and gives the slot up.
+
     Raises ConfigError for routes and files that cannot be used.
     """
 
-    def __init__(self, settings: Settings, stop: StopRequest, membership: Membership | None = None) -> None:
+    def __init__(
+        self, settings: Settings, stop: StopRequest, membership: Membership | None = None, *, retiring: bool = False
+    ) -> None:
         self.settings = settings
+        self._retiring = retiring or (membership is not None and membership.retiring)
         self._stop = stop
         self._meters: dict[Slot, Meters] = {}
         self.metrics = Metrics(settings)
@@ -91,25 +102,34 @@ class Worker:
             topics=self,
             verb=lambda: self._stop.verb,
             failed=self._fatal,
+            registry=self.identity.registry,
             filtered=self._count_filtered,
             dead_lettered=self._count_dead_letter,
             dead_letter_made=self.route_stops.made,
         )
+        self._shared = shared
         self.groups = [SessionGroup(plan, shared) for plan in group_plans(settings)]
-        self.sessions = [session for group in self.groups for session in group.sessions]
+        self._own_sessions = [session for group in self.groups for session in group.sessions]
+        self.sessions = [] if self._retiring else self._own_sessions
         for group in self.groups:
             group.hold_to(self.route_stops)
+        self.orphans = Orphans()
+        self._orphan_group: SessionGroup | None = None
+        self._retirement: asyncio.Task[None] | None = None
         lifecycle = Lifecycle()
         self.answers = WorkerAnswers(
-            settings, metrics=self.metrics, lifecycle=lifecycle, ledger=self.ledger, snapshot=self.snapshot
+            settings,
+            metrics=self.metrics,
+            lifecycle=lifecycle,
+            ledger=self.ledger,
+            snapshot=self.snapshot,
+            facts=partial(facts, self),
         )
         self.http = HttpServer(settings.http, self.answers) if membership is None else None
         self.service = Service(
             core=self._core(membership),
-            # Importing the HTTP library takes 0.3 s of CPU: beside the first messages, a backlog of 100,000 would pay
-            # 3 µs each for it.
-            recover=self.http.answering if self.http is not None else None,
-            intake=self.sessions,
+            recover=self._recover,
+            intake=[*self.sessions, self.orphans],
             shutdown_timeout_ns=_ns(settings.shutdown_timeout),
             lifecycle=lifecycle,
         )
@@ -127,6 +147,29 @@ class Worker:
             return (_Kafka(self), self.topic_watch, membership, self.identity, self.route_stops, probe, _Rest(self))
         assert self.http is not None
         return (self.identity, self.http, _Kafka(self), self.topic_watch, self.route_stops, probe, _Rest(self))
+
+    async def _recover(self) -> None:
+        """What an earlier life left behind. The MQTT sessions are written down before the first of them connects."""
+        # Importing the HTTP library takes 0.3 s of CPU: beside the first messages, a backlog of 100,000 would pay 3 µs
+        # each for it.
+        if self.http is not None:
+            await self.http.answering()
+        records = [session.record for session in self._own_sessions]
+        self.orphans.recall(self.identity, records, self.settings, self._make_orphan, retiring=self._retiring)
+        if self._retiring:
+            self._retirement = asyncio.create_task(self._retire(), name="retire")
+
+    def _make_orphan(self, record: SessionRecord, turns: asyncio.Semaphore, ended: Callable[[], None]) -> OrphanSession:
+        if self._orphan_group is None:
+            self._orphan_group = SessionGroup(orphan_plan(self.settings), self._shared)
+            self._orphan_group.hold_to(self.route_stops)
+            self.groups.append(self._orphan_group)
+        return self._orphan_group.make_orphan(record, turns, ended)
+
+    async def _retire(self) -> None:
+        """Nothing waits for this slot any more: the worker may go."""
+        await self.orphans.wait_ended()
+        self._stop.request(StopVerb.RETIRE)
 
     # --- topics (bridge.dispatch.TopicLocator)
     # -------------------------------------------------------------------------------------
@@ -252,9 +295,11 @@ class Worker:
         metrics.buffer_bytes.watch(lambda: sum(group.accumulator.buffered_bytes for group in groups))
         metrics.oldest_unacked_age.watch(lambda: (self._oldest_age_ns() or 0) / 1e9)
         metrics.mqtt_messages_received.watch_rows(self._received_rows)
-        metrics.mqtt_acks.watch(lambda: sum(session.acknowledged for session in self.sessions))
-        metrics.mqtt_received_bytes.watch(lambda: sum(session.received_bytes for session in self.sessions))
-        metrics.mqtt_redelivered.watch(lambda: sum(session.redelivered for session in self.sessions))
+        metrics.mqtt_acks.watch(lambda: sum(session.acknowledged for session in self.all_sessions()))
+        metrics.mqtt_received_bytes.watch(lambda: sum(session.received_bytes for session in self.all_sessions()))
+        metrics.mqtt_redelivered.watch(lambda: sum(session.redelivered for session in self.all_sessions()))
+        metrics.mqtt_orphan_sessions.watch(lambda: self.orphans.left)
+        metrics.last_shutdown_unclean.watch(lambda: self.identity.last_ending is Ending.UNCLEAN)
         for route in self.settings.routes:
             metrics.route_stopped.watch(partial(_stopped, self.route_stops, route.name), route.name)
             metrics.route_held_messages.watch(partial(self._held, route.name), route.name)
@@ -264,6 +309,11 @@ class Worker:
 
     def _held(self, route: str) -> int:
         return sum(group.dispatcher.holding.messages(route) for group in self.groups)
+
+    def all_sessions(self) -> Iterator[Session]:
+        """Those of the settings, and those of earlier ones."""
+        yield from self.sessions
+        yield from self.orphans.sessions
 
     def _received_rows(self) -> dict[tuple[str, ...], float]:
         rows: dict[tuple[str, ...], float] = {}
@@ -298,7 +348,8 @@ class Worker:
         return ReadinessSnapshot(
             state=self.service.lifecycle.state,
             sessions=tuple(
-                SessionView(s.plan.name, s.connected, s.subscribed, s.unacked, s.problem) for s in self.sessions
+                SessionView(s.plan.name, s.connected, s.subscribed, s.unacked, s.problem, s.plan.client_id, s.window)
+                for s in self.sessions
             ),
             metadata_age_ns=time.monotonic_ns() - refreshed_ns if refreshed_ns else None,
             topics=tuple(topics),
@@ -353,12 +404,16 @@ class _Rest:
                 await group.drained()
 
 
-async def run_worker(settings: Settings, membership: Membership | None = None) -> tuple[StopReport, StopSignals]:
-    """Run a worker until a signal, a failure or the end of its supervisor ends it. Raises what it failed of."""
+async def run_worker(
+    settings: Settings, membership: Membership | None = None, *, retiring: bool = False
+) -> tuple[StopReport, StopSignals]:
+    """Run a worker until a signal, a failure or the end of its supervisor ends it, or, ``retiring``, until nothing is
+    left to do for its slot. Raises what it failed of.
+    """
     stop = StopRequest()
     signals = StopSignals(stop)
     with signals:
-        worker = Worker(settings, stop, membership)
+        worker = Worker(settings, stop, membership, retiring=retiring)
         for warning in worker.router.warnings:
             log.warning("routes_doubtful", warning=warning)
         worker.service.lifecycle.listen(partial(_on_state, membership))
@@ -370,6 +425,8 @@ async def run_worker(settings: Settings, membership: Membership | None = None) -
             if membership is not None:
                 membership.failed(error)
             raise
+        finally:
+            say_what_is_left(worker)
     left = worker.ledger.snapshot()
     if membership is not None:
         membership.stopped(left.returned)

@@ -15,6 +15,7 @@ from config.errors import ExitStatus, GatewayError
 if TYPE_CHECKING:
     import argparse
 
+    from config.load import Loaded
     from config.settings import Settings
 
 POLL_S = 0.05
@@ -29,7 +30,8 @@ def add_parser(commands: Any) -> None:
         description=(
             "Stop all workers that run with these settings on this machine, for good: they unsubscribe, drain, and "
             "end their MQTT sessions, so that a shared subscription sends them nothing more. To stop them and come "
-            "back, send SIGTERM: the sessions then wait for them."
+            "back, send SIGTERM: the sessions then wait for them. When none runs any more, this command itself takes "
+            "their slots in data_dir, one after the other, drains and ends the sessions, and gives the slots up."
         ),
     )
     parser.add_argument(
@@ -43,14 +45,17 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from config.load import load
-    from gateway.identity import holder
+    from gateway.identity import holder, slots
     from gateway.supervisor.place import find_supervisor
 
-    settings = load(arguments.config).settings
+    loaded = load(arguments.config)
+    settings = loaded.settings
     supervisor = find_supervisor(settings.data_dir)
     if supervisor is not None:
         return _retire_all(settings, supervisor)
     pid = holder(settings.data_dir, settings.worker)
+    if pid is None and (left := slots(settings.data_dir)):
+        return _retire_slots(loaded, left)
     if pid is None:
         raise GatewayError(
             f"No worker {settings.worker} of instance {settings.instance!r} runs with data_dir "
@@ -82,4 +87,26 @@ def _retire_all(settings: Settings, supervisor: int) -> int:
         print(f"Instance {settings.instance} has stopped, but not all was drained: {outcome.sentence}".rstrip())
         return ExitStatus.UNDRAINED
     print(f"Instance {settings.instance} has retired (process {supervisor}): no session of its workers remains.")
+    return ExitStatus.OK
+
+
+def _retire_slots(loaded: Loaded, left: set[int]) -> int:
+    """Nobody runs: be each slot's worker for as long as it takes to drain and end what waits for it."""
+    import asyncio
+
+    from config.load import require_runnable
+    from gateway import logs
+    from gateway.worker import run_worker
+
+    require_runnable(loaded)
+    for slot in sorted(left):
+        # A free port: nobody scrapes it, and the usual one may be another's meanwhile.
+        http = loaded.settings.http.model_copy(update={"port": 0})
+        settings = loaded.settings.model_copy(update={"http": http, "worker": slot})
+        logs.configure(settings.log, context={"instance": settings.instance, "worker": slot})
+        report, signals = asyncio.run(run_worker(settings, retiring=True))
+        if not report.clean:
+            return ExitStatus.UNDRAINED
+        signals.reraise()
+        print(f"Worker {slot} of instance {settings.instance} has retired; it did not run.")
     return ExitStatus.OK

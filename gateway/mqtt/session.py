@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -25,9 +25,10 @@ from gateway.mqtt.connection import Connection
 from gateway.mqtt.errors import ConnectError, MqttRefusedError
 from gateway.mqtt.ingest import Ingest
 from gateway.mqtt.servers import SERVER_MOVED, Servers
+from gateway.session_registry import SessionRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     from paho.mqtt.reasoncodes import ReasonCode
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from gateway.mqtt.client import PahoClient
     from gateway.mqtt.flow import Flow
     from gateway.mqtt.servers import Redirection
+    from gateway.session_registry import SessionRegistry
 
 log = structlog.get_logger("mqtt")
 
@@ -70,6 +72,7 @@ class DataPath:
     dead_letters: DeadLetters
     ledger: Ledger
     metrics: Metrics
+    registry: SessionRegistry | None = None  # of the sessions that exist at the broker; None keeps no account of them
 
 
 class Session:
@@ -118,10 +121,19 @@ class Session:
         self._stopping = False
         self._acknowledged = 0  # of connections that have ended
         self._received_bytes = 0
+        self.window = mqtt.receive_maximum
+        self.left_unacked = 0  # of the messages taken, at the stop
         self.subscribed = False
         self.problem: str | None = "not connected yet"
 
     # --- what others read --------------------------------------------------------------------------
+
+    @property
+    def record(self) -> SessionRecord:
+        """What it takes to resume this session without its settings."""
+        filters = tuple(subscription.filter for subscription in self.plan.subscriptions)
+        mqtt = self._settings.mqtt
+        return SessionRecord(self.plan.client_id, self.plan.name, filters, mqtt.protocol, tuple(mqtt.addresses))
 
     @property
     def connected(self) -> bool:
@@ -177,42 +189,80 @@ class Session:
         connection, client = self._connection, self._client
         assert connection is not None
         assert client is not None
+        self._announce(client, "stopping")
         if verb is StopVerb.RETIRE:
-            # The membership first: what is published from now on goes to the group's others. What the broker holds for
-            # this session stays with it, so reading goes on until there is nothing more.
-            await self._leave(client, connection)
-            await connection.drained()
+            await self._empty(client, connection)
+            self._announce(client, "retired")
+            await connection.settled()
+            if not await self._end(connection):
+                log.warning(
+                    "session_not_ended",
+                    session=self.plan.name,
+                    client_id=self.plan.client_id,
+                    reason="the connection broke meanwhile",
+                    advice="`gateway retire` again drains and ends it",
+                )
         else:
             # No UNSUBSCRIBE: EMQX drops what is published to a group without members.
             self._path.flow.stop_reading()
             await connection.settled()
-        self._announce(client, "stopped")
-        await connection.settled()
-        # The session ends only now: EMQX loses what is unacknowledged when its expiry drops to 0.
-        retiring, v5 = verb is StopVerb.RETIRE, self._settings.mqtt.protocol == "5"
-        await connection.disconnect(end_session=retiring and v5)
-        if retiring and not v5:
-            await self._end_session()
+            self._announce(client, "stopped")
+            await connection.settled()
+            await connection.disconnect(end_session=False)
 
-    async def _leave(self, client: PahoClient, connection: Connection) -> None:
-        """Unsubscribe, and wait for the broker to have done it."""
+    async def _empty(self, client: PahoClient, connection: Connection) -> None:
+        """Unsubscribe, and take in what the broker still holds; returns early when the connection ends.
+
+        The membership first: what is published from now on goes to the group's others. What the broker holds for this
+        session stays with it, so reading goes on until there is nothing more."""
+        await self._unsubscribe(client, connection, [subscription.filter for subscription in self.plan.subscriptions])
+        await connection.drained()
+
+    async def _unsubscribe(
+        self, client: PahoClient, connection: Connection, filters: Sequence[str], *, patience_s: float | None = None
+    ) -> bool:
+        """Unsubscribe, and wait for the broker to have done it; whether it has."""
+        if not filters:
+            return True
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         client.on_unsubscribe = lambda *_: None if gone.done() else gone.set_result(None)
-        filters = [subscription.filter for subscription in self.plan.subscriptions]
-        if filters:
-            client.unsubscribe(filters)
-            client.loop_write()
-            either: set[asyncio.Future[Any]] = {gone, connection.ended}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        client.unsubscribe(list(filters))
+        client.loop_write()
+        either: set[asyncio.Future[Any]] = {gone, connection.ended}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED, timeout=patience_s)
+        return gone.done()
 
-    async def _end_session(self) -> None:
-        """MQTT 3.1.1 ends a session only by a clean connect with its client id (section 3.1.2.4)."""
-        address = self._servers.current()
+    async def _end(self, connection: Connection) -> bool:
+        """End the session at the broker, which holds nothing for it any more; whether that was done.
+
+        Only now: EMQX loses what is unacknowledged when a session's expiry drops to 0."""
+        if connection.ended.done():  # it broke, so nobody knows what the broker still holds
+            return False
+        v5 = self._settings.mqtt.protocol == "5"
+        await connection.disconnect(end_session=v5)
+        if not v5:
+            await self._end_by_clean_connect()
+        if self._path.registry is not None:
+            try:
+                self._path.registry.forget(self.plan.client_id)
+            except OSError as error:  # the next start finds no such session at the broker, and forgets it then
+                log.warning("session_record_kept", client_id=self.plan.client_id, error=str(error))
+        return True
+
+    async def _end_by_clean_connect(self) -> None:
+        """MQTT 3.1.1 ends a session only by a clean connect with its client id (section 3.1.2.4).
+
+        Raises ConnectError."""
         clean = self._settings.mqtt.model_copy(update={"persistent": False})
-        handshake = Handshake(clean, address, self.plan.client_id, None)
+        handshake = Handshake(clean, self._servers.current(), self.plan.client_id, None)
         await handshake.connect()
-        handshake.client.disconnect()
-        handshake.client.loop_write()
+        connection = self._make_connection(handshake)
+        try:
+            connection.open()
+            await handshake.connected(connection.ended)  # only the answer says that the broker has done it
+            await connection.disconnect(end_session=False)
+        finally:
+            connection.close()
 
     async def _run(self, first: asyncio.Future[None]) -> None:
         while not self._stopping:
@@ -221,6 +271,7 @@ class Session:
                 connection = await self._open()
                 if not first.done():
                     first.set_result(None)
+                await self._drop_stale_filters(connection)
                 label, self.problem = await asyncio.shield(connection.ended)
                 self._servers.ended(time.monotonic_ns())
                 self._path.metrics.mqtt_disconnects.child(label).value += 1
@@ -268,17 +319,11 @@ class Session:
         servers.failed()
         return False
 
-    async def _open(self) -> Connection:
-        """Connect, subscribe, announce. Raises ConnectError."""
-        mqtt, path = self._settings.mqtt, self._path
-        address = self._servers.current()
-        will = (self.plan.status_topic, self._status("offline")) if self.plan.status_topic is not None else None
-        handshake = Handshake(mqtt, address, self.plan.client_id, will)
-        client = self._client = handshake.client
-        await handshake.connect()
+    def _make_connection(self, handshake: Handshake) -> Connection:
+        mqtt, path, client = self._settings.mqtt, self._path, handshake.client
         assert client.stream is not None
         self._connections += 1
-        connection = self._connection = Connection(
+        return Connection(
             client,
             client.stream,
             self._ingest,
@@ -290,12 +335,26 @@ class Session:
             window=mqtt.receive_maximum,
             keepalive_s=mqtt.keepalive.total_seconds(),
         )
+
+    async def _connect(self) -> tuple[Handshake, Connection]:
+        """Connect, and wait for CONNACK. Raises ConnectError."""
+        will = (self.plan.status_topic, self._status("offline")) if self.plan.status_topic is not None else None
+        handshake = Handshake(self._settings.mqtt, self._servers.current(), self.plan.client_id, will)
+        client = self._client = handshake.client
+        await handshake.connect()
+        connection = self._connection = self._make_connection(handshake)
         connection.open()
         await handshake.connected(connection.ended)
         connection.set_window(handshake.window, client.keepalive)
+        self.window = handshake.window
         if not handshake.session_present:
             self._ingest.qos2.clear()  # a new session knows nothing of the old one's exchanges
-        name = self.plan.name
+        return handshake, connection
+
+    async def _open(self) -> Connection:
+        """Connect, subscribe, announce. Raises ConnectError."""
+        path, name = self._path, self.plan.name
+        handshake, connection = await self._connect()
         path.metrics.mqtt_session_present.child(name).value = int(handshake.session_present)
         path.metrics.mqtt_receive_window.child(name).value = handshake.window
         # Also with a session present: the broker may have forgotten filters, and settings may have changed.
@@ -306,17 +365,35 @@ class Session:
         self._servers.subscribed(time.monotonic_ns())
         self._backoff.started(time.monotonic_ns())
         path.metrics.mqtt_connects.child().value += 1
-        self._announce(client, "online")
+        self._announce(handshake.client, "online")
         log.info(
             "mqtt_subscribed",
-            session=self.plan.name,
+            session=name,
             client_id=self.plan.client_id,
-            broker=str(address),
+            broker=str(self._servers.current()),
             session_present=handshake.session_present,
             window=handshake.window,
             filters=[subscription.filter for subscription in self.plan.subscriptions],
         )
         return connection
+
+    async def _drop_stale_filters(self, connection: Connection) -> None:
+        """Leave filters of earlier settings, which a session that the broker kept still has: nobody wants their
+        messages any more, and in a shared group they would be taken from those who do."""
+        registry, client = self._path.registry, self._client
+        record = registry.get(self.plan.client_id) if registry is not None else None
+        if registry is None or record is None or client is None:
+            return
+        wanted = tuple(subscription.filter for subscription in self.plan.subscriptions)
+        stale = [text for text in record.filters if text not in wanted]
+        if stale and await self._unsubscribe(
+            client, connection, stale, patience_s=self._settings.mqtt.connect_timeout.total_seconds()
+        ):
+            log.info("mqtt_filters_left", session=self.plan.name, filters=stale)
+            try:
+                registry.record([replace(record, filters=wanted)])
+            except OSError as error:  # they are left once more at the next connect
+                log.warning("session_record_kept", client_id=self.plan.client_id, error=str(error))
 
     def _close(self) -> None:
         self.subscribed = False
@@ -324,6 +401,8 @@ class Session:
         client, self._client = self._client, None
         if connection is not None:
             connection.close()
+            if self._stopping:
+                self.left_unacked += connection.returned
             self._acknowledged += connection.acknowledged
             self._received_bytes += connection.received_bytes
             self._path.flow.flush()

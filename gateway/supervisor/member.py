@@ -38,7 +38,7 @@ class Membership:
     Its ``start`` says that the worker is warm and returns when the slot is free for it. Its ``stop`` comes after all
     of that has stopped, and says that the slot is free for another; what needs longer to close comes later.
 
-    ``retiring``: the worker is there only to end what its slot has left behind.
+    ``retiring``: the worker is there only to end what its slot has left behind, and stops when that is done.
     """
 
     name: Final = "slot"
@@ -92,8 +92,6 @@ class Membership:
     def ready(self) -> None:
         """The worker has the slot and bridges."""
         self._say("ready")
-        if self.retiring and self._stop is not None:
-            self._stop.request(StopVerb.RETIRE)
 
     def failed(self, error: BaseException) -> None:
         """The worker ends because of this."""

@@ -323,7 +323,7 @@ def test_the_will_of_a_killed_gateway_says_offline(
         gateway.start()
         assert state(client)["state"] == "online"
         assert gateway.stop() == -signal.SIGTERM
-        assert state(client)["state"] == "stopped"
+        assert [state(client)["state"] for _ in range(2)] == ["stopping", "stopped"]
     with Client(broker.port) as late:
         late.subscribe("gateways/+/status")
         message = late.receive()

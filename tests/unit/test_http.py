@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import subprocess
 import sys
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 SECOND_NS = 1_000_000_000
 GOOD = ReadinessSnapshot(
     state=State.RUNNING,
-    sessions=(SessionView("0", connected=True, subscribed=True, unacked=3),),
+    sessions=(SessionView("0", connected=True, subscribed=True, unacked=3, client_id="plant-0-0", window=32),),
     metadata_age_ns=SECOND_NS,
     topics=(TopicView("telemetry", partitions=12),),
     oldest_unacked_age_ns=250_000_000,
@@ -56,6 +57,7 @@ class Worker:
             lifecycle=self.lifecycle,
             ledger=self.ledger,
             snapshot=lambda: self.snapshot,
+            facts=lambda: {"instance_id": "17"},
         )
         self.server = HttpServer(settings.http, answers)
 
@@ -145,16 +147,29 @@ async def test_status_tells_the_sessions_and_the_account() -> None:
     worker.ledger.received, worker.ledger.delivered = 10, 6
     async with serving(worker) as client, client.get("/status") as response:
         assert response.status == 200
-        assert await response.json() == {
+        document = await response.json()
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", document.pop("since"))
+        assert document == {
             "state": "RUNNING",
             "ready": True,
             "reasons": [],
             "unacked": 3,
             "oldest_unacked_age_seconds": 0.25,
-            "sessions": [{"session": "0", "connected": True, "subscribed": True, "unacked": 3, "problem": None}],
+            "sessions": [
+                {
+                    "session": "0",
+                    "client_id": "plant-0-0",
+                    "connected": True,
+                    "subscribed": True,
+                    "unacked": 3,
+                    "window": 32,
+                    "problem": None,
+                }
+            ],
             "topics": [
                 {"topic": "telemetry", "partitions": 12, "used": None, "leaderless": [], "problem": None},
             ],
+            "instance_id": "17",
             "ledger": {
                 "received": 10,
                 "recovered": 0,

@@ -1,0 +1,92 @@
+"""``gateway identity``: whose a data directory is, and taking one over."""
+
+from __future__ import annotations
+
+__all__ = ["add_parser"]
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ExitStatus, GatewayError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from config.settings import Settings
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway identity`` to the command's parser."""
+    parser = commands.add_parser(
+        "identity",
+        help="whose the data directory is; take one over",
+        description=(
+            "A data directory belongs to one instance, one place on a disk and one Kafka cluster, or a copy would end "
+            "the original's MQTT sessions and deliver twice what is stored."
+        ),
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    show = actions.add_parser(
+        "show", help="print it", description="Print what data_dir says of itself, and of each worker slot."
+    )
+    adopt = actions.add_parser(
+        "adopt",
+        help="make it this instance's",
+        description=(
+            "Take data_dir over for the instance and the Kafka cluster of these settings, and say what that changed: "
+            "after a restore from a backup, a move to another disk, a change of the instance's name or of the cluster. "
+            "Refused while a worker runs there."
+        ),
+    )
+    for action, run in ((show, _show), (adopt, _adopt)):
+        action.add_argument(
+            "--config",
+            type=Path,
+            metavar="FILE",
+            help="settings (default: $GATEWAY_CONFIG, then ./gateway.toml)",
+        )
+        action.set_defaults(run=run)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from config.load import load
+    from gateway.identity import describe
+
+    settings = load(arguments.config).settings
+    print("\n".join(describe(settings.data_dir, settings.instance)))
+    return ExitStatus.OK
+
+
+def _adopt(arguments: argparse.Namespace) -> int:
+    from config.load import load
+    from gateway.identity import adopt, require_idle
+    from gateway.supervisor.place import find_supervisor
+
+    settings = load(arguments.config).settings
+    supervisor = find_supervisor(settings.data_dir)
+    if supervisor is not None:
+        raise GatewayError(
+            f"data_dir {settings.data_dir.absolute()} is in use: process {supervisor} runs its workers. Stop it."
+        )
+    require_idle(settings.data_dir)  # before Kafka is asked, which may take its time
+    cluster_id, problem = _cluster_id(settings)
+    changes = adopt(settings.data_dir, settings.instance, cluster_id)
+    for change in changes:
+        print(change)
+    if not changes:
+        print(f"{settings.data_dir.absolute()} is instance {settings.instance}'s already: nothing to change.")
+    if problem is not None:
+        print(f"The Kafka cluster was left as recorded, because it could not be asked. {problem}")
+    return ExitStatus.OK
+
+
+def _cluster_id(settings: Settings) -> tuple[str | None, str | None]:
+    """The cluster's id; else why it is not known."""
+    import asyncio
+
+    from bridge.kafka_connection import cluster_id
+
+    try:
+        return asyncio.run(cluster_id(settings.kafka, f"{settings.instance}-adopt")), None
+    except GatewayError as error:
+        return None, str(error)

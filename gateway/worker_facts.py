@@ -1,0 +1,58 @@
+"""What a worker says of itself beside its metrics: on ``/status``, and at its end."""
+
+from __future__ import annotations
+
+__all__ = ["facts", "say_what_is_left"]
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from gateway.metrics import versions
+
+if TYPE_CHECKING:
+    from gateway.worker import Worker
+
+log = structlog.get_logger("worker")
+
+
+def facts(worker: Worker) -> dict[str, object]:
+    """Who it is, what runs, and what of earlier lives it still has to do. Does not block."""
+    identity, settings = worker.identity, worker.settings
+    return {
+        "instance": settings.instance,
+        "instance_id": identity.instance_id or None,
+        "worker": settings.worker,
+        "last_shutdown": identity.last_ending.value if identity.last_ending is not None else None,
+        "versions": versions(),
+        "kafka": {
+            "cluster_id": worker.sender.producer.cluster_id() or identity.cluster_id,
+            "incarnation": int(worker.metrics.kafka_incarnations.child().value),
+        },
+        "orphan_sessions": [
+            {
+                "client_id": orphan.plan.client_id,
+                "connected": orphan.connected,
+                "unacked": orphan.unacked,
+                "problem": orphan.problem,
+            }
+            for orphan in worker.orphans.sessions
+            if not orphan.gone
+        ],
+    }
+
+
+def say_what_is_left(worker: Worker) -> None:
+    """After a stop: what was taken and is not acknowledged by MQTT session, and not written by Kafka topic."""
+    sessions = {s.plan.client_id: s.left_unacked for s in worker.all_sessions() if s.left_unacked}
+    topics: dict[str, int] = {}
+    for (topic, _), queue in worker.partitions.queues.items():
+        if waiting := queue.messages():
+            topics[topic] = topics.get(topic, 0) + waiting
+    if sessions or topics:
+        log.warning(
+            "stopped_undrained",
+            unacknowledged_by_session=sessions,
+            unwritten_by_topic=topics,
+            consequence="the broker delivers again what was not acknowledged; what was of QoS 0 is lost",
+        )
