@@ -12,7 +12,7 @@ from tests.brokers import packets
 from tests.brokers.proxy import FaultyProxy, Weather
 from tests.brokers.scripted_rules import Rules
 from tests.chaos.gap import Gap
-from tests.chaos.harness import FULL, Account, Gateway, Watch, account, payload, wait_until
+from tests.chaos.harness import FULL, Account, Gateway, Watch, account, payload, read_topic, wait_until
 from tests.chaos.threaded import ThreadedBroker
 
 if TYPE_CHECKING:
@@ -262,6 +262,36 @@ def test_sent_to_another_server_and_back_under_load(
                 assert proxy.connections == (4 if door == proxy.port else 0)
             flowing(gateway, 300)
         assert gap.longest_s < 1.5, "at once, without a wait"
+        verdict(broker, gateway, kafka, unique, copies=unacknowledged)
+
+
+def test_quality_of_service_2_under_cuts_and_a_kill(
+    kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
+) -> None:
+    """Its packet ids outlive connections, so cuts make no copies at all; a kill forgets them, and may."""
+    routes = [{"name": "telemetry", "filters": ["devices/#"], "topic": unique, "qos": 2}]
+    with in_order() as broker:
+        gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt=QUICK, routes=routes)
+        gateway.start()
+        broker.start_load(600, qos=2)
+
+        def cut() -> None:
+            for link in list(broker.broker.links):
+                link.transport.abort()
+
+        for _ in range(3 * ROUNDS):
+            flowing(gateway, 150)
+            broker.call(cut)
+            all_back(broker, gateway)
+        flowing(gateway, 150)
+        before_kill = read_topic(kafka.bootstrap, unique)
+        identities = [identity for partition in before_kill for identity in partition]
+        assert len(identities) == len(set(identities)) > 500, "no copies"
+        gateway.kill()
+        wait_until(lambda: broker.call(lambda: not broker.broker.links), "the broker notices")
+        unacknowledged = broker.unacknowledged()
+        gateway.start()
+        flowing(gateway, 300)
         verdict(broker, gateway, kafka, unique, copies=unacknowledged)
 
 

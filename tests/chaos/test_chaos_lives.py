@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.brokers.proxy import FaultyProxy
 from tests.brokers.scripted_rules import Rules
 from tests.chaos.harness import FULL, Gateway, account, wait_until
 from tests.chaos.publisher import Publishers
@@ -135,6 +136,44 @@ def test_reconnects_without_end_leave_nothing_behind(
         wait_until(lambda: "08" not in tcp_states(gateway.process), f"CLOSE_WAIT: {tcp_states(gateway.process)}", 10)
         assert tcp_states(gateway.process).count("01") >= 5, "four sessions and Kafka: the look was at the right table"
         finish(broker, gateway, kafka.bootstrap, unique)
+
+
+def test_a_broker_that_is_absent_for_long_costs_nothing(
+    kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
+) -> None:
+    """Hundreds of attempts that fail, in three ways: reset, refused, silent. Nothing grows, and it is found again."""
+    with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000)) as broker, FaultyProxy(broker.port) as proxy:
+        gateway = make_gateway(
+            proxy.port, kafka.bootstrap, unique, mqtt={**QUICK, "connect_timeout": "200ms", "keepalive": "2s"}
+        )
+        gateway.start()
+        broker.start_load(200)
+        flowing(gateway, 100)
+
+        def failures() -> float:
+            return gateway.metric("gateway_mqtt_connect_failures_total")
+
+        def fail(attempts: int) -> None:
+            before = failures()
+            wait_until(lambda: failures() >= before + attempts, f"{attempts} attempts", 120)
+
+        proxy.refuse()
+        proxy.cut()
+        fail(50)
+        held = descriptors(gateway.process), gateway.rss_mib()
+        fail(1000 if FULL else 200)
+        proxy.refuse(False)
+        proxy.swallow()
+        fail(100 if FULL else 20)
+        proxy.swallow(False)
+        proxy.cut()
+        wait_until(lambda: gateway.metric("gateway_mqtt_connected") == 4, f"it is found again; {gateway.tail()}")
+        wait_until(lambda: descriptors(gateway.process) <= held[0] + 4, "four sockets more than without a broker", 10)
+        print(f"descriptors {held[0]} → {descriptors(gateway.process)}, {held[1]:.1f} → {gateway.rss_mib():.1f} MiB")
+        assert gateway.rss_mib() < held[1] + 4
+        wait_until(lambda: "08" not in tcp_states(gateway.process), f"CLOSE_WAIT: {tcp_states(gateway.process)}", 10)
+        found = finish(broker, gateway, kafka.bootstrap, unique)
+        assert not found.out_of_order, str(found)
 
 
 # --- stops at bad moments ---
