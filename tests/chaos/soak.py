@@ -7,7 +7,7 @@ or restarted, Kafka frozen or killed, the MQTT broker restarted, the connections
 delayed and lossy. The order of faults comes from the seed, which is printed. Afterwards nothing may be missing or
 foreign, first occurrences must be in order, the ledger 0 at every look, copies no more than what can have been
 unacknowledged, and neither memory nor descriptors may grow (see ``soak_verdict``). The exit status is 0 if all held,
-3 if messages are missing, otherwise 1. Everything listens on 127.0.0.1, and nothing is left behind.
+3 if messages are missing, 69 without mosquitto, otherwise 1. Everything listens on 127.0.0.1, and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import pytest
+
 from gateway.embedded.kafka import KafkaCluster
 from gateway.embedded.ports import reserve_ports
-from tests.brokers.mosquitto import Mosquitto
+from tests.brokers.mosquitto import Mosquitto, find_mosquitto
 from tests.brokers.proxy import FaultyProxy, Weather
 from tests.chaos.gap import Gap
 from tests.chaos.harness import Gateway, account, wait_until
@@ -282,6 +284,11 @@ def main(arguments: list[str] | None = None) -> int:
     if not (0 < options.minutes <= 7 * 24 * 60 and 1 <= options.rate <= 5000):
         parser.error("--minutes is above 0 and at most a week, --rate from 1 to 5000")
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
+    try:
+        find_mosquitto()
+    except (pytest.skip.Exception, pytest.fail.Exception) as error:
+        print(f"soak: {error}", file=sys.stderr)
+        return 69
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the with blocks: nothing is left behind
     print(f"soak: {options.minutes:g} minutes, {options.rate} messages/s, --seed {seed}", flush=True)
     outcome = soak(options.minutes * 60, seed, options.rate)
