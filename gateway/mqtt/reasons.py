@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["connect_error", "connect_label", "disconnect_advice", "disconnect_label", "status_advice", "words"]
+__all__ = [
+    "SHORT_LIVED",
+    "SHORT_LIVED_IN_A_ROW",
+    "connect_error",
+    "connect_label",
+    "disconnect_advice",
+    "disconnect_label",
+    "status_advice",
+    "words",
+]
 
 import socket
 import ssl
@@ -94,6 +103,13 @@ _DISCONNECT_ADVICE = {
     0x97: _MORE_ROOM,
     0x98: "somebody ended the connection there; EMQX throws away what a session holds when it is kicked",
 }
+
+
+SHORT_LIVED_IN_A_ROW = 3  # connections that the broker closed soon and without a word
+SHORT_LIVED = (
+    "no connection lasts: does another client connect with our client id? (In MQTT 3.1.1 a broker cannot say so, and "
+    "some do not in MQTT 5.)"
+)
 
 
 def words(code: int) -> str:

@@ -57,6 +57,7 @@ class Servers:
         self._redirected: MqttAddress | None = None
         self._hops = 0
         self._since_ns: int | None = None  # when the present connection was subscribed
+        self.short_lived = 0  # connections in a row that ended before they had held for ``settled_ns``
 
     @property
     def only(self) -> bool:
@@ -81,9 +82,12 @@ class Servers:
 
     def ended(self, now_ns: int) -> None:
         """The connection that stood has ended. Call it before ``redirect``, if there is a redirection."""
-        if self._since_ns is not None and now_ns - self._since_ns >= self._settled_ns:
-            self._hops = 0
+        held_ns = now_ns - self._since_ns if self._since_ns is not None else 0
         self._since_ns = None
+        if held_ns >= self._settled_ns:
+            self._hops = self.short_lived = 0
+        else:
+            self.short_lived += 1
 
     def rested(self) -> None:
         """A wait has passed since the last attempt."""

@@ -274,6 +274,8 @@ class Session:
                 await self._drop_stale_filters(connection)
                 label, self.problem = await asyncio.shield(connection.ended)
                 self._servers.ended(time.monotonic_ns())
+                if label == "closed" and self._servers.short_lived >= reasons.SHORT_LIVED_IN_A_ROW:
+                    self.problem = f"{self.problem}; {reasons.SHORT_LIVED}"
                 self._path.metrics.mqtt_disconnects.child(label).value += 1
                 if label != "requested":
                     log.warning("mqtt_disconnected", session=self.plan.name, reason=label, detail=self.problem)

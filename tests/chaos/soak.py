@@ -6,8 +6,8 @@ Devices publish to mosquitto, a gateway carries to an embedded Kafka, and one fa
 or restarted, Kafka frozen or killed, the MQTT broker restarted, the connections between cut, half-open, held back,
 delayed and lossy. The order of faults comes from the seed, which is printed. Afterwards nothing may be missing or
 foreign, first occurrences must be in order, the ledger 0 at every look, copies no more than what can have been
-unacknowledged, and neither memory nor descriptors may grow (see ``soak_verdict``). The exit status is 0 if all held,
-3 if messages are missing, 69 without mosquitto, otherwise 1. Everything listens on 127.0.0.1, and nothing is left behind.
+unacknowledged, and neither memory nor descriptors may grow (see ``soak_verdict``). Everything listens on 127.0.0.1, and
+nothing is left behind. The exit status is 0 if all held, 3 if messages are missing, 69 without mosquitto, otherwise 1.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ from tests.chaos.publisher import Publishers
 from tests.chaos.soak_verdict import Life, Outcome, Sample, report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 TOPIC = "soak"
 SESSIONS = 4
 WINDOW = 200  # messages that a session may have unacknowledged
 RECOVER_S = 90.0
+LIVES = 6  # of the gateway in a run, at most
 DEVICES = 20
 
 
@@ -134,10 +135,25 @@ FAULTS = (
 )
 
 
-def deck(rng: random.Random) -> Iterator[Callable[[Site], None]]:
-    """Each fault once in random order, then again: a short run has variety, too."""
-    while True:
-        yield from rng.sample(FAULTS, len(FAULTS))
+class Deck:
+    """Each fault once in random order, then again: a short run has variety, too.
+
+    Those that end the gateway wait until its life has lasted ``life_s``: whether something grows is seen in long lives.
+    """
+
+    def __init__(self, rng: random.Random, life_s: float) -> None:
+        self._rng = rng
+        self._life_s = life_s
+        self._cards: list[Callable[[Site], None]] = []
+
+    def draw(self, lived_s: float) -> Callable[[Site], None]:
+        """The next fault for a gateway that has lived so long."""
+        while True:
+            if not self._cards:
+                self._cards = self._rng.sample(FAULTS, len(FAULTS))
+            fault = self._cards.pop()
+            if fault not in (kill_gateway, restart_gateway) or lived_s >= self._life_s:
+                return fault
 
 
 # --- looking ---
@@ -169,6 +185,11 @@ class Looker:
     def _run(self) -> None:
         while not self._stop.wait(0.5):
             self.look()
+
+    def lived_s(self) -> float:
+        """For how long the present life has been looked at."""
+        samples = self.lives[-1].samples if self.lives else []
+        return samples[-1].at_s - samples[0].at_s if samples else 0.0
 
     def look(self) -> None:
         """Take a sample now; without a gateway that answers there is none."""
@@ -243,7 +264,7 @@ def soak(seconds: float, seed: int, rate: int) -> Outcome:
     """The whole run; blocks. Raises AssertionError when something does not recover."""
     outcome = Outcome(seed)
     rng = random.Random(seed)
-    faults = deck(rng)
+    deck = Deck(rng, seconds / LIVES)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-soak-")))
         kafka = stack.enter_context(KafkaCluster())
@@ -259,7 +280,7 @@ def soak(seconds: float, seed: int, rate: int) -> Outcome:
             site = Site(kafka, broker, proxy, gateway, looker, rng)
             began_s = time.monotonic()
             while time.monotonic() < began_s + seconds:
-                inflict(site, next(faults), gap, outcome)
+                inflict(site, deck.draw(looker.lived_s()), gap, outcome)
                 site.pause(0.2, 2.0)
             published = publishers.stop(120.0)
             wait_until(gateway.settled, f"nothing is in flight; {gateway.tail()}", RECOVER_S)

@@ -166,6 +166,22 @@ async def test_a_session_taken_over_says_so_and_comes_back() -> None:
         writer.close()
 
 
+async def test_connections_that_are_closed_again_and_again_without_a_word_are_said_to_be_odd() -> None:
+    """In MQTT 3.1.1 a broker cannot say that another client has taken the session over."""
+    async with ScriptedBroker() as broker, running(broker, mqtt={"protocol": "3.1.1"}) as (_, sessions):
+        said: list[str] = []
+        for number in range(1, 4):
+            assert not any("our client id" in problem for problem in said), "once or twice is nothing"
+            broker.link("gateway-0-0").end()
+
+            def back(number: int = number) -> bool:
+                said.append(sessions[0].problem or "")
+                return broker.session("gateway-0-0").connects > number and sessions[0].subscribed
+
+            await until(back, "it comes back")
+        assert any("our client id" in problem for problem in said), said
+
+
 async def test_a_kicked_session_comes_back() -> None:
     async with ScriptedBroker() as broker, running(broker) as (path, sessions):
         broker.kick("gateway-0-0")

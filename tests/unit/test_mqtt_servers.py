@@ -140,3 +140,14 @@ def test_a_redirected_session_stays_where_it_is_until_that_fails() -> None:
     assert str(ours.current()) == A, "back to the one that sent us"
     ours.failed()
     assert str(ours.current()) == B
+
+
+def test_connections_that_do_not_last_are_counted() -> None:
+    ours = servers(A)
+    for number in range(1, 4):
+        ours.subscribed(0)
+        ours.ended(SECOND)
+        assert ours.short_lived == number
+    ours.subscribed(0)
+    ours.ended(10 * SECOND)
+    assert ours.short_lived == 0

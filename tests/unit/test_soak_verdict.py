@@ -74,8 +74,10 @@ def test_a_moment_is_too_short_to_call_noise_growth() -> None:
     assert outcome(GOOD, life(1, minutes=1, rss_per_minute=3.0)).problems() == []
 
 
-def test_the_first_seconds_of_a_life_are_left_out() -> None:
+def test_the_warm_up_of_a_life_is_left_out() -> None:
     assert slope_per_minute([life(1)], lambda sample: sample.rss_mib) == pytest.approx(0, abs=1e-9)
+    assert life(1).settled_s == pytest.approx(3600 - 60, abs=6)
+    assert life(1, minutes=1).settled_s == pytest.approx(30, abs=6)
     assert slope_per_minute([Life(1, 0, [Sample(0, 1, 1)])], lambda sample: sample.rss_mib) == 0
 
 
