@@ -165,7 +165,7 @@ def report(outcome: Outcome) -> str:
         lines.append(f"{'copies':<34}{account.copies:>10}   at most {outcome.may_repeat}")
     lines += [
         f"{'ledger out of balance':<34}{len(outcome.imbalances):>10}   of {outcome.looks} looks",
-        f"{'lives of the gateway':<34}{len(outcome.lives):>10}   looked at for up to {longest_s(outcome.lives):.0f} s once warm",
+        f"{'lives of the gateway':<34}{len(outcome.lives):>10}   warm for up to {longest_s(outcome.lives):.0f} s",
         f"{'memory, MiB':<34}{facts['rss_mib_max']:>10.1f}   slope {outcome.rss_slope:+.2f} a minute",
         f"{'descriptors':<34}{facts['descriptors_max']:>10}   slope {outcome.descriptor_slope:+.2f} a minute",
     ]
