@@ -1,4 +1,4 @@
-"""The Kafka port on aiokafka: with ``kafka_connection`` and ``kafka_topics`` all of the data path that knows it.
+"""The Kafka port on aiokafka: with the other ``kafka_`` modules all of the data path that knows it.
 
 aiokafka's client, its protocol and its compiled record builder are used; its producer is not. That one spends 37 µs
 on a partition batch (a coroutine, five futures and as many turns of the loop for each), where a batch at 2,000
@@ -7,13 +7,14 @@ expire, ``stop()`` waits for them for ever, and one rejected batch makes every l
 Keeping producer id and sequence numbers here (KIP-98) takes 40 % of the CPU off a batch, measured in one run beside
 each other, and a rejected batch gives its sequence numbers back.
 
-Facts relied on, each pinned by a contract test: a request without answer ends with RequestTimedOutError and its
-connection; a batch sent again with the same sequence is stored once; the metadata listener; that why a bootstrap
-failed goes to the log only, so ``start`` asks each address again to say it."""
+What is built on, each pinned by a contract test (tests/integration/test_kafka_adapter.py, test_kafka_contract.py,
+tests/unit/test_kafka_client.py): a request without answer ends with RequestTimedOutError and its connection; a batch
+sent again with the same sequence is stored once, under another leader too; the metadata listener; that why a bootstrap
+failed goes to the log only, so ``start`` asks each address again to say it; that asking for metadata makes no topic."""
 
 from __future__ import annotations
 
-__all__ = ["KafkaBatch", "KafkaProducer"]
+__all__ = ["KafkaProducer"]
 
 import asyncio
 import time
@@ -26,7 +27,6 @@ from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 from aiokafka.record import MemoryRecords
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from bridge.errors import (
     BridgeError,
@@ -36,106 +36,25 @@ from bridge.errors import (
     RefusedError,
     UnreachableError,
 )
+from bridge.kafka_batch import Handover, KafkaBatch, Request, requests
 from bridge.kafka_client import Client
 from bridge.kafka_connection import cluster_id_of, connection_options, why_unreachable
 from bridge.kafka_errors import AnswerError, outcome, translate
 from bridge.ports import StoredRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
-    from bridge.ports import Append, BatchBuilder, Headers
+    from bridge.ports import BatchBuilder
     from config.settings import KafkaSettings
 
 log = structlog.get_logger("kafka")
 
 _CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # the attribute bits of record batch format v2
-_REQUEST_BYTES = 1 << 20  # encoding and writing a request holds some five copies of it
 _SEQUENCES = 1 << 31  # they wrap to 0 behind Java's largest int
 _BACKOFF_MAX_S = 1.0  # Kafka's own retry.backoff.max.ms; an outage ends as soon as that after Kafka's
 _PATIENT_WAITS = 4  # 1.5 s: an election is over by then, what is said still is worth an operator's look
 _ABANDON_AFTER_S = 0.5  # a leader that lives answers sooner, if only to say that it leads no more
-
-
-class KafkaBatch:
-    """Records for one partition, in the compiled builder (``bridge.ports.BatchBuilder``).
-
-    ``append`` is that builder's own: 0.21 µs a record, where aiokafka's Python wrapper takes 0.46, a fifth of what a
-    message costs here in all.
-    """
-
-    __slots__ = ("_builder", "_count", "_data", "append", "size")
-
-    def __init__(self, batch_bytes: int, codec: int) -> None:
-        builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, batch_bytes)
-        self._builder: DefaultRecordBatchBuilder | None = builder
-        self._data: bytearray | None = None
-        self._count = 0
-        self.append: Append = builder.append
-        self.size: Callable[[], int] = builder.size
-
-    def close(self, count: int) -> None:
-        self._count = count
-
-    @property
-    def built(self) -> bool:
-        return self._data is not None
-
-    def build(self, producer_id: int, epoch: int, sequence: int) -> bytearray:
-        """The batch's bytes as this producer sends them. A batch is built once: its builder is of no use afterwards,
-        and let go, for it holds the records uncompressed."""
-        if self._data is None:
-            builder, self._builder = self._builder, None
-            assert builder is not None
-            builder.set_producer_state(producer_id, epoch, sequence)
-            self._data = builder.build()
-            self.append, self.size = _full, self._data.__len__
-        return self._data
-
-    def record_count(self) -> int:
-        # The batch's header counts its records (KIP-98: RecordCount, after 57 bytes); before that we know only ours.
-        return self._count if self._data is None else int.from_bytes(self._data[57:61])
-
-
-def _full(_number: int, _timestamp: int, _key: bytes | None, _value: bytes | None, _headers: Headers) -> None:
-    """What a batch answers once it has been built."""
-
-
-class _Handover:
-    """A built batch on its way: its sequence number stays the same however often it is sent."""
-
-    __slots__ = ("attempts", "data", "future", "leader", "partition", "sequence", "topic", "waits")
-
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        data: bytearray,
-        sequence: int,
-        future: asyncio.Future[int],
-        leader: int | None,
-    ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.data = data
-        self.sequence = sequence
-        self.future = future
-        self.leader = leader  # at the moment; None: wait for one
-        self.attempts = 0  # requests it was in
-        self.waits = 0  # pauses it has had before another
-
-
-def _requests(handovers: list[_Handover]) -> Iterator[list[_Handover]]:
-    """Batches for one broker, as many to a request as its size allows: one at least, and all of a quiet moment."""
-    together: list[_Handover] = []
-    size = 0
-    for handover in handovers:
-        if together and size + len(handover.data) > _REQUEST_BYTES:
-            yield together
-            together, size = [], 0
-        together.append(handover)
-        size += len(handover.data)
-    yield together
 
 
 class _LeaderMovedError(kafka_errors.KafkaConnectionError):  # type: ignore[misc]
@@ -143,18 +62,6 @@ class _LeaderMovedError(kafka_errors.KafkaConnectionError):  # type: ignore[misc
 
     def __str__(self) -> str:
         return "it is silent, and its partitions have another leader"
-
-
-class _Request:
-    """Batches on their way to one broker, in one request."""
-
-    __slots__ = ("abandoned", "handovers", "leader", "sent_s")
-
-    def __init__(self, leader: int, handovers: list[_Handover], sent_s: float) -> None:
-        self.leader = leader
-        self.handovers = handovers
-        self.sent_s = sent_s
-        self.abandoned = False
 
 
 class KafkaProducer:
@@ -185,9 +92,9 @@ class KafkaProducer:
         self._client: Client | None = None
         self._producer_id = self._epoch = -1
         self._sequences: dict[tuple[str, int], int] = {}
-        self._pending: list[_Handover] = []
+        self._pending: list[Handover] = []
         self._scheduled = False
-        self._tasks: dict[asyncio.Task[None], _Request] = {}
+        self._tasks: dict[asyncio.Task[None], Request] = {}
         self._refreshed_ns = 0
         self._troubles: dict[tuple[str, int], str] = {}  # what a broker said of a batch that it did not take
         self._confirm = confirm
@@ -278,7 +185,7 @@ class KafkaProducer:
         data = batch.build(self._producer_id, self._epoch, sequence)
         self._sequences[place] = (sequence + batch.record_count()) % _SEQUENCES
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._pending.append(_Handover(topic, partition, data, sequence, future, leader))
+        self._pending.append(Handover(topic, partition, data, sequence, future, leader))
         self._schedule()
         return future
 
@@ -293,7 +200,7 @@ class KafkaProducer:
         if self._closed:
             return
         pending, self._pending = self._pending, []
-        by_leader: dict[int, list[_Handover]] = {}
+        by_leader: dict[int, list[Handover]] = {}
         loop = asyncio.get_running_loop()
         for handover in pending:
             if handover.leader is None:
@@ -301,24 +208,24 @@ class KafkaProducer:
             else:
                 by_leader.setdefault(handover.leader, []).append(handover)
         for leader, handovers in by_leader.items():
-            for together in _requests(handovers):
-                request = _Request(leader, together, loop.time())
+            for together in requests(handovers):
+                request = Request(leader, together, loop.time())
                 task = loop.create_task(self._deliver(request))
                 self._tasks[task] = request
                 task.add_done_callback(self._tasks.pop)
 
-    def _send_later(self, handover: _Handover) -> None:
+    def _send_later(self, handover: Handover) -> None:
         self._live().force_metadata_update()
         backoff_s = min(self._backoff_s * 2 ** min(handover.waits, 20), max(_BACKOFF_MAX_S, self._backoff_s))
         handover.waits += 1
         asyncio.get_running_loop().call_later(backoff_s, self._send_again, handover)
 
-    def _send_again(self, handover: _Handover) -> None:
+    def _send_again(self, handover: Handover) -> None:
         handover.leader = self._leader(handover.topic, handover.partition)
         self._pending.append(handover)
         self._schedule()
 
-    async def _deliver(self, request: _Request) -> None:
+    async def _deliver(self, request: Request) -> None:
         leader, handovers = request.leader, request.handovers
         topics: dict[str, list[tuple[int, bytearray]]] = {}
         for handover in handovers:
@@ -354,7 +261,7 @@ class KafkaProducer:
             else:
                 self._settle(handover, AnswerError(code))
 
-    def _undelivered(self, request: _Request, error: kafka_errors.KafkaError, transport: Any) -> None:
+    def _undelivered(self, request: Request, error: kafka_errors.KafkaError, transport: Any) -> None:
         if transport is not None:
             # The client has closed it, or never will; a closed one still sends what is in its buffer, once a frozen
             # broker reads again: perhaps long after the next incarnation has gone on.
@@ -378,7 +285,7 @@ class KafkaProducer:
                 request.abandoned = True
                 task.cancel()
 
-    def _settle(self, handover: _Handover, error: kafka_errors.KafkaError) -> None:
+    def _settle(self, handover: Handover, error: kafka_errors.KafkaError) -> None:
         """Try again what may be; else say what became of it."""
         if self._closed or handover.future.done():
             return

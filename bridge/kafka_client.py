@@ -53,7 +53,8 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
 
     async def _metadata_update(self, cluster_metadata: Any, topics: Iterable[str]) -> bool:
         try:
-            answer = await self._ask_for_metadata(MetadataRequest(list(topics) if topics else None))
+            # False, or asking would make a missing topic wherever brokers create what they are asked for.
+            answer = await self._ask_for_metadata(MetadataRequest(list(topics) if topics else None, False))
         except Exception:  # the task that renews metadata would end with it, and nobody would notice a new leader
             log.exception("metadata_defect")
             return False

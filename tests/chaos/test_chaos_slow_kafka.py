@@ -41,8 +41,8 @@ def test_a_distant_kafka(
     weather: Weather, window: int, rate: int, proxied: tuple[ClusterAdmin, FaultyProxy], make_gateway: MakeGateway,
     unique: str,
 ) -> None:  # fmt: skip
-    """The load is kept up with: the windows hold what is on the way, rate times round trip, and the broker queues nothing
-    that stays. No time-out fires, so nothing is sent twice."""
+    """The load is kept up with: the windows hold what is on the way, rate times round trip, and nothing stays in the
+    broker's queues. No time-out fires, so nothing is sent twice."""
     admin, proxy = proxied
     proxy.weather = Weather()
     kafka = {

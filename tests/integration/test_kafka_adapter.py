@@ -15,7 +15,8 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from confluent_kafka.admin import AdminClient
 
 from bridge.errors import IncarnationError, PoisonedError, UnreachableError
-from bridge.kafka import KafkaBatch, KafkaProducer
+from bridge.kafka import KafkaProducer
+from bridge.kafka_batch import KafkaBatch
 from bridge.kafka_connection import cluster_id
 from bridge.ports import StoredRecord
 from bridge.wire import DeadLetterReason

@@ -1,0 +1,186 @@
+"""What the producer makes of a Kafka in trouble, on a real one; and which facts about aiokafka no longer matter.
+
+The design was made for aiokafka's producer, which is not used any more. What it built on, and what became of it:
+
+- *after a rejected batch every later one fails*: Kafka's own rule still; a rejected batch gives its sequence numbers
+  back, so it does not come to that (test_kafka_adapter: a gap in the sequence costs the incarnation);
+- *a leaderless partition's batch expires with its numbers used*: ``send`` refuses it before it takes any
+  (producer_port: a partition that metadata does not know);
+- *a built batch cannot be sent by a second producer*: still so; its records are taken out of its bytes
+  (producer_port: records can be taken out of a batch again);
+- *pending futures never expire, ``stop()`` hangs*: gone with it; ours closes at once and leaves nothing
+  (test_kafka_adapter: a closed producer leaves no task and no socket);
+- *concurrent sends to a partition invert*: gone with it; the sender has one batch of a partition under way;
+- *an unknown partition is only an ``assert``*: gone with it (producer_port, as above);
+- *an invalid topic name blocks for the request time-out*: gone with it (below);
+- *new partitions are seen after ``metadata_max_age_ms``*: still so (producer_port: metadata is renewed by itself);
+- *a deleted topic is made again where the broker auto-creates*: asking does not allow it any more (below);
+- *request size is not limited*: ours is (below);
+- *a black-holed broker stalls for 40 s and more*: the request time-out, and less where another leads (below, and
+  tests/chaos/test_chaos_cluster.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from aiokafka.protocol.produce import ProduceRequest
+
+from bridge.errors import BridgeError, ReplicasMissingError
+from bridge.kafka import KafkaProducer
+from bridge.kafka_batch import REQUEST_BYTES
+from tests.brokers.kafka_backend import KafkaBackend, kafka_settings
+from tests.brokers.topics import delete_topics
+from tests.integration.test_kafka_adapter import wrap_send
+from tests.producer_port import PATIENCE_S, fill, running, sent, until, values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from gateway.embedded.kafka import KafkaCluster
+
+
+class Retries:
+    """What ``on_retry`` was told, and when."""
+
+    def __init__(self) -> None:
+        self.errors: list[BridgeError] = []
+        self.times_s: list[float] = []
+
+    def __call__(self, _topic: str, error: BridgeError) -> None:
+        self.errors.append(error)
+        self.times_s.append(time.monotonic())
+
+
+def producer_of(backend: KafkaBackend, topics: list[str], retries: Retries, **changes: Any) -> KafkaProducer:
+    return KafkaProducer(backend.settings.model_copy(update=changes), "gateway-test", topics, None, retries)
+
+
+async def test_too_few_replicas_is_tried_again_ever_more_slowly_and_said(backend: KafkaBackend) -> None:
+    topic = await backend.topic()
+    retries = Retries()
+    too_few = SimpleNamespace(topics=[(topic, [(0, 19, -1)])])
+
+    async def around(send: Any, number: int) -> object:
+        return too_few if number <= 7 else await send()
+
+    async with running(producer_of(backend, [topic], retries)) as producer:
+        assert isinstance(producer, KafkaProducer)
+        wrap_send(producer, around)
+        answer = producer.send(topic, 0, fill(producer.create_batch(compressed=True), values(b"x")))
+        await until(lambda: len(retries.errors) >= 7, "tried again seven times")
+        assert {type(error) for error in retries.errors} == {ReplicasMissingError}
+        assert "NOT_ENOUGH_REPLICAS" in (producer.trouble(topic) or "")
+        assert producer.trouble("another") is None
+        pauses_s = [later - earlier for earlier, later in zip(retries.times_s, retries.times_s[1:], strict=False)]
+        assert all(pause > 0.9 * least for pause, least in zip(pauses_s, (0.1, 0.2, 0.4, 0.8, 1, 1), strict=False))
+        assert not answer.done()
+        async with asyncio.timeout(PATIENCE_S):
+            await answer
+        assert producer.trouble(topic) is None
+    assert await backend.read(topic) == values(b"x")
+
+
+async def test_a_right_that_is_missing_is_said_until_it_is_there(backend: KafkaBackend) -> None:
+    topic = await backend.topic()
+    async with running(backend.producer([topic])) as producer:
+        assert isinstance(producer, KafkaProducer)
+        await backend.forbid(topic)
+        assert await sent(producer, topic, values(b"refused")) is not None
+        assert "ACLs" in (producer.trouble(topic) or "")
+        await backend.forbid(topic, forbidden=False)
+        async with asyncio.timeout(PATIENCE_S):
+            while await sent(producer, topic, values(b"after")) is not None:  # noqa: ASYNC110 - Kafka tells who asks
+                await asyncio.sleep(0.05)
+        assert producer.trouble(topic) is None
+
+
+async def test_a_silent_broker_is_left_when_another_leads(
+    backend: KafkaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before the request time-out; what it was sent is stored once, wherever it ends."""
+    topic = await backend.topic()
+    retries = Retries()
+    settings = {"request_timeout": kafka_settings("x:1").request_timeout * 10}
+    async with running(producer_of(backend, [topic], retries, **settings)) as producer:
+        assert isinstance(producer, KafkaProducer)
+        assert await sent(producer, topic, values(b"before")) is None
+        leader = producer._leader
+        backend.freeze()
+        try:
+            answer = producer.send(topic, 0, fill(producer.create_batch(compressed=True), values(b"frozen")))
+            await asyncio.wait([answer], timeout=0.7)
+            producer._refreshed(None)
+            await asyncio.sleep(0)
+            assert not retries.errors, "it still leads, as far as anybody knows"
+            monkeypatch.setattr(producer, "_leader", lambda _topic, _partition: 4711)
+            producer._refreshed(None)
+            async with asyncio.timeout(1):
+                while not retries.errors:  # noqa: ASYNC110 - told by a call
+                    await asyncio.sleep(0.01)
+            assert "another leader" in str(retries.errors[0])
+        finally:
+            backend.thaw()
+        monkeypatch.setattr(producer, "_leader", leader)
+        async with asyncio.timeout(PATIENCE_S):
+            await answer
+        assert await sent(producer, topic, values(b"after")) is None
+    assert await backend.read(topic) == values(b"before", b"frozen", b"after")
+
+
+async def test_batches_for_a_broker_travel_in_requests_of_bounded_size(
+    backend: KafkaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await backend.topic(12)
+    large = values(*(b"." * 10_000 for _ in range(40)))
+    sizes: list[int] = []
+    async with running(backend.producer([topic], batch_bytes=1 << 19)) as producer:
+        assert isinstance(producer, KafkaProducer)
+        assert producer._client is not None
+        send = producer._client.send
+
+        async def noting(node: int, request: Any, **options: Any) -> Any:
+            if isinstance(request, ProduceRequest):
+                sizes.append(sum(len(data) for _, many in request._topics for _, data in many))
+            return await send(node, request, **options)
+
+        monkeypatch.setattr(producer._client, "send", noting)
+        answers = [producer.send(topic, n, fill(producer.create_batch(compressed=False), large)) for n in range(12)]
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*answers)
+    assert len(sizes) == 6, sizes
+    assert all(400_000 < size <= REQUEST_BYTES for size in sizes)
+    assert [await backend.read(topic, n) for n in range(12)] == [large] * 12
+
+
+async def test_a_name_no_topic_can_have_is_unknown_at_once_and_disturbs_no_other(backend: KafkaBackend) -> None:
+    topic = await backend.topic()
+    async with running(backend.producer([topic])) as producer:
+        producer.watch_topic("no topic!")
+        begun = time.monotonic()
+        assert await producer.refresh_metadata()
+        assert time.monotonic() - begun < backend.settings.request_timeout.total_seconds()
+        assert producer.partition_count("no topic!") is None
+        assert producer.partition_count(topic) == 1
+        assert await sent(producer, topic, values(b"x")) is None
+
+
+async def test_asking_for_a_topic_makes_none_where_the_broker_would(
+    make_kafka: Callable[..., KafkaCluster], unique: str, free_ports: Callable[[int], list[int]]
+) -> None:
+    cluster = make_kafka(sasl=True, settings={"auto.create.topics.enable": "true"})
+    backend = KafkaBackend(cluster, unique, free_ports(1)[0])
+    topic = await backend.topic()
+    async with running(backend.producer([topic, f"{unique}-missing"])) as producer:
+        assert await sent(producer, topic, values(b"x")) is None
+        await delete_topics(cluster.bootstrap, [topic])
+        await until(lambda: producer.partition_count(topic) is None, "the topic is gone")
+        for _ in range(5):
+            assert await producer.refresh_metadata()
+        assert producer.partition_count(topic) is None
+        assert producer.partition_count(f"{unique}-missing") is None

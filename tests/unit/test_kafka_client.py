@@ -1,0 +1,167 @@
+"""aiokafka's client as we change it: one silent broker holds up neither metadata nor connections to the others.
+
+Each test fails as well when aiokafka stops calling what is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import aiokafka.client
+import pytest
+from aiokafka.errors import KafkaConnectionError
+from aiokafka.structs import BrokerMetadata
+
+from bridge import kafka_client
+from bridge.kafka_client import Client
+
+
+async def for_ever() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+class Wire:
+    """Connections to brokers 1, 2 and 3 at hosts of these names; what each does is set by the test."""
+
+    def __init__(self) -> None:
+        self.silent: set[str] = set()  # takes a connection, answers nothing
+        self.unconnectable: set[str] = set()  # a connection is never made
+        self.refusing: set[str] = set()
+        self.asked: list[str] = []
+        self.requests: list[Any] = []
+        self.connected: list[str] = []
+
+    async def connect(self, host: str, _port: int, **_options: Any) -> Any:
+        if host in self.refusing:
+            raise KafkaConnectionError(f"{host} refuses")
+        if host in self.unconnectable:
+            await for_ever()
+        self.connected.append(host)
+
+        async def send(request: Any, **_options: Any) -> Any:
+            self.asked.append(host)
+            self.requests.append(request)
+            if host in self.silent:
+                await for_ever()
+            return SimpleNamespace(
+                API_VERSION=5, controller_id=1, topics=[], brokers=[(n, str(n), 9092, None) for n in (1, 2, 3)]
+            )
+
+        async def closed() -> None: ...
+
+        return SimpleNamespace(send=send, connected=lambda: True, close=lambda **_: asyncio.ensure_future(closed()))
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    wire = Wire()
+    monkeypatch.setattr(aiokafka.client, "create_conn", wire.connect)
+    monkeypatch.setattr(kafka_client, "HEDGE_S", 0.05)
+    monkeypatch.setattr(kafka_client.random, "shuffle", lambda nodes: nodes.sort())  # broker 1 is asked first
+    return wire
+
+
+async def make(wire: Wire, **options: Any) -> Client:
+    client = Client(bootstrap_servers=["1:9092"], metadata_max_age_ms=60_000, **options)
+    client.cluster._brokers = {n: BrokerMetadata(n, str(n), 9092, None) for n in (1, 2, 3)}
+    client._topics = {"telemetry"}
+    return client
+
+
+async def within(seconds: float, work: Any) -> Any:
+    async with asyncio.timeout(seconds):
+        return await work
+
+
+async def test_metadata_come_from_the_first_broker_that_answers(wire: Wire) -> None:
+    client = await make(wire)
+    assert await within(5, client._metadata_update(client.cluster, {"telemetry"}))
+    assert wire.asked == ["1"]
+    await client.close()
+
+
+async def test_a_silent_broker_is_not_waited_for_and_asked_last_from_then_on(wire: Wire) -> None:
+    client = await make(wire)
+    wire.silent = {"1"}
+    assert await within(5, client._metadata_update(client.cluster, {"telemetry"}))
+    assert wire.asked == ["1", "2"]
+    wire.silent = {"1", "2"}
+    assert await within(5, client._metadata_update(client.cluster, {"telemetry"}))
+    assert wire.asked == ["1", "2", "2", "3"]
+    await client.close()
+
+
+async def test_a_broker_that_answers_again_is_asked_like_the_others(wire: Wire) -> None:
+    client = await make(wire)
+    client._silent = {1}
+    wire.refusing = {"2", "3"}
+    assert await within(5, client._metadata_update(client.cluster, {"telemetry"}))
+    assert client._silent == {2, 3}
+    wire.refusing = set()
+    assert await within(5, client._metadata_update(client.cluster, {"telemetry"}))
+    assert wire.asked == ["1", "1"]
+    await client.close()
+
+
+async def test_without_any_answer_the_renewal_fails(wire: Wire) -> None:
+    client = await make(wire)
+    wire.refusing = {"1", "2", "3"}
+    assert not await within(5, client._metadata_update(client.cluster, {"telemetry"}))
+    await client.close()
+
+
+async def test_a_connection_that_does_not_come_about_holds_up_no_other(wire: Wire) -> None:
+    """aiokafka holds one lock for all of them."""
+    client = await make(wire)
+    wire.unconnectable = {"1"}
+    hanging = asyncio.ensure_future(client.ready(1))
+    await asyncio.sleep(0)
+    assert await within(5, client.ready(2))
+    assert not hanging.done()
+    hanging.cancel()
+    await client.close()
+
+
+async def test_two_at_once_share_one_connection_to_a_broker(wire: Wire) -> None:
+    client = await make(wire)
+    assert await within(5, asyncio.gather(*(client.ready(1) for _ in range(5)))) == [True] * 5
+    assert wire.connected == ["1"]
+    await client.close()
+
+
+async def test_the_task_that_renews_metadata_is_ours_and_outlives_a_defect(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await make(wire)
+    renewing = asyncio.ensure_future(client._md_synchronizer())
+    ask = client._ask_for_metadata
+
+    async def defect(_request: Any) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(client, "_ask_for_metadata", defect)
+    assert not await within(5, client.force_metadata_update())
+    monkeypatch.setattr(client, "_ask_for_metadata", ask)
+    assert await within(5, client.force_metadata_update())
+    renewing.cancel()
+    await client.close()
+
+
+async def test_asking_for_a_topic_does_not_make_it(wire: Wire) -> None:
+    client = await make(wire)
+    await within(5, client._metadata_update(client.cluster, {"telemetry"}))
+    (request,) = wire.requests
+    struct = request.prepare({3: (0, 5)})
+    assert struct.to_object()["allow_auto_topic_creation"] is False
+    await client.close()
+
+
+async def test_a_close_ends_what_is_still_asked(wire: Wire) -> None:
+    client = await make(wire)
+    wire.silent = {"1"}
+    await within(5, client._metadata_update(client.cluster, {"telemetry"}))
+    (asking,) = client._asking.values()
+    await within(5, client.close())
+    assert asking.cancelled()
