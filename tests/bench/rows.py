@@ -38,6 +38,13 @@ def _saturated(site: Site, *, qos: Literal[0, 1]) -> Measurement:
     return replayed(site, replace(_PLAIN, route={"metadata_headers": [], "qos": qos}), plan)
 
 
+def _workers(site: Site, *, count: int) -> Measurement:
+    """As saturated-qos1, with a session in each of several workers under a supervisor, whose CPU counts as well."""
+    # Half a million messages for each, so that routing a topic for the first time weighs no more than in one worker.
+    plan = ReplayPlan(_ROUND, count * site.scaled(500_000) // _ROUND, 1, window=_ROUND, sessions=count)
+    return replayed(site, replace(_PLAIN, route={"metadata_headers": [], "qos": 1}, workers=count), plan)
+
+
 def _saturated_mqtt5(site: Site) -> Measurement:
     plan = ReplayPlan(_ROUND, site.scaled(1_000_000) // _ROUND, 1, properties=PROPERTIES, window=_ROUND)
     return replayed(site, _MQTT5, plan)
@@ -82,6 +89,12 @@ _RSS: Final = Target("rss_mib", RSS_LIMIT_MIB)
 ROWS: Final = (
     Row("saturated-qos0", "replayed stream, 3.1.1, no codec", (_cpu(1.4), _RSS), partial(_saturated, qos=0)),
     Row("saturated-qos1", "replayed stream, 3.1.1, no codec", (_cpu(1.7), _RSS), partial(_saturated, qos=1)),
+    Row(
+        "workers-2", "as saturated-qos1, a session in each of 2 workers", (_cpu(1.95), _RSS), partial(_workers, count=2)
+    ),
+    Row(
+        "workers-4", "as saturated-qos1, a session in each of 4 workers", (_cpu(1.95), _RSS), partial(_workers, count=4)
+    ),
     Row("baseline-paho-aiokafka", "as saturated-qos1", (), partial(_baseline, kind="paho_aiokafka")),
     Row("baseline-paho-confluent", "as saturated-qos1", (), partial(_baseline, kind="paho_confluent")),
     Row("saturated-mqtt5", "replayed stream, MQTT 5, 3 properties, zstd", (_cpu(3.0), _RSS), _saturated_mqtt5),
@@ -106,6 +119,8 @@ ROWS: Final = (
 
 # ours, theirs: what is compared where both were measured in a call.
 RATIOS: Final = (
+    ("workers-2", "saturated-qos1"),
+    ("workers-4", "saturated-qos1"),
     ("saturated-qos1", "baseline-paho-aiokafka"),
     ("saturated-qos1", "baseline-paho-confluent"),
     ("drain-qos1", "baseline-paho-aiokafka-drain"),
