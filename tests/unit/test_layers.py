@@ -84,6 +84,12 @@ def test_a_worker_loads_only_what_the_core_install_has() -> None:
     assert not loaded_by("gateway.worker") & heavy
 
 
+def test_a_supervisor_loads_no_client_library_and_nothing_of_the_data_path() -> None:
+    """It is there beside every fleet of workers, and stays up when they do not."""
+    heavy = {"paho", "aiokafka", "cramjam", "pyspark", "py4j", "jpype", "streaming"}
+    assert not loaded_by("gateway.supervisor.supervisor", "gateway.cli.run") & heavy
+
+
 def test_the_spark_jobs_load_nothing_of_the_gateway() -> None:
     names = [module_name(path) for path in MODULES if path.is_relative_to(ROOT / "streaming")]
     heavy = loaded_by(*names) & {"paho", "aiokafka", "aiohttp", "jpype", "rich", "gateway", "auth"}

@@ -1,0 +1,278 @@
+"""The channel, the place in the data directory, settings on their way, and a worker's dealings with its supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import SecretStr
+
+from config.errors import ConfigError
+from config.load import load
+from config.settings import Settings
+from config.transfer import from_json, to_json
+from gateway.answers import Answer
+from gateway.lifecycle import StopRequest, StopVerb
+from gateway.supervisor import member
+from gateway.supervisor.channel import open_channel, read_first
+from gateway.supervisor.member import Membership
+from gateway.supervisor.place import Outcome, Place, PlaceError, find_supervisor, read_outcome
+from tests.brokers.rig import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# --- settings on their way ---
+
+FILE = """
+instance = "plant-7"
+workers = 4
+shutdown_timeout = "1m30s"
+[mqtt]
+addresses = ["mqtts://emqx.example:8883", "mqtt://emqx.example:1883"]
+username = "gateway"
+password = "hunter2"
+session_expiry = "2h"
+[kafka.topics]
+create = true
+[[kafka.topics.declare]]
+name = "alarms"
+retention = "7d"
+[flow]
+memory_bytes = "64MiB"
+[[routes]]
+name = "telemetry"
+filters = ["devices/+/telemetry"]
+topic = "devices.telemetry"
+headers = { site = "north" }
+metadata_headers = ["topic", "device"]
+device = "${topic[1]}"
+"""
+
+
+def test_settings_arrive_as_they_were_and_with_their_secrets(tmp_path: Path) -> None:
+    (tmp_path / "gateway.toml").write_text(FILE)
+    settings = load(tmp_path / "gateway.toml", environ={}).settings.model_copy(update={"worker": 3})
+    arrived = from_json(to_json(settings))
+    assert arrived == settings
+    assert arrived.worker == 3
+    assert arrived.mqtt.password == SecretStr("hunter2")
+    assert arrived.shutdown_timeout == timedelta(seconds=90)
+    assert "\n" not in to_json(settings)
+
+
+def test_what_nobody_set_is_left_to_the_code_that_receives_it() -> None:
+    assert to_json(Settings()) == "{}"
+
+
+@pytest.mark.parametrize("text", ["[]", '{"unheard_of": 1}', '{"mqtt": {"password": ["hunter2"]}}', "{"])
+def test_settings_of_another_version_are_a_sentence_without_values(text: str) -> None:
+    with pytest.raises(ConfigError, match="Stop the gateway and start it again") as raised:
+        from_json(text)
+    assert "hunter2" not in str(raised.value)
+
+
+# --- channel ---
+
+
+async def test_messages_arrive_whole_and_in_order_and_the_end_is_noticed() -> None:
+    ours, theirs = socket.socketpair()
+    heard: list[dict[str, Any]] = []
+    gone = asyncio.Event()
+    left = await open_channel(ours, lambda message: None, lambda: None)
+    await open_channel(theirs, heard.append, gone.set)
+    for number in range(50):
+        left.send(say="ask", number=number, body="x" * 40_000)
+    left.close()
+    await asyncio.wait_for(gone.wait(), 10)
+    assert [message["number"] for message in heard] == list(range(50))
+    left.send(say="too late")
+
+
+@pytest.mark.parametrize("garbage", [b"\xff\xfe\n", b"[1]\n", b"{\n"])
+async def test_what_is_no_message_ends_the_channel(garbage: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    heard: list[dict[str, Any]] = []
+    gone = asyncio.Event()
+    await open_channel(theirs, heard.append, gone.set)
+    with ours:
+        ours.sendall(garbage + b'{"say": "go"}\n')
+        await asyncio.wait_for(gone.wait(), 10)
+    assert not heard
+
+
+def test_the_first_line_is_read_before_there_is_a_loop() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(b'{"instance": "x"}\n')
+        assert read_first(theirs) == '{"instance": "x"}\n'
+        ours.close()
+        assert read_first(theirs) == ""
+
+
+# --- place ---
+
+
+def test_a_place_is_held_by_one(tmp_path: Path) -> None:
+    assert find_supervisor(tmp_path) is None
+    with Place(tmp_path, "plant-7"):
+        assert find_supervisor(tmp_path) == os.getpid()
+        with pytest.raises(PlaceError, match=rf"process {os.getpid()} supervises") as raised, Place(tmp_path, "other"):
+            pass
+        assert raised.value.exit_status == 78
+    assert find_supervisor(tmp_path) is None
+    with Place(tmp_path, "plant-7"):
+        pass
+
+
+def test_a_place_that_cannot_be_had_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PlaceError, match="cannot be used"), Place(tmp_path / "file", "plant-7"):
+        pass
+
+
+def test_what_was_done_can_be_read_by_whoever_asked(tmp_path: Path) -> None:
+    with Place(tmp_path, "plant-7") as place:
+        assert read_outcome(tmp_path, os.getpid(), "restart") == Outcome()
+        place.begin("restart")
+        assert read_outcome(tmp_path, os.getpid(), "restart") == Outcome(1)
+        place.finish("restart", None, "Done.")
+        place.begin("reload")
+        place.finish("reload", "No such topic.", "Done.")
+        place.begin("restart")
+        assert read_outcome(tmp_path, os.getpid(), "restart") == Outcome(2)
+    assert read_outcome(tmp_path, os.getpid(), "reload") == Outcome(1, ok=False, sentence="No such topic.")
+    assert read_outcome(tmp_path, os.getpid() + 1, "reload") == Outcome(), "another's report is nobody's"
+
+
+# --- children ---
+
+
+REAPING = """
+import asyncio, os, signal, subprocess
+from gateway.supervisor.process import Reaper
+
+async def main():
+    with Reaper() as reaper:
+        ended = asyncio.Queue()
+        known = subprocess.Popen(["sh", "-c", "exit 7"])
+        reaper.watch(known.pid, ended.put_nowait)
+        killed = subprocess.Popen(["sleep", "60"])
+        reaper.watch(killed.pid, ended.put_nowait)
+        stranger = subprocess.Popen(["true"])
+        os.waitid(os.P_PID, stranger.pid, os.WEXITED | os.WNOWAIT)
+        killed.kill()
+        assert sorted([await ended.get(), await ended.get()]) == [-signal.SIGKILL, 7]
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            print("none is left")
+        for child in (known, killed, stranger):
+            child.returncode = 0
+
+asyncio.run(asyncio.wait_for(main(), 20))
+"""
+
+
+def test_children_are_collected_whoever_started_them() -> None:
+    """In a process of its own, whose children are nobody else's."""
+    ran = subprocess.run([sys.executable, "-c", REAPING], capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "none is left\n"), ran.stderr
+
+
+# --- a worker and its supervisor ---
+
+
+class Answers:
+    async def answer(self, path: str, accept: str) -> Answer:
+        return Answer(200, "text/plain", f"{path} {accept}")
+
+
+class Talk:
+    """A membership and the supervisor's end of its channel."""
+
+    def __init__(self, tmp_path: Path, *, retiring: bool = False) -> None:
+        ours, theirs = socket.socketpair()
+        self.sock = ours
+        self.stop = StopRequest()
+        self.heard: list[dict[str, Any]] = []
+        settings = Settings(data_dir=tmp_path, shutdown_timeout=timedelta(seconds=1))
+        self.membership = Membership(theirs, settings, retiring=retiring)
+
+    async def open(self) -> None:
+        self.channel = await open_channel(self.sock, self.heard.append, lambda: None)
+        await self.membership.open(self.stop, Answers())
+
+    def said(self) -> list[str]:
+        return [message["say"] for message in self.heard]
+
+
+async def test_a_worker_waits_for_the_word_and_answers_meanwhile(tmp_path: Path) -> None:
+    talk = Talk(tmp_path)
+    await talk.open()
+    starting = asyncio.create_task(talk.membership.start())
+    await until(lambda: talk.said() == ["up", "warm"], "it is warm")
+    talk.channel.send(say="ask", number=4, path="/readyz", accept="x")
+    await until(lambda: len(talk.heard) == 3, "it answers")
+    assert talk.heard[2] == {"say": "answer", "number": 4, "status": 200, "type": "text/plain", "body": "/readyz x"}
+    assert not starting.done()
+    talk.channel.send(say="go")
+    await asyncio.wait_for(starting, 10)
+    talk.membership.ready()
+    await talk.membership.stop(0)
+    await until(lambda: talk.said()[3:] == ["ready", "released"], "it lets go")
+    assert not talk.stop.requested
+    talk.channel.close()
+
+
+async def test_a_worker_without_a_supervisor_stops_and_keeps_its_sessions(tmp_path: Path) -> None:
+    talk = Talk(tmp_path)
+    await talk.open()
+    talk.channel.close()
+    await asyncio.wait_for(talk.stop.wait_requested(), 10)
+    assert talk.stop.verb is StopVerb.RESTART
+    assert talk.stop.error is None
+
+
+async def test_a_retiring_worker_ends_when_it_has_the_slot(tmp_path: Path) -> None:
+    talk = Talk(tmp_path, retiring=True)
+    await talk.open()
+    talk.membership.ready()
+    assert talk.stop.requested
+    assert talk.stop.verb is StopVerb.RETIRE
+    talk.channel.close()
+
+
+HOLDER = "import fcntl, os, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); f.write(str(os.getpid())); f.flush(); "
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+async def test_a_slot_is_waited_for_if_its_holder_is_about_to_leave(
+    supervised: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An orphan drains; a gateway without a supervisor stays, and the identity is to say so at once."""
+    monkeypatch.setattr(member, "_GRACE_S", 60.0)
+    command = [sys.executable, "-c", HOLDER + "print(flush=True); sys.stdin.read()", str(tmp_path / "worker-0.lock")]
+    holder = subprocess.Popen(  # noqa: ASYNC220
+        command + ["--channel"] * supervised, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        talk = Talk(tmp_path)
+        await talk.open()
+        talk.channel.send(say="go")
+        starting = asyncio.create_task(talk.membership.start())
+        if supervised:
+            done, _ = await asyncio.wait({starting}, timeout=0.3)
+            assert not done
+            holder.stdin.close()
+        await asyncio.wait_for(starting, 10)
+        talk.channel.close()

@@ -1,0 +1,269 @@
+"""A slot's worker is started again, replaced, or given up, and never are there two that have the slot."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from config.errors import ExitStatus
+from config.settings import Settings
+from gateway.supervisor import slot as slot_module
+from gateway.supervisor.process import WorkerProcess
+from gateway.supervisor.slot import Slot, VainError, Verdict, describe, judge
+from tests.brokers.rig import until as wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+
+async def until(condition: Callable[[], object]) -> None:
+    await wait_until(condition, "the slot's decision")
+
+
+OLD, NEW = Settings(instance="old"), Settings(instance="new")
+
+
+@pytest.mark.parametrize(
+    ("status", "told", "ever_ready", "verdict"),
+    [
+        (0, True, True, Verdict.EXPECTED),
+        (-signal.SIGKILL, True, True, Verdict.EXPECTED),
+        (78, True, False, Verdict.EXPECTED),
+        (78, False, False, Verdict.VAIN),
+        (77, False, False, Verdict.VAIN),
+        (69, False, False, Verdict.VAIN),
+        (78, False, True, Verdict.RETRY),
+        (77, False, True, Verdict.RETRY),
+        (1, False, False, Verdict.RETRY),
+        (0, False, True, Verdict.RETRY),
+        (-signal.SIGSEGV, False, False, Verdict.RETRY),
+    ],
+)
+def test_what_an_end_means(status: int, told: bool, ever_ready: bool, verdict: Verdict) -> None:
+    assert judge(status, told=told, ever_ready=ever_ready) is verdict
+
+
+def test_an_end_in_words() -> None:
+    assert [describe(status) for status in (0, 78, -9, -200)] == [
+        "with status 0", "with status 78", "by SIGKILL", "by signal 200",
+    ]  # fmt: skip
+
+
+class FakeWorker(WorkerProcess):
+    """A worker without a process: a test says what it says, and sees what it is told."""
+
+    def __init__(self, number: int, settings: Settings, role: str, log: list[str]) -> None:
+        super().__init__(number, settings)
+        self.pid = 1000 + len(log)
+        self.role = role
+        self.told: list[str] = []
+
+    def say(self, *words: str) -> None:
+        for word in words:
+            self._heard({"say": word})
+
+    def go(self) -> None:
+        self.told.append("go")
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        self.left = True
+        self.told.append(number.name)
+        if number is signal.SIGKILL:
+            self.finish(-number)
+
+
+class Bench:
+    """A slot that is kept, with fake processes."""
+
+    def __init__(self, *, first_start: bool = True) -> None:
+        self.workers: list[FakeWorker] = []
+        self._log: list[str] = []
+        self.slot = Slot(3, OLD, self, first_start=first_start)
+
+    async def spawn(self, slot: int, settings: Settings, role: str = "worker") -> FakeWorker:
+        worker = FakeWorker(slot, settings, role, self._log)
+        self._log.append(role)
+        self.workers.append(worker)
+        return worker
+
+    async def started(self, count: int) -> FakeWorker:
+        await until(lambda: len(self.workers) >= count)
+        return self.workers[count - 1]
+
+    async def up(self) -> FakeWorker:
+        """The first worker, ready."""
+        worker = await self.started(1)
+        worker.say("up", "warm")
+        await until(lambda: worker.told == ["go"])
+        worker.say("ready")
+        return worker
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Instant(slot_module.Backoff):
+        def next_ns(self, now_ns: int) -> int:
+            super().next_ns(now_ns)
+            return 1
+
+    monkeypatch.setattr(slot_module, "Backoff", Instant)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    keeper = asyncio.create_task(bench.slot.keep())
+    yield bench
+    keeper.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await keeper
+
+
+async def test_a_worker_that_dies_is_started_again_and_counted(bench: Bench) -> None:
+    first = await bench.up()
+    first.finish(-signal.SIGKILL)
+    second = await bench.started(2)
+    assert bench.slot.restarts == 1
+    assert second.settings is OLD
+    assert second.role == "worker"
+
+
+async def test_a_crash_loop_goes_on_for_as_long_as_it_takes(bench: Bench) -> None:
+    await bench.up()
+    for number in range(1, 20):
+        (await bench.started(number)).finish(1)
+    await bench.started(20)
+    assert bench.slot.restarts == 19
+    assert bench.slot.problem == "Its process ended with status 1."
+
+
+@pytest.mark.parametrize("status", [69, 77, 78])
+async def test_what_is_vain_ends_the_first_start(status: int) -> None:
+    bench = Bench()
+    keeper = asyncio.create_task(bench.slot.keep())
+    worker = await bench.started(1)
+    worker._heard({"say": "failed", "sentence": "The password is wrong."})
+    worker.finish(status)
+    with pytest.raises(VainError, match=r"^The password is wrong\.$") as raised:
+        await keeper
+    assert raised.value.exit_status is ExitStatus(next(one for one in ExitStatus if one == status))
+    assert len(bench.workers) == 1
+
+
+async def test_the_old_one_lets_go_when_the_new_one_is_warm_and_not_before(bench: Bench) -> None:
+    old = await bench.up()
+    replacing = asyncio.create_task(bench.slot.replace(NEW))
+    new = await bench.started(2)
+    assert new.role == "successor"
+    new.say("up")
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert old.told == ["go"], "not touched while the new one is cold"
+    new.say("warm")
+    await until(lambda: "SIGTERM" in old.told)
+    assert new.told == [], "the slot is not free yet"
+    old.say("released")
+    await until(lambda: new.told == ["go"])
+    assert bench.slot.current is new
+    new.say("ready")
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not replacing.done(), "the old one still closes"
+    old.finish(-signal.SIGTERM)
+    assert await replacing is None
+    assert bench.slot.settings is NEW
+    assert bench.slot.restarts == 0
+    assert len(bench.workers) == 2, "nobody took the old one's end for a crash"
+
+
+async def test_a_new_one_that_fails_before_it_is_warm_changes_nothing(bench: Bench) -> None:
+    old = await bench.up()
+    replacing = asyncio.create_task(bench.slot.replace(NEW))
+    new = await bench.started(2)
+    new._heard({"say": "failed", "sentence": "No such topic."})
+    new.finish(69)
+    assert await replacing == "worker 3: No such topic."
+    assert bench.slot.current is old
+    assert old.told == ["go"]
+    assert bench.slot.settings is OLD
+
+
+async def test_a_new_one_that_does_not_get_warm_in_time_is_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_module, "WARM_S", 0.01)
+    old = await bench.up()
+    replacing = asyncio.create_task(bench.slot.replace(NEW))
+    new = await bench.started(2)
+    await until(lambda: new.told == ["SIGTERM"])
+    new.finish(-signal.SIGTERM)
+    assert "was not warm within 0.01 s" in str(await replacing)
+    assert bench.slot.current is old
+
+
+async def test_a_new_one_that_fails_with_the_slot_is_followed_by_one_with_the_old_settings(bench: Bench) -> None:
+    old = await bench.up()
+    replacing = asyncio.create_task(bench.slot.replace(NEW))
+    new = await bench.started(2)
+    new.say("up", "warm")
+    await until(lambda: "SIGTERM" in old.told)
+    old.say("released")
+    await until(lambda: new.told == ["go"])
+    old.finish(-signal.SIGTERM)
+    new._heard({"say": "failed", "sentence": "The password is wrong."})
+    new.finish(77)
+    assert await replacing == "worker 3: The password is wrong."
+    third = await bench.started(3)
+    assert third.settings is OLD
+
+
+async def test_an_old_one_that_crashes_meanwhile_is_replaced_by_the_one_that_gets_warm(bench: Bench) -> None:
+    old = await bench.up()
+    replacing = asyncio.create_task(bench.slot.replace(NEW))
+    new = await bench.started(2)
+    old.finish(-signal.SIGSEGV)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(bench.workers) == 2, "no third: there is a successor"
+    new.say("up", "warm")
+    await until(lambda: "go" in new.told)
+    new.say("ready")
+    assert await replacing is None
+    assert bench.slot.current is new
+
+
+async def test_an_old_one_that_does_not_let_go_is_killed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_module, "_patience_s", lambda _settings: 0.01)
+    old = await bench.up()
+    replacing = asyncio.create_task(bench.slot.replace(NEW))
+    new = await bench.started(2)
+    new.say("up", "warm")
+    await until(lambda: new.told[:1] == ["go"])
+    assert old.told == ["go", "SIGTERM", "SIGKILL"]
+    new.say("ready")
+    assert await replacing is None
+
+
+async def test_a_slot_that_waits_for_its_next_start_is_given_a_new_one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Long(slot_module.Backoff):
+        def next_ns(self, now_ns: int) -> int:
+            return 3_600_000_000_000
+
+    monkeypatch.setattr(slot_module, "Backoff", Long)
+    bench = Bench()
+    keeper = asyncio.create_task(bench.slot.keep())
+    (await bench.up()).finish(1)
+    await until(lambda: bench.slot.current is None)
+    replacing = asyncio.create_task(bench.slot.replace(NEW))
+    new = await bench.started(2)
+    new.say("up", "warm")
+    await until(lambda: "go" in new.told)
+    new.say("ready")
+    assert await replacing is None
+    new.finish(1)
+    await until(lambda: bench.slot.restarts == 2)
+    keeper.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await keeper
