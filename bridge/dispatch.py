@@ -297,6 +297,11 @@ class Dispatcher:
         parked = any(message.route.name == route for messages in self._parked.values() for message in messages)
         return not parked and self.holding.tried(route)
 
+    def returned(self, delivery_prefix: bytes) -> None:
+        """A connection has ended, and what it left unacknowledged is the broker's again."""
+        if self.holding:
+            self.holding.give_back(delivery_prefix)
+
     def release(self, route: str) -> None:
         """Let a stopped route go on: first what is held of it, in order."""
         self.holding.release(route)

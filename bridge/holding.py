@@ -118,6 +118,25 @@ class Holding:
         accumulator.buffered_bytes += held.size
         return True
 
+    def give_back(self, delivery_prefix: bytes) -> None:
+        """Let go of what a connection that has ended leaves unacknowledged at QoS 1: the broker sends it again, so a
+        copy kept here would be a copy in Kafka, and at each reconnection one more would take memory.
+
+        To be called when ``Accumulator.returned`` has counted them. QoS 2 stays, for its second coming is left out;
+        QoS 0 stays, for it has none."""
+        accumulator = self._accumulator
+        for hold in self._holds.values():
+            kept: deque[HeldMessage] = deque()
+            for message in hold.messages:
+                if message.delivery_prefix != delivery_prefix or message.flags & 6 != 2:
+                    kept.append(message)
+                    continue
+                accumulator.parked_messages -= 1
+                accumulator.buffered_bytes -= message.size
+                message.span.returned -= 1  # counted as returned, and in the window no more: no count is left of it
+                accumulator.vacate(message.span)
+            hold.messages = kept
+
     def tried(self, route: str) -> bool:
         """Whether every message that was admitted has passed and none of the route is on its way to Kafka."""
         hold = self._holds.get(route)

@@ -375,6 +375,7 @@ class Connection:
         self._flow.remove(self)
         self.returned = self._accumulator.returned(self)
         self._flow.returned(self.returned)
+        self._dispatcher.returned(self._label)
         self.ended.set_result((label, detail))
         self._in_spans = 0
         self._to_send.clear()
