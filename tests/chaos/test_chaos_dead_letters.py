@@ -1,0 +1,128 @@
+"""Everything of a route turns bad: a whole gateway stops the route, says so, loses nothing, and goes on."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from tests.brokers.client import Client
+from tests.brokers.kafka_backend import read_topic
+from tests.chaos.harness import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.embedded.kafka import KafkaCluster
+    from tests.brokers.mosquitto import Mosquitto
+    from tests.chaos.fixtures import MakeGateway
+    from tests.chaos.harness import Gateway
+
+BAD, GOOD = 50, 30
+
+
+def read(bootstrap: str, topic: str) -> list[bytes | None]:
+    return [record.value for log in read_topic(bootstrap, topic) for record in log]
+
+
+def held(gateway: Gateway) -> float:
+    return gateway.metric("gateway_route_held_messages")
+
+
+def test_a_route_where_all_turns_bad_is_stopped_survives_a_kill_and_is_replayed(
+    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway, unique: str
+) -> None:
+    broker = make_mosquitto()
+    made = {
+        "name": "made", "filters": ["devices/#"], "topic": f"{unique}-${{payload.kind}}", "allowed_topics": ".*-[a-z]+"
+    }  # fmt: skip
+    other = {"name": "other", "filters": ["other/#"], "topic": f"{unique}-other"}
+    gateway = make_gateway(
+        broker.port,
+        kafka.bootstrap,
+        unique,
+        mqtt={"sessions": 2},
+        routes=[made, other],
+        dead_letter={"topic": f"{unique}-dead", "min_messages": BAD, "max_share": 0.2, "retry_after": "1h"},
+    )
+    gateway.start()
+    good = [json.dumps({"kind": "good", "n": number}).encode() for number in range(GOOD)]
+    bad = [json.dumps({"kind": f"BAD-{number}"}).encode() for number in range(BAD)]
+    with Client(broker.port) as client:
+        for payload in bad:
+            client.publish("devices/1", payload)
+        wait_until(gateway.reasons, "the route is stopped")
+        for payload in good:
+            client.publish("devices/1", payload)
+        client.publish("other/1", b"of another route")
+        wait_until(lambda: held(gateway) == GOOD, "what comes is held")
+    (reason,) = [text for text in gateway.reasons() if "is stopped" in text]
+    assert f"Route 'made' is stopped: {BAD} of {BAD} messages" in reason
+    assert "gateway dlq list --route made" in reason
+    (line,) = gateway.events("route_stopped")
+    assert (line["level"], line["alarm"]) == ("error", reason)
+    assert gateway.samples("gateway_route_stopped") == {'{route="made"}': 1, '{route="other"}': 0}
+    assert sorted(read(kafka.bootstrap, f"{unique}-dead")) == sorted(bad), "the route is not drained"
+    wait_until(lambda: read(kafka.bootstrap, f"{unique}-other"), "the other route goes on to Kafka")
+    assert gateway.imbalance() == 0
+    assert gateway.status()["ledger"]["in_flight"] >= GOOD
+
+    gateway.kill()
+    gateway.start()  # nothing bad comes any more: the count begins afresh
+    wait_until(gateway.settled, "what was held came again and is written")
+    assert set(good) == set(read(kafka.bootstrap, f"{unique}-good"))
+    assert gateway.samples("gateway_route_stopped") == {'{route="made"}': 0, '{route="other"}': 0}
+    assert gateway.imbalance() == 0
+
+    status, text = gateway.command("dlq", "list", "--json", "--route", "made")
+    assert status == 0, text
+    assert {one["reason"] for one in json.loads(text)["dead_letters"]} == {"invalid_topic"}
+    status, text = gateway.command("dlq", "replay", "--route", "made", "--dry-run")
+    assert (status, f"{BAD} refused" in text) == (5, True), text
+    gateway.configure(routes=[{**made, "topic": f"{unique}-mended"}, other])
+    status, text = gateway.command("dlq", "replay", "--route", "made")
+    assert status == 0, text
+    assert sorted(read(kafka.bootstrap, f"{unique}-mended")) == sorted(bad)
+    status, text = gateway.command("dlq", "replay", "--route", "made")
+    assert (status, f"{BAD} skipped" in text) == (5, True), text
+    assert gateway.stop() == -15
+
+
+def test_a_stopped_route_tries_a_few_by_itself_and_goes_on_when_they_are_good(
+    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway, unique: str
+) -> None:
+    """The dead letters here are records that Kafka itself refuses: without a key, for a compacted topic."""
+    broker = make_mosquitto()
+    gateway = make_gateway(
+        broker.port,
+        kafka.bootstrap,
+        unique,
+        mqtt={"sessions": 1},
+        kafka={
+            "topics": {
+                "create": True, "partitions": 3, "replication": 1,
+                "declare": [{"name": unique, "cleanup_policy": "compact", "partitions": 3, "replication": 1}],
+            }
+        },
+        routes=[{"name": "state", "filters": ["devices/#"], "topic": unique, "key": "${payload.id}"}],
+        dead_letter={"topic": f"{unique}-dead", "min_messages": 20, "max_share": 0.2, "retry_after": "1s"},
+    )  # fmt: skip
+    gateway.start()
+    good = [json.dumps({"id": f"d{number}"}).encode() for number in range(200)]
+    with Client(broker.port) as client:
+        for number in range(20):
+            client.publish("devices/1", b"without an id %d" % number)
+        wait_until(lambda: gateway.events("route_stopped"), "the route is stopped")
+        for number in range(20, 23):
+            client.publish("devices/1", b"without an id %d" % number)
+        for payload in good:
+            client.publish("devices/1", payload)
+    wait_until(lambda: gateway.events("route_resumed"), "a trial is good")
+    wait_until(gateway.settled, "everything is written")
+    assert len(gateway.events("route_stopped")) == 1
+    assert gateway.events("route_trial_failed")
+    assert [record for log in read_topic(kafka.bootstrap, unique) for record in log if record.key is None] == []
+    assert set(read(kafka.bootstrap, unique)) == set(good)
+    assert len(read(kafka.bootstrap, f"{unique}-dead")) == 23
+    assert gateway.reasons() == []
+    assert gateway.imbalance() == 0
+    assert gateway.stop() == -15
