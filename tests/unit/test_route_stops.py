@@ -264,6 +264,19 @@ async def test_what_a_connection_leaves_behind_at_its_end_is_not_held_beside_its
         assert path.accumulator.buffered_bytes == 0
 
 
+async def test_properties_that_mqtt_forbids_end_the_connection_when_they_come_not_when_the_route_goes_on() -> None:
+    async with make_rig() as rig:
+        rig.path.dispatcher.stop("telemetry")
+        good = rig.publish("devices/1", b"good", qos=1, packet_id=1)
+        rig.send(good, rig.publish("devices/1", b"x", qos=1, packet_id=2, properties=b"\xff"))
+        assert rig.connection.ended.done(), "the broker broke MQTT's rules"
+        rig.connect()
+        rig.send(good)
+        rig.path.dispatcher.release("telemetry")
+        await until(lambda: rig.path.values == [b"good"], "the route goes on")
+        rig.path.check()
+
+
 @manual_time
 async def test_a_message_for_a_topic_that_must_be_found_first_waits_for_it_after_it_was_held() -> None:
     kafka = FakeKafka()
