@@ -153,8 +153,8 @@ async def test_batches_for_a_broker_travel_in_requests_of_bounded_size(
         answers = [producer.send(topic, n, fill(producer.create_batch(compressed=False), large)) for n in range(12)]
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*answers)
-    assert len(sizes) == 6, sizes
-    assert all(400_000 < size <= REQUEST_BYTES for size in sizes)
+    assert all(size <= REQUEST_BYTES for size in sizes), sizes
+    assert all(size > REQUEST_BYTES // 2 for size in sizes[:6]), sizes  # more may follow: a broker just thawed refuses
     assert [await backend.read(topic, n) for n in range(12)] == [large] * 12
 
 
