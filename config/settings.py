@@ -69,8 +69,9 @@ class Settings(BaseSettings):
     `workers = 0`, and then to be set by whatever starts several; a supervisor numbers its workers itself."""
 
     data_dir: Path = Path("data")
-    """Folder for what belongs to this instance: its identity, the spool, and locks that keep a second process with the
-    same client ids from starting. Relative to the working directory; made if it is not there."""
+    """Folder for what belongs to this instance: its identity, the spool, the MQTT sessions that wait for it, and locks
+    that keep a second process with the same client ids from starting. A copy of it is refused. Relative to the working
+    directory; made if it is not there."""
 
     mqtt: MqttSettings = MqttSettings()
     """The MQTT side."""

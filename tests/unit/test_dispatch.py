@@ -544,3 +544,24 @@ async def test_what_another_groups_sessions_fetch_too_is_taken_once() -> None:
             "$share/gateway/devices/+/alarm"
         ]
         assert [sub.filter for sub in rig.router.subscriptions("shared", 1)[0]] == ["$share/gateway/devices/#"]
+
+
+@manual_time
+async def test_what_came_by_a_filter_of_earlier_settings_goes_where_its_route_says_now() -> None:
+    """The route has moved to another group; a session that the broker kept still brings what it had queued, and nobody
+    else does: filtered, it would be acknowledged and lost."""
+    kafka = FakeKafka()
+    kafka.topic("t")
+    kafka.topic("alarms")
+    async with Path(kafka) as path:
+        rig = Rig(
+            path,
+            {"name": "alarms", "filters": ["alarms/+"], "topic": "alarms", "group": "urgent"},
+            {"filters": ["devices/#"]},
+        )
+        rig.take(b"alarms/1")
+        rig.take(b"alarms/1")
+        path.flush()
+        await path.drained()
+        assert not rig.filtered
+        assert len(kafka.topics["alarms"].records()) == 2
