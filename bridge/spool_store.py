@@ -33,6 +33,7 @@ log = structlog.get_logger("spool")
 
 _SEQUENCE: Final = (1 << ID_BITS) - 1
 _ROWS: Final = 64
+_UNINDEXED: Final = 64  # appended batches that the index may lack while more come
 # A partition that cannot be written keeps a little of every segment alive; beyond this its batches move together.
 _SLACK_BYTES: Final = 4 * SEGMENT_BYTES
 
@@ -108,7 +109,8 @@ class Store:
         self._salvaged = salvaged
         self._state: State | None = None
         self._unindexed: list[tuple[PartitionState, Row]] = []  # in the log, not yet in the index
-        self._unindexed_end = (0, 0)
+        self._ends: dict[int, int] = {}  # where those segments end
+        self._behind = False  # the index could not be written
         self._untidy: set[int] = set()  # segments with damage, which only a read may discover
         self.salvages = 0  # how often all numbers were replaced
 
@@ -139,9 +141,10 @@ class Store:
     def append(self, calls: Sequence[Sequence[SpoolBatch]]) -> list[list[int]]:
         """Store the batches of several calls with one write; returns the ids for each. Durable on return.
 
-        Raises SpoolWriteError, and then nothing of any call is stored. Call ``index_appended`` next.
+        Raises SpoolWriteError, and then nothing of any call is stored. Call ``index_appended`` soon.
         """
-        self.index_appended()
+        if self._behind or len(self._unindexed) >= _UNINDEXED:
+            self.index_appended()
         state = self.state
         pieces: list[bytes] = []
         rows: list[tuple[PartitionState, Row]] = []
@@ -173,7 +176,7 @@ class Store:
             partition.bytes += row.size
             partition.oldest_ms = partition.oldest_ms or row.opened_ms
             state.count(segment, 1, row.size)
-        self._unindexed_end = (segment, state.log.end)
+        self._ends[segment] = state.log.end
         return ids
 
     def index_appended(self) -> None:
@@ -188,11 +191,15 @@ class Store:
                     [row for _, row in self._unindexed],
                     [(p.number, p.topic, p.partition, p.last) for p in touched.values()],
                 )
-                state.index.set_segment(*self._unindexed_end, damaged=self._unindexed_end[0] in state.damaged)
+                for segment, end in self._ends.items():
+                    state.index.set_segment(segment, end, damaged=segment in state.damaged)
         except sqlite3.Error as error:
+            self._behind = True
             self._index_failed(error)
         else:
+            self._behind = False
             self._unindexed.clear()
+            self._ends.clear()
             self._note(touched.values())
 
     # --- reading
@@ -394,8 +401,11 @@ class Store:
             self._state = None
 
     def _note(self, partitions: Iterable[PartitionState]) -> None:
-        for partition in partitions:
-            self.state.tally.write(partition.slot)
+        try:
+            for partition in partitions:
+                self.state.tally.write(partition.slot)
+        except OSError as error:
+            log.warning("spool_tally_failed", error=str(error))  # a witness less; nothing that is stored needs it
 
     def _index_failed(self, error: sqlite3.Error) -> None:
         """Make the index anew when it is damaged; raises SpoolWriteError when it is not, or the disk forbids it."""
@@ -403,6 +413,7 @@ class Store:
             raise self._write_error(error) from error
         log.error("spool_index_damaged", error=str(error))
         self._unindexed.clear()  # they are in the log, from which the index is made
+        self._ends.clear()
         try:
             report = rebuild(self.state)
         except (OSError, sqlite3.Error) as failure:

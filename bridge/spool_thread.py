@@ -24,6 +24,7 @@ log = structlog.get_logger("spool")
 P = ParamSpec("P")
 T = TypeVar("T")
 
+AWAIT_MORE_S: Final = 0.001
 TOGETHER_BYTES: Final = 8 << 20  # appends that wait are written together up to so many bytes
 
 
@@ -60,7 +61,8 @@ class SpoolThread:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._jobs: SimpleQueue[_Append | _Job | None] = SimpleQueue()
-        self._ahead: list[_Append | _Job | None] = []  # taken from the queue and not done yet; the thread's own
+        self._ahead: list[_Job] = []  # taken from the queue and not done yet; the thread's own
+        self._appended = False  # the last job was an append, so the index lags; the thread's own
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self.stopping = False
@@ -118,23 +120,26 @@ class SpoolThread:
             self._loop.call_soon_threadsafe(callback)
 
     def _run(self) -> None:
-        while (job := self._next(wait=True)) is not None:
+        while True:
+            job = self._next(AWAIT_MORE_S if self._appended or self.stopping else None)
+            if self._appended and not isinstance(job, _Append):
+                self._afterwards()  # no more appends for now
+            self._appended = False
             if isinstance(job, _Append):
                 self._append(job)
-            else:
+            elif job is not None:
                 self._work(job)
+            elif self.stopping:
+                return
 
-    def _next(self, *, wait: bool) -> _Append | _Job | None:
-        """The next job; None for the end, or when there is none and ``wait`` is false."""
+    def _next(self, wait_s: float | None) -> _Append | _Job | None:
+        """The next job; None at the end, or when none comes in time. ``wait_s`` None: for ever."""
         if self._ahead:
             return self._ahead.pop()
         try:
-            job = self._jobs.get(block=wait)
+            return self._jobs.get(timeout=wait_s) if wait_s != 0 else self._jobs.get_nowait()
         except Empty:
             return None
-        if job is None and not wait:
-            self._ahead.append(None)
-        return job
 
     def _work(self, job: _Job) -> None:
         done = job.done
@@ -148,14 +153,12 @@ class SpoolThread:
             self._afterwards()
 
     def _append(self, first: _Append) -> None:
-        """Append what waits."""
+        """Append what waits. The index follows when no more comes at once: a third of the cost of small ones."""
         together = [first]
         size = first.size
-        while size < TOGETHER_BYTES and not self._ahead:
-            job = self._next(wait=False)
+        while size < TOGETHER_BYTES and (job := self._next(0)) is not None:
             if not isinstance(job, _Append):
-                if job is not None:
-                    self._ahead.append(job)
+                self._ahead.append(job)
                 break
             together.append(job)
             size += job.size
@@ -166,7 +169,7 @@ class SpoolThread:
             self.post(lambda: _fail(together, failure))
         else:
             self.post(lambda: _answer(together, ids))
-            self._afterwards()
+            self._appended = True
 
     def _afterwards(self) -> None:
         """What can be done after the answer is on its way."""

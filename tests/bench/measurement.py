@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.bench.account import Span
     from tests.bench.site import Site
 
-Figure = Literal["cpu_s_per_million", "messages_per_s", "rss_mib", "p50_ms", "p99_ms", "seconds"]
+Figure = Literal["cpu_s_per_million", "messages_per_s", "rss_mib", "p50_ms", "p99_ms", "seconds", "raw_share"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ _COLUMNS: tuple[tuple[Figure, str], ...] = (
     ("p50_ms", "p50 ms"),
     ("p99_ms", "p99 ms"),
     ("seconds", "seconds"),
+    ("raw_share", "of raw"),
 )
 
 

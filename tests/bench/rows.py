@@ -15,6 +15,7 @@ from tests.bench.replay import ReplayPlan
 from tests.bench.subject import Baseline, Gateway
 from tests.bench.workload_broker import drained, live, live_with_latency, started
 from tests.bench.workload_replay import replayed
+from tests.bench.workload_spool import spool_write
 
 if TYPE_CHECKING:
     from tests.bench.measurement import Measurement
@@ -115,6 +116,12 @@ ROWS: Final = (
         _latency_2k,
     ),
     Row("start", "process start to ready", (Target("seconds", 2), _RSS), _start, minimum_runs=5),
+    Row(
+        "spool-write",
+        "appends of 16 KiB to 1 MiB against write and fsync, the worst size",
+        (Target("raw_share", 0.5, at_least=True),),
+        spool_write,
+    ),
 )
 
 # ours, theirs: what is compared where both were measured in a call.
