@@ -13,10 +13,8 @@ cluster than before are refused at the start, with a sentence that says which of
 
 from __future__ import annotations
 
-__all__ = ["Ending", "Identity", "IdentityError", "adopt", "describe", "forget_slot", "holder", "require_idle", "slots"]
+__all__ = ["Ending", "Identity", "IdentityError", "forget_slot", "holder", "slots"]
 
-import contextlib
-import fcntl
 import os
 import time
 from dataclasses import replace
@@ -26,20 +24,22 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from gateway import durable
-from gateway.meta_properties import (
-    FORMAT_VERSION,
-    META_FILE,
-    WITNESS_FILE,
-    IdentityError,
-    Meta,
-    NewerFormatError,
-    Witness,
-    read_meta,
+from gateway.data_directory import (
+    clean_path,
+    explained,
+    give_up,
+    holder,
+    meta_locked,
+    sessions_path,
+    slot_locked,
+    slots,
+    take_slot,
 )
+from gateway.meta_properties import FORMAT_VERSION, WITNESS_FILE, IdentityError, Meta, Witness, read_meta
 from gateway.session_registry import SessionRegistry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from gateway.session_registry import SessionRecord
@@ -57,44 +57,17 @@ class Ending(Enum):
     RETIRED = "retired"  # in good order, and for good: the slot is given up once nothing waits for it at a broker
 
 
-def holder(directory: Path, worker: int) -> int | None:
-    """The process that runs this worker of the data directory's instance, None if none does. Takes nothing."""
-    try:
-        lock = os.open(_lock_path(directory, worker), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        text = os.pread(lock, 32, 0).decode(errors="replace").strip()
-        return int(text) if text.isdigit() else None
-    else:
-        return None
-    finally:
-        os.close(lock)
-
-
-def slots(directory: Path) -> set[int]:
-    """The worker slots that ever ran in the directory and were not given up since. Changes nothing, does not wait.
-
-    Raises IdentityError for a directory of a newer format, or one that cannot be understood or read.
-    """
-    with _explained(directory):
-        meta = read_meta(directory)
-    return set() if meta is None else set(meta.workers)
-
-
 def forget_slot(directory: Path, slot: int) -> None:
     """Give a slot up: nothing may be left that would need it. An unknown one is fine. Blocks for a few fsyncs.
 
     Raises IdentityError while a process runs it, while MQTT sessions wait for it, and as :func:`slots` does.
     """
-    with _explained(directory):
+    with explained(directory):
         meta = read_meta(directory)
         if meta is None or slot not in meta.workers:
             return
-        with _slot_locked(directory, slot):
-            registry = SessionRegistry(_sessions_path(directory, slot))
+        with slot_locked(directory, slot):
+            registry = SessionRegistry(sessions_path(directory, slot))
             registry.load()
             if registry.records:
                 names = ", ".join(record.client_id for record in registry.records)
@@ -102,113 +75,7 @@ def forget_slot(directory: Path, slot: int) -> None:
                     f"Worker slot {slot} of data_dir {directory.absolute()} cannot be given up: MQTT sessions wait for "
                     f"it at the broker ({names}). `gateway retire` drains and ends them."
                 )
-            _give_up(directory, slot)
-
-
-def describe(directory: Path, instance: str) -> list[str]:
-    """What the directory says of itself, in lines for people; ``instance`` is the one that asks. Changes nothing.
-
-    Raises as :func:`slots` does.
-    """
-    with _explained(directory):
-        meta = read_meta(directory)
-        if meta is None:
-            return [f"{directory.absolute()} is nobody's yet: the next start makes it instance {instance!r}'s."]
-        lines = [
-            f"data_dir     {directory.absolute()}",
-            f"format       {meta.version}",
-            f"instance     {meta.instance}" + ("" if meta.instance == instance else f" (the settings say {instance})"),
-            f"instance id  {meta.instance_id if meta.version > 1 else 'made at the next start'}",
-            f"cluster id   {meta.cluster_id or 'not connected yet'}",
-        ]
-        witness = directory / WITNESS_FILE
-        if meta.witness is not None and not (witness.exists() and meta.witness.is_same(Witness.of(witness))):
-            lines.append("place        not where it was made: a copy, moved from another disk, or from a backup")
-        for slot in sorted(meta.workers):
-            registry = SessionRegistry(_sessions_path(directory, slot))
-            registry.load(put_aside=False)
-            process = holder(directory, slot)
-            if process is not None:
-                state = f"runs as process {process}"
-            elif _clean_path(directory, slot).exists():
-                state = "stopped in good order"
-            elif meta.version < FORMAT_VERSION:
-                state = "not running"
-            else:
-                state = "not running; its last life ended without an orderly stop"
-            names = ", ".join(record.client_id for record in registry.records) or "none"
-            lines.append(f"worker {slot}     {state}; MQTT sessions at the broker: {names}")
-    return lines
-
-
-def require_idle(directory: Path) -> None:
-    """Raises IdentityError while a process runs one of the directory's workers. It may start one right after."""
-    with _explained(directory):
-        for slot in sorted(_slots_with_files(directory)):
-            if holder(directory, slot) is not None:
-                with _slot_locked(directory, slot):
-                    pass
-
-
-def adopt(directory: Path, instance: str, cluster_id: str | None) -> list[str]:
-    """Take the directory over for this instance and Kafka cluster; what was changed, a sentence each.
-
-    ``cluster_id`` None: the recorded one stays. Raises IdentityError while a process runs one of its workers, for a
-    newer format, or when there is nothing to adopt.
-    """
-    with _explained(directory), contextlib.ExitStack() as locks:
-        if not (directory / META_FILE).exists():
-            raise IdentityError(
-                f"data_dir {directory.absolute()} is nobody's: there is no {META_FILE} to adopt. Is it the right "
-                "folder? If so, the next start makes it this instance's."
-            )
-        for slot in sorted(_slots_with_files(directory)):
-            locks.enter_context(_slot_locked(directory, slot))
-        locks.enter_context(_meta_locked(directory))
-        return _adopt_locked(directory, instance, cluster_id)
-
-
-def _adopt_locked(directory: Path, instance: str, cluster_id: str | None) -> list[str]:
-    witness = Witness.of(directory / WITNESS_FILE)
-    changes = []
-    try:
-        old = read_meta(directory)
-    except NewerFormatError:
-        raise
-    except IdentityError:
-        old = None
-    if old is None:
-        meta = Meta.new(instance, witness)
-        meta = replace(meta, workers=frozenset(_slots_with_files(directory)), cluster_id=cluster_id)
-        changes.append(f"{META_FILE} was damaged and is written anew: instance {instance!r}, id {meta.instance_id}.")
-        meta.write(directory)
-        return changes
-    meta = replace(old, version=FORMAT_VERSION, witness=witness)
-    copied = old.witness is not None and not old.witness.is_same(witness)
-    if copied:
-        meta = replace(meta, instance_id=Meta.new(instance, witness).instance_id)
-        changes.append(
-            f"The directory is a copy, or was moved: it gets an id of its own, {meta.instance_id}, instead of "
-            f"{old.instance_id}. See that the original does not run again under the name {instance!r}."
-        )
-    if old.instance != instance:
-        meta = replace(meta, instance=instance)
-        changes.append(f"The instance is {instance!r} now, before {old.instance!r}.")
-        if copied:
-            # Recorded in the original too, whose business they are: to drain them would take its messages.
-            left = [slot for slot in sorted(old.workers) if durable.remove(_sessions_path(directory, slot))]
-            changes += (
-                f"The MQTT sessions of {old.instance!r} in slot {slot} are left to the original." for slot in left
-            )
-    if cluster_id is not None and cluster_id != old.cluster_id:
-        meta = replace(meta, cluster_id=cluster_id)
-        changes.append(
-            f"The Kafka cluster is {cluster_id} now, before {old.cluster_id or 'none was recorded'}. "
-            "What waits here for Kafka is going to be delivered there."
-        )
-    if meta != old:
-        meta.write(directory)
-    return changes
+            give_up(directory, slot)
 
 
 class Identity:
@@ -231,22 +98,22 @@ class Identity:
         self.instance_id = ""
         self.cluster_id: str | None = None
         self.last_ending: Ending | None = None
-        self.registry = SessionRegistry(_sessions_path(directory, worker))
+        self.registry = SessionRegistry(sessions_path(directory, worker))
 
     async def start(self) -> None:
         """Raises IdentityError. Blocks for a few small file operations."""
-        with _explained(self._directory):
+        with explained(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
             # Looked at before anything is written: a directory that is not ours stays as it is.
             meta = read_meta(self._directory)
             witness_path = self._directory / WITNESS_FILE
             if meta is not None:
                 self._check(meta, Witness.of(witness_path) if witness_path.exists() else None)
-            self._lock = _take_slot(self._directory, self._worker, self._instance)
+            self._lock = take_slot(self._directory, self._worker, self._instance)
             known = self._claim()
             self.registry.load()
             # Taken away before anything happens, for from now on an end without a word is a crash.
-            clean = durable.remove(_clean_path(self._directory, self._worker))
+            clean = durable.remove(clean_path(self._directory, self._worker))
         self.confirm_cluster(self._unconfirmed)
         if clean:
             self.last_ending = Ending.CLEAN
@@ -265,17 +132,17 @@ class Identity:
         try:
             ending = self._ending()
             if ending is Ending.RETIRED and not self.registry.records:
-                _give_up(self._directory, self._worker)
+                give_up(self._directory, self._worker)
                 log.info("slot_given_up")
             elif ending is not Ending.UNCLEAN:
                 text = f"stopped={time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n"
-                durable.write(_clean_path(self._directory, self._worker), text)
+                durable.write(clean_path(self._directory, self._worker), text)
         finally:
             os.close(lock)  # the lock goes with it; the file stays, for removing it would race with the next owner
 
     def recall(self, records: Iterable[SessionRecord], forget: Iterable[str]) -> None:
         """Write down the sessions there are going to be; strike out those of no use. Raises IdentityError."""
-        with _explained(self._directory):
+        with explained(self._directory):
             for client_id in forget:
                 self.registry.forget(client_id)
             self.registry.record(records)
@@ -284,7 +151,7 @@ class Identity:
         """The client ids of the sessions of all other slots: whoever has one now, it is not ours to end."""
         client_ids: set[str] = set()
         for slot in slots(self._directory) - {self._worker}:
-            other = SessionRegistry(_sessions_path(self._directory, slot))
+            other = SessionRegistry(sessions_path(self._directory, slot))
             other.load(put_aside=False)
             client_ids.update(record.client_id for record in other.records)
         return frozenset(client_ids)
@@ -300,12 +167,12 @@ class Identity:
             return
         if self._lock is None:
             self._unconfirmed = cluster_id
-            with _explained(self._directory):
+            with explained(self._directory):
                 meta = read_meta(self._directory)
             if meta is not None and meta.cluster_id is not None:
                 self._check_cluster(meta.cluster_id, cluster_id)
             return
-        with _explained(self._directory), _meta_locked(self._directory):
+        with explained(self._directory), meta_locked(self._directory):
             meta = read_meta(self._directory)
             assert meta is not None, "the slot is claimed"
             if meta.cluster_id is None:
@@ -325,7 +192,7 @@ class Identity:
 
     def _claim(self) -> bool:
         """Enter the slot into meta.properties; whether it was there before, and its end would have been noted."""
-        with _meta_locked(self._directory):
+        with meta_locked(self._directory):
             witness = Witness.of(self._directory / WITNESS_FILE)
             found = read_meta(self._directory)
             if found is not None:
@@ -359,80 +226,3 @@ class Identity:
                 f"{where} belongs to instance {meta.instance!r}, not {self._instance!r}. Set data_dir or instance "
                 f"right; if the instance was renamed on purpose, {_ADOPT} takes the directory over."
             )
-
-
-def _take_slot(directory: Path, worker: int, instance: str | None = None) -> int:
-    """The descriptor whose closing gives the slot back. Raises IdentityError when another process has it."""
-    lock = os.open(_lock_path(directory, worker), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        process = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(lock)
-        whose = f" of instance {instance!r}" if instance is not None else ""
-        raise IdentityError(
-            f"data_dir {directory.absolute()} is in use: process {process} runs worker {worker}{whose} there. "
-            "Stop it, or give this one another instance, worker or data_dir."
-        ) from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    return lock
-
-
-@contextlib.contextmanager
-def _slot_locked(directory: Path, slot: int) -> Iterator[None]:
-    lock = _take_slot(directory, slot)
-    try:
-        yield
-    finally:
-        os.close(lock)
-
-
-@contextlib.contextmanager
-def _meta_locked(directory: Path) -> Iterator[None]:
-    """Alone with meta.properties: workers of an instance start at the same time. Waits; nobody holds it for long."""
-    lock = os.open(directory / WITNESS_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
-
-
-@contextlib.contextmanager
-def _explained(directory: Path) -> Iterator[None]:
-    """OSError becomes an IdentityError that says what a data directory has to be."""
-    try:
-        yield
-    except OSError as error:
-        raise IdentityError(
-            f"data_dir {directory.absolute()} cannot be used ({error.strerror}). "
-            "It must be a folder this user may write; in a container, a mounted volume."
-        ) from error
-
-
-def _give_up(directory: Path, slot: int) -> None:
-    """Strike the slot out; its lock is held. meta.properties last, so that a crash before it leaves it to be done."""
-    durable.remove(_sessions_path(directory, slot))
-    durable.remove(_clean_path(directory, slot))
-    with _meta_locked(directory):
-        meta = read_meta(directory)
-        if meta is not None and slot in meta.workers:
-            replace(meta, workers=meta.workers - {slot}, version=FORMAT_VERSION).write(directory)
-
-
-def _slots_with_files(directory: Path) -> set[int]:
-    names = (path.name.removeprefix("worker-").partition(".")[0] for path in directory.glob("worker-*.*"))
-    return {int(name) for name in names if name.isdigit()}
-
-
-def _lock_path(directory: Path, worker: int) -> Path:
-    return directory / f"worker-{worker}.lock"
-
-
-def _clean_path(directory: Path, worker: int) -> Path:
-    return directory / f"worker-{worker}.clean"
-
-
-def _sessions_path(directory: Path, worker: int) -> Path:
-    return directory / f"worker-{worker}.sessions.json"

@@ -50,7 +50,7 @@ def add_parser(commands: Any) -> None:
 
 def _show(arguments: argparse.Namespace) -> int:
     from config.load import load
-    from gateway.identity import describe
+    from gateway.adoption import describe
 
     settings = load(arguments.config).settings
     print("\n".join(describe(settings.data_dir, settings.instance)))
@@ -59,7 +59,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _adopt(arguments: argparse.Namespace) -> int:
     from config.load import load
-    from gateway.identity import adopt, require_idle
+    from gateway.adoption import adopt, require_idle
     from gateway.supervisor.place import find_supervisor
 
     settings = load(arguments.config).settings

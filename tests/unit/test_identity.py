@@ -17,7 +17,8 @@ import structlog
 
 from config.errors import ExitStatus
 from gateway import meta_properties
-from gateway.identity import Ending, Identity, IdentityError, adopt, forget_slot, holder, slots
+from gateway.adoption import adopt
+from gateway.identity import Ending, Identity, IdentityError, forget_slot, holder, slots
 from gateway.meta_properties import Meta, NewerFormatError, Witness, read_meta
 from gateway.session_registry import SessionRecord
 

@@ -1,0 +1,137 @@
+"""The files of a data directory and the locks on them: what identity and adoption build on."""
+
+from __future__ import annotations
+
+__all__ = [
+    "clean_path",
+    "explained",
+    "give_up",
+    "holder",
+    "meta_locked",
+    "sessions_path",
+    "slot_locked",
+    "slots",
+    "slots_with_files",
+    "take_slot",
+]
+
+import contextlib
+import fcntl
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gateway import durable
+from gateway.meta_properties import FORMAT_VERSION, WITNESS_FILE, IdentityError, read_meta
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def holder(directory: Path, worker: int) -> int | None:
+    """The process that runs this worker of the data directory's instance, None if none does. Takes nothing."""
+    try:
+        lock = os.open(_lock_path(directory, worker), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(lock, 32, 0).decode(errors="replace").strip()
+        return int(text) if text.isdigit() else None
+    else:
+        return None
+    finally:
+        os.close(lock)
+
+
+def slots(directory: Path) -> set[int]:
+    """The worker slots that ever ran in the directory and were not given up since. Changes nothing, does not wait.
+
+    Raises IdentityError for a directory of a newer format, or one that cannot be understood or read.
+    """
+    with explained(directory):
+        meta = read_meta(directory)
+    return set() if meta is None else set(meta.workers)
+
+
+def take_slot(directory: Path, worker: int, instance: str | None = None) -> int:
+    """The descriptor whose closing gives the slot back. Raises IdentityError when another process has it."""
+    lock = os.open(_lock_path(directory, worker), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        process = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(lock)
+        whose = f" of instance {instance!r}" if instance is not None else ""
+        raise IdentityError(
+            f"data_dir {directory.absolute()} is in use: process {process} runs worker {worker}{whose} there. "
+            "Stop it, or give this one another instance, worker or data_dir."
+        ) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+@contextlib.contextmanager
+def slot_locked(directory: Path, slot: int) -> Iterator[None]:
+    """Alone with a slot. Raises IdentityError when another process has it."""
+    lock = take_slot(directory, slot)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def meta_locked(directory: Path) -> Iterator[None]:
+    """Alone with meta.properties: workers of an instance start at the same time. Waits; nobody holds it for long."""
+    lock = os.open(directory / WITNESS_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def explained(directory: Path) -> Iterator[None]:
+    """OSError becomes an IdentityError that says what a data directory has to be."""
+    try:
+        yield
+    except OSError as error:
+        raise IdentityError(
+            f"data_dir {directory.absolute()} cannot be used ({error.strerror}). "
+            "It must be a folder this user may write; in a container, a mounted volume."
+        ) from error
+
+
+def give_up(directory: Path, slot: int) -> None:
+    """Strike the slot out; its lock is held. meta.properties last, so that a crash before it leaves it to be done."""
+    durable.remove(sessions_path(directory, slot))
+    durable.remove(clean_path(directory, slot))
+    with meta_locked(directory):
+        meta = read_meta(directory)
+        if meta is not None and slot in meta.workers:
+            replace(meta, workers=meta.workers - {slot}, version=FORMAT_VERSION).write(directory)
+
+
+def slots_with_files(directory: Path) -> set[int]:
+    """Every slot that has left a file, whatever meta.properties says."""
+    names = (path.name.removeprefix("worker-").partition(".")[0] for path in directory.glob("worker-*.*"))
+    return {int(name) for name in names if name.isdigit()}
+
+
+def _lock_path(directory: Path, worker: int) -> Path:
+    return directory / f"worker-{worker}.lock"
+
+
+def clean_path(directory: Path, worker: int) -> Path:
+    """There while the slot does not run and ended in good order."""
+    return directory / f"worker-{worker}.clean"
+
+
+def sessions_path(directory: Path, worker: int) -> Path:
+    """The registry of the slot's MQTT sessions."""
+    return directory / f"worker-{worker}.sessions.json"
