@@ -72,16 +72,21 @@ class DeadLetters:
         self._counted = counted
 
     def take(self, batch: Batch, record: StoredRecord, reason: DeadLetterReason, error: BaseException) -> None:
-        """Take over the one record of a batch that Kafka refuses, with its place in the spans, and make it due."""
+        """Take over the one record of a batch that Kafka refuses, with its place in the spans, and make it due.
+
+        A record that is not the last of its message takes no message with it: that one is counted where its last
+        record is."""
+        whole = batch.messages == 1
         slot = batch.slot
         said = self._headers(reason, error, record.timestamp_ms, slot.route, batch.attempts, slot.queue.topic)
         part_bytes = SMALL_PART_BYTES if reason is DeadLetterReason.TOO_LARGE else self._part_bytes
         dead = self._write(
             slot.accumulator, slot.route, slot.qos, record.timestamp_ms, record.key, record.value,
             self._with_what_is_known(slot, record), said,
-            list(batch.parts), min(part_bytes, self._part_bytes),
+            list(batch.parts), min(part_bytes, self._part_bytes), whole=whole,
         )  # fmt: skip
-        dead.messages -= 1  # its own slot has counted the message already
+        if whole:
+            dead.messages -= 1  # its own slot has counted the message already
         slot.accumulator.hurry(dead)
         self._counted(reason, 1)
         self._made(slot.route, reason, error)
@@ -108,15 +113,19 @@ class DeadLetters:
         error: BaseException,
         kafka_topic: str | None = None,
         span: Span | None = None,
+        *,
+        whole: bool = True,
     ) -> Slot:
         """Write a message that never became a record. ``span`` is where it waits, the current one if not given.
+        Not ``whole``: one of several records of a message that is counted with another of them.
 
         Returns the slot it is in; the next flush sends it, or ``Accumulator.hurry``."""
         said = self._headers(reason, error, timestamp_ms, route, 0, kafka_topic)
-        parts = [(span or self._accumulator.current, 1)]
+        parts = [(span or self._accumulator.current, int(whole))]
         slot = self._write(
-            self._accumulator, route, qos, timestamp_ms, key, value, headers, said, parts, self._part_bytes
-        )
+            self._accumulator, route, qos, timestamp_ms, key, value, headers, said, parts, self._part_bytes,
+            whole=whole,
+        )  # fmt: skip
         self._counted(reason, 1)
         self._made(route, reason, error)
         return slot
@@ -133,6 +142,8 @@ class DeadLetters:
         said: list[tuple[str, bytes | None]],
         parts: list[tuple[Span, int]],
         part_bytes: int,
+        *,
+        whole: bool,
     ) -> Slot:
         topic = self._topics.get(route, self.topic)
         partitions = self._partition_count(topic) or 1
@@ -148,7 +159,7 @@ class DeadLetters:
                 all_headers += [(wire.DLQ_PART, b"%d/%d" % (number, count)), (wire.DLQ_PART_ID, part_id)]
             piece = b"" if chunk is None and number > 1 else chunk  # a first None is a tombstone's own
             accumulator.append(slot, timestamp=timestamp_ms, key=key, value=piece, headers=all_headers)
-            if number < count:
+            if number < count or not whole:
                 assert slot.batch is not None
                 slot.batch.unfinished.append(slot.count - 1)
         accumulator.move(parts, slot)

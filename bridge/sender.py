@@ -381,11 +381,14 @@ def _share_out(batch: Batch, middle: int) -> tuple[list[tuple[Span, int]], list[
     first: list[tuple[Span, int]] = []
     second: list[tuple[Span, int]] = []
     left = middle - sum(number < middle for number in batch.unfinished)
+    # Records that are not the last of their message are in no count, so where they belong is not known: then both
+    # halves answer for every span. It waits a little longer; nothing is acknowledged before it is durable.
+    both = bool(batch.unfinished)
     for span, count in batch.parts:
         taken = min(count, left)
         left -= taken
-        if taken:
+        if taken or both:
             first.append((span, taken))
-        if count - taken:
+        if count - taken or both:
             second.append((span, count - taken))
     return first, second
