@@ -4,24 +4,27 @@ The hot path asks ``caches[flag nibble][topic bytes]`` and finds everything sett
 settles it at first sight. A message whose route needs more than the topic (properties or payload in a template, a
 receive time in a header) goes through ``slow``, record by record, into the same slots.
 
+A route with interceptors has a part of the slow lane to itself: what its topic decides is remembered, the record is
+built and sent through the chain, and what comes out takes the same slots.
+
 A Kafka topic made from a template may be one whose partitions are not known yet: its messages are parked, in order,
 until they are, each holding up its span."""
 
 from __future__ import annotations
 
-__all__ = ["Dispatcher", "TopicLocator"]
+__all__ = ["Dispatcher"]
 
-import asyncio
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-import structlog
+from typing import TYPE_CHECKING, Final
 
 from bridge import wire
-from bridge.errors import BridgeError, RefusedError, RetriableError
+from bridge.errors import BridgeError
 from bridge.headers import property_headers
 from bridge.holding import HeldMessage, Holding
-from bridge.message import MessageView, Properties
+from bridge.interceptors import Chains, Drop, Fault
+from bridge.message import NO_PROPERTIES, MessageView, Properties
+from bridge.parking import Parking, mark_unfinished
 from bridge.partitioner import partition_for
+from bridge.record import Record
 from bridge.routing import RouteError, TopicPlan
 from bridge.wire import DeadLetterReason
 
@@ -29,15 +32,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bridge.accumulator import Accumulator, Slot
-    from bridge.batch import Span
     from bridge.dead_letter import DeadLetters
+    from bridge.interceptors import Chain, Outcome
+    from bridge.parking import TopicLocator
     from bridge.ports import Headers
-    from bridge.routing import Resolved, Route, Router
+    from bridge.routing import Route, Router
     from bridge.wire import Header
 
-log = structlog.get_logger("dispatch")
-
-LOCATE_RETRY_S = 1.0
+NO_CHAINS: Final = Chains({})
 # Why a message is filtered.
 STATUS = "status"  # a gateway's own status message
 NO_ROUTE = "no_route"
@@ -58,26 +60,18 @@ Entry = tuple["Slot | None", bytes | None, "list[Header]", Extras | None]
 _SLOW: Entry = (None, None, [], None)
 
 
-class TopicLocator(Protocol):
-    """Knows Kafka topics and their partitions."""
+class _Known:
+    """What is settled for a topic of a route with interceptors."""
 
-    def partition_count(self, topic: str) -> int | None:
-        """Partitions by the last metadata, None for a topic not known (yet)."""
+    __slots__ = ("chain", "headers", "plan", "route", "slots", "topic")
 
-    async def locate(self, topic: str) -> int:
-        """Find, or make, a topic. Raises RetriableError, RefusedError, TopicMissingError."""
-
-
-class _Message(NamedTuple):
-    """A parked message: everything needed to append it later."""
-
-    route: Route
-    qos: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-    span: Span
+    def __init__(self, topic: str, route: Route, chain: Chain, plan: TopicPlan) -> None:
+        self.topic = topic
+        self.route = route
+        self.chain = chain
+        self.plan = plan
+        self.headers: list[list[Header]] = [plan.headers(flags) for flags in range(16)] if route.fast else []
+        self.slots: list[Slot | None] = [None, None, None]  # by QoS: where records go that keep topic and key
 
 
 class TopicNameError(BridgeError):
@@ -106,6 +100,7 @@ class Dispatcher:
         property_entries: int,
         pump: Callable[[], None],
         failed: Callable[[BaseException], None],
+        chains: Chains = NO_CHAINS,
     ) -> None:
         self.caches: list[dict[bytes, Entry]] = [{} for _ in range(16)]
         self.received_ms = 0
@@ -122,11 +117,14 @@ class Dispatcher:
         self._filtered = filtered
         self._max_record_bytes = max_record_bytes
         self._property_entries = property_entries
-        self._pump = pump
-        self._failed = failed  # told of a defect while a topic is located: its messages would stay parked
+        self._failed = failed  # told when the worker cannot go on
+        self._chains = chains
+        self._known: dict[bytes, _Known] = {}
+        self._properties: dict[bytes, Properties] = {}  # by their bytes, for routes with interceptors
         self._extras: dict[Route, Extras] = {}
-        self._parked: dict[str, list[_Message]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._parking = Parking(
+            accumulator, topics, dead_letters, choose=self._slot, settled=self._settle_afresh, pump=pump, failed=failed
+        )
         self._delivery = 0
         self.holding = Holding(accumulator, again=self._again, pump=pump, gone=self._settle_afresh, failed=failed)
 
@@ -164,6 +162,8 @@ class Dispatcher:
         route = self._router.match(topic)
         if route is None or not route.fast or route.tombstones or self._is_others(route, topic):
             return _SLOW
+        if self._chains.get(route.name) is not None:
+            return _SLOW
         if route.name in self.holding:
             return _SLOW
         try:
@@ -172,7 +172,7 @@ class Dispatcher:
             return _SLOW  # said again, and buried, for each message
         assert plan.kafka_topic is not None
         partitions = self._topics.partition_count(plan.kafka_topic)
-        if partitions is None or plan.kafka_topic in self._parked:
+        if partitions is None or self._parking.holds(plan.kafka_topic):
             return _SLOW
         extras = self._extras_of(route) if route.uses_properties else None
         slot = self._slot(route, flags >> 1 & 3, plan.kafka_topic, plan.key, partitions)
@@ -202,6 +202,11 @@ class Dispatcher:
 
     def slow(self, flags: int, topic_bytes: bytes, raw_properties: bytes, payload: bytes) -> None:
         """Route one message by itself: into a slot, to the dead letters, parked, or filtered. Raises TopicNameError."""
+        known = self._known.get(topic_bytes)
+        if known is not None:
+            if not (self.holding and self._held(known.route, flags, topic_bytes, raw_properties, payload)):
+                self._intercept(known, flags, raw_properties, payload)
+            return
         topic = _topic_name(topic_bytes)
         route = self._router.match(topic)
         if route is None:
@@ -212,48 +217,180 @@ class Dispatcher:
             self._accumulator.current.filtered += 1
             self._filtered(route.name, OTHER_GROUP)
             return
-        qos = flags >> 1 & 3
-        properties = self._parse_properties(raw_properties) if raw_properties else Properties()
-        if self.holding and self.holding.keeps(
-            route.name,
-            lambda span: HeldMessage(
-                flags, topic_bytes, raw_properties, payload, self.received_ms, self.delivery_prefix, span
-            ),
-        ):
+        if self.holding and self._held(route, flags, topic_bytes, raw_properties, payload):
             return
-        self._delivery += 1
-        view = MessageView(
-            topic, flags, properties, payload, self.received_ms, b"%s%d" % (self.delivery_prefix, self._delivery)
-        )
+        chain = self._chains.get(route.name)
+        view = self._view(topic, flags, raw_properties, payload)
         plan: TopicPlan | None = None
         try:
             plan = route.for_topic(topic)
+            if chain is not None:
+                known = self._remember(topic_bytes, _Known(topic, route, chain, plan))
+                self._intercept(known, flags, raw_properties, payload)
+                return
             resolved = route.for_message(plan, view)
         except RouteError as error:
             self._bury(route, view, plan.key if plan else None, error.reason, error, plan.kafka_topic if plan else None)
             return
         if len(payload) > self._max_record_bytes:
-            error_too_large = BridgeError(
-                f"The payload has {len(payload)} bytes; kafka.max_record_bytes allows {self._max_record_bytes}. "
-                "Raise it together with the topic's max.message.bytes, or send less at once."
-            )
-            self._bury(route, view, resolved.key, DeadLetterReason.TOO_LARGE, error_too_large, resolved.kafka_topic)
+            self._bury_large(route, view, len(payload), resolved.key, resolved.kafka_topic)
             return
-        self._place(route, qos, resolved, None if route.tombstones and not payload else payload)
-
-    def _place(self, route: Route, qos: int, resolved: Resolved, value: bytes | None) -> None:
-        kafka_topic = resolved.kafka_topic
-        partitions = self._topics.partition_count(kafka_topic)
-        parked = self._parked.get(kafka_topic)
-        if partitions is None or parked is not None:
-            span = self._accumulator.occupy()
-            message = _Message(route, qos, self.received_ms, resolved.key, value, resolved.headers, span)
-            self._park(kafka_topic, message, parked)
-            return
-        slot = self._slot(route, qos, kafka_topic, resolved.key, partitions)
-        self._accumulator.append(
-            slot, timestamp=self.received_ms, key=resolved.key, value=value, headers=resolved.headers
+        value = None if route.tombstones and not payload else payload
+        self._place(
+            route, flags >> 1 & 3, self.received_ms, resolved.kafka_topic, resolved.key, value, resolved.headers
         )
+
+    def _view(self, topic: str, flags: int, raw_properties: bytes, payload: bytes) -> MessageView:
+        """A message's view; each has a delivery id of its own."""
+        properties = self._parse_properties(raw_properties) if raw_properties else NO_PROPERTIES
+        self._delivery += 1
+        delivery_id = b"%s%d" % (self.delivery_prefix, self._delivery)
+        return MessageView(topic, flags, properties, payload, self.received_ms, delivery_id)
+
+    def _place(
+        self,
+        route: Route,
+        qos: int,
+        timestamp_ms: int,
+        kafka_topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        *,
+        last: bool = True,
+    ) -> None:
+        """Put a record into its slot, or park it. Not ``last``: its message is counted with a record to come."""
+        partitions = self._topics.partition_count(kafka_topic)
+        if partitions is None or self._parking.holds(kafka_topic):
+            self._parking.park(kafka_topic, route, qos, timestamp_ms, key, value, headers, last=last)
+            return
+        slot = self._slot(route, qos, kafka_topic, key, partitions)
+        self._accumulator.append(slot, timestamp=timestamp_ms, key=key, value=value, headers=headers)
+        if not last:
+            mark_unfinished(slot)
+
+    # --- interceptors ------------------------------------------------------------------------------
+
+    def _remember(self, topic_bytes: bytes, known: _Known) -> _Known:
+        if len(self._known) >= self._half:
+            self._known.clear()
+        self._known[topic_bytes] = known
+        return known
+
+    def _intercept(self, known: _Known, flags: int, raw: bytes, payload: bytes) -> None:
+        """Build the record, send it through the chain, and put what comes out where it goes."""
+        route, plan = known.route, known.plan
+        properties = NO_PROPERTIES
+        if raw:
+            found = self._properties.get(raw)
+            if found is None:
+                if len(self._properties) >= self._property_entries:
+                    self._properties.clear()
+                found = self._properties[raw] = self._parse_properties(raw)
+            properties = found
+        received_ms = self.received_ms
+        kafka_topic, key = plan.kafka_topic, plan.key
+        headers: list[Header]
+        if route.fast:
+            view = MessageView(known.topic, flags, properties, payload, received_ms)
+            assert kafka_topic is not None
+            headers = known.headers[flags][:]  # the interceptors' own: what they break is one record
+            if raw and route.uses_properties:
+                headers += self._extra_headers(route, raw)
+        else:
+            self._delivery += 1
+            delivery_id = b"%s%d" % (self.delivery_prefix, self._delivery)
+            view = MessageView(known.topic, flags, properties, payload, received_ms, delivery_id)
+            try:
+                resolved = route.for_message(plan, view)
+            except RouteError as error:
+                self._bury(route, view, plan.key, error.reason, error, plan.kafka_topic)
+                return
+            kafka_topic, key, headers = resolved.kafka_topic, resolved.key, resolved.headers
+        value = None if route.tombstones and not payload else payload
+        outcome = known.chain.run(Record(view, kafka_topic, key, value, headers, received_ms))
+        if type(outcome) is not Record:
+            self._settle_outcome(known, view, outcome, kafka_topic, key)
+        elif outcome.topic is not kafka_topic or outcome.key is not key:
+            self._settle_outcome(known, view, [outcome], kafka_topic, key)
+        else:
+            value = outcome.value
+            if value is not None and len(value) > self._max_record_bytes:
+                self._bury_large(route, view, len(value), key, kafka_topic)
+                return
+            qos = flags >> 1 & 3
+            slot = known.slots[qos] if route.fast else None
+            if slot is None:
+                self._place(route, qos, outcome.timestamp_ms, kafka_topic, key, value, outcome.headers)
+                if route.fast and not self._parking.holds(kafka_topic):
+                    known.slots[qos] = self._slot(route, qos, kafka_topic, key, self._partitions(kafka_topic))
+            elif slot.append(slot.count, outcome.timestamp_ms, key, value, outcome.headers) is None:
+                slot.roll(outcome.timestamp_ms, key, value, outcome.headers)
+            else:
+                slot.count += 1
+
+    def _settle_outcome(
+        self, known: _Known, view: MessageView, outcome: Outcome, kafka_topic: str, key: bytes | None
+    ) -> None:
+        """What is not simply the message's own record: none, several, or one that goes elsewhere."""
+        route = known.route
+        match outcome:
+            case Drop():
+                self._accumulator.current.filtered += 1
+                known.chain.filtered[view.qos] += 1
+                self._filtered(route.name, outcome.reason)
+            case Fault(error, stop) if stop:
+                # Neither written nor acknowledged: its span stays open, and the broker delivers the message again.
+                self._accumulator.occupy()
+                self._accumulator.parked_messages += 1
+                self._failed(error)
+            case Fault(error):
+                self._bury(route, view, key, DeadLetterReason.INTERCEPTOR_ERROR, error, kafka_topic)
+            case list():
+                self._place_all(route, view, outcome, kafka_topic, key)
+            case Record():
+                self._place_all(route, view, [outcome], kafka_topic, key)
+
+    def _place_all(
+        self, route: Route, view: MessageView, records: list[Record], kafka_topic: str, key: bytes | None
+    ) -> None:
+        """Put the records of one message where each goes; all of them, or none and a dead letter instead."""
+        for record in records:
+            if record.topic != kafka_topic:
+                try:
+                    route.check_topic(record.topic)
+                except RouteError as error:
+                    self._bury(route, view, key, error.reason, error, record.topic)
+                    return
+            if record.value is not None and len(record.value) > self._max_record_bytes:
+                self._bury_large(route, view, len(record.value), key, record.topic)
+                return
+        for number, record in enumerate(records, 1):
+            self._place(
+                route, view.qos, record.timestamp_ms, record.topic, record.key, record.value, record.headers,
+                last=number == len(records),
+            )  # fmt: skip
+
+    def _extra_headers(self, route: Route, raw: bytes) -> list[Header]:
+        extras = self._extras_of(route)
+        try:
+            return extras[raw]
+        except KeyError:
+            return self.property_headers(extras, raw)
+
+    def _partitions(self, kafka_topic: str) -> int:
+        count = self._topics.partition_count(kafka_topic)
+        assert count is not None  # asked in the same step, just now
+        return count
+
+    # --- dead letters ------------------------------------------------------------------------------
+
+    def _bury_large(self, route: Route, view: MessageView, size: int, key: bytes | None, kafka_topic: str) -> None:
+        error = BridgeError(
+            f"The payload has {size} bytes; kafka.max_record_bytes allows {self._max_record_bytes}. "
+            "Raise it together with the topic's max.message.bytes, or send less at once."
+        )
+        self._bury(route, view, key, DeadLetterReason.TOO_LARGE, error, kafka_topic)
 
     def _bury(
         self,
@@ -294,8 +431,7 @@ class Dispatcher:
 
     def tried(self, route: str) -> bool:
         """Whether all that was admitted of a stopped route has got where it goes."""
-        parked = any(message.route.name == route for messages in self._parked.values() for message in messages)
-        return not parked and self.holding.tried(route)
+        return not self._parking.holds_of(route) and self.holding.tried(route)
 
     def returned(self, delivery_prefix: bytes) -> None:
         """A connection has ended, and what it left unacknowledged is the broker's again."""
@@ -305,6 +441,15 @@ class Dispatcher:
     def release(self, route: str) -> None:
         """Let a stopped route go on: first what is held of it, in order."""
         self.holding.release(route)
+
+    def _held(self, route: Route, flags: int, topic: bytes, properties: bytes, payload: bytes) -> bool:
+        """Keep a message of a stopped route; false when it may pass. A broken property is an error now, not then."""
+        if properties:
+            self._parse_properties(properties)
+        received_ms, prefix = self.received_ms, self.delivery_prefix
+        return self.holding.keeps(
+            route.name, lambda span: HeldMessage(flags, topic, properties, payload, received_ms, prefix, span)
+        )
 
     def _again(self, message: HeldMessage) -> None:
         """Route a message that was held, as if it came now; it keeps its receive time."""
@@ -317,78 +462,14 @@ class Dispatcher:
 
     def _settle_afresh(self) -> None:
         """Forget every entry. The dictionaries stay the same: the hot path holds one of them."""
+        self._known.clear()
         for cache in (*self.caches, *self._older):
             cache.clear()
         self._entries = 0
 
-    # --- parking -----------------------------------------------------------------------------------
-
-    def _park(self, kafka_topic: str, message: _Message, parked: list[_Message] | None) -> None:
-        accumulator = self._accumulator
-        if parked is None:
-            parked = self._parked[kafka_topic] = []
-            task = asyncio.get_running_loop().create_task(self._unpark(kafka_topic))
-            self._tasks.add(task)
-            task.add_done_callback(self._unparked)
-        parked.append(message)
-        accumulator.parked_messages += 1
-        accumulator.buffered_bytes += _bytes(message)
-
-    async def _unpark(self, kafka_topic: str) -> None:
-        """Wait until the topic's partitions are known, then let its messages go, in order; or bury them."""
-        failure: BridgeError | None = None
-        partitions = 0
-        while True:
-            try:
-                partitions = await self._topics.locate(kafka_topic)
-            except (RetriableError, RefusedError) as error:
-                log.warning("topic_not_located", topic=kafka_topic, error=str(error))
-                await asyncio.sleep(LOCATE_RETRY_S)
-            except BridgeError as error:
-                log.error("topic_not_located", topic=kafka_topic, error=str(error))  # noqa: TRY400 - a sentence
-                failure = error
-                break
-            else:
-                break
-        accumulator = self._accumulator
-        slots: dict[Slot, None] = {}
-        for message in self._parked.pop(kafka_topic):
-            if failure is not None:
-                slot = self._dead_letters.bury(
-                    message.route.name, message.qos, message.timestamp, message.key, message.value, message.headers,
-                    DeadLetterReason.INVALID_TOPIC, failure, kafka_topic, message.span,
-                )  # fmt: skip
-            else:
-                slot = self._slot(message.route, message.qos, kafka_topic, message.key, partitions)
-                accumulator.append(
-                    slot, timestamp=message.timestamp, key=message.key, value=message.value, headers=message.headers
-                )
-                accumulator.move([(message.span, 1)], slot)
-            slots[slot] = None
-            message.span.pending -= 1
-            accumulator.parked_messages -= 1
-            accumulator.buffered_bytes -= _bytes(message)
-        self._settle_afresh()  # entries made while the topic was parked send its messages through the slow lane
-        for slot in slots:
-            accumulator.hurry(slot)
-        self._pump()
-
-    def _unparked(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error)
-
     async def close(self) -> None:
         """Give up waiting for topics; what is parked stays unacknowledged."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-
-def _bytes(message: _Message) -> int:
-    headers = sum(len(name) + len(value or b"") for name, value in message.headers)
-    return len(message.value or b"") + len(message.key or b"") + headers + 100
+        await self._parking.close()
 
 
 def _topic_name(topic: bytes) -> str:

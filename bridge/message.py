@@ -42,7 +42,7 @@ class MessageView:
     """One message as templates and slow routes see it; built only where a route needs more than the topic.
 
     ``flags`` is the low nibble of the PUBLISH fixed header (DUP 8, QoS 6, RETAIN 1), ``received_ms`` wall-clock
-    milliseconds, ``delivery_id`` what identifies this one delivery.
+    milliseconds, ``delivery_id`` what identifies this one delivery; it is empty where the route has no use for it.
     """
 
     topic: str

@@ -255,6 +255,10 @@ class Route:
                 headers += message_id_headers(message_id, kind)
         return Resolved(kafka_topic, key, headers, device, message_id, None if message_id is None else kind)
 
+    def check_topic(self, topic: str) -> str:
+        """A Kafka topic an interceptor chose. Raises RouteError unless it is allowed and within the limit."""
+        return self._topics.check(topic.encode(), "an interceptor")
+
     def _require_key(self, missing: MissingValue) -> None:
         if self.tombstones:
             raise self._missing("key", missing) from None

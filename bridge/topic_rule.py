@@ -44,8 +44,8 @@ class TopicRule:
             raise ConfigError(f"route {self._route!r}, topic: {topic!r} cannot be written to: {why}")
         return topic
 
-    def check(self, made: bytes) -> str:
-        """A topic a template made. Raises RouteError unless it is allowed and within the limit."""
+    def check(self, made: bytes, maker: str = "the template") -> str:
+        """A topic that ``maker`` made from a message. Raises RouteError unless it is allowed and within the limit."""
         topic = self._seen.get(made)
         if topic is not None:
             return topic
@@ -55,14 +55,14 @@ class TopicRule:
             why = f"allowed_topics = {self._pattern!r} does not match it"
         if why:
             raise RouteError(
-                f"route {self._route!r}, topic: the template made {topic[:260]!r}, which cannot be written to: {why}",
+                f"route {self._route!r}, topic: {maker} made {topic[:260]!r}, which cannot be written to: {why}",
                 reason=DeadLetterReason.INVALID_TOPIC,
                 route=self._route,
             )
         if len(self._seen) >= self._limit:
             raise RouteError(
                 f"route {self._route!r}, topic: {topic!r} would be one more than the {self._limit} different topics "
-                "(max_topics) the template has made since the start; raise it, or look which device invents topics",
+                "(max_topics) made since the start; raise it, or look which device invents topics",
                 reason=DeadLetterReason.TOPIC_LIMIT,
                 route=self._route,
             )

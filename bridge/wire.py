@@ -116,6 +116,7 @@ class DeadLetterReason(StrEnum):
     INVALID_TOPIC = "invalid_topic"  # a template made a Kafka topic that is not allowed
     TOPIC_LIMIT = "topic_limit"  # the route's template made more distinct Kafka topics than max_topics
     TOO_LARGE = "too_large"  # the record is larger than max_record_bytes, or than the broker takes
+    INTERCEPTOR_ERROR = "interceptor_error"  # an interceptor failed on it, and its policy is dead_letter
     INVALID_RECORD = (
         "invalid_record"  # the broker refuses the record itself (no key on a compacted topic, timestamp too far off)
     )

@@ -97,7 +97,10 @@ def _table(table: type[BaseModel], at: Path, text: str, *, repeated: bool = Fals
     if text:
         yield from (text, "")
     if repeated:
-        yield from (f"A list of tables; in the environment one JSON array in `{environment_name(at)}`.", "")
+        where = (
+            f"one JSON array in `{environment_name(at)}`" if len(at) == 1 else f"part of `{environment_name(at[:1])}`"
+        )
+        yield from (f"A list of tables; in the environment {where}.", "")
     texts = texts_of(table)
     nested = []
     for field in fields_of(table).values():

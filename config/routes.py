@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from config.grammar import Count
+from config.interceptors import InterceptorSettings
 from config.model import Table
 from config.names import KafkaTopicName, MqttFilter, Template
 
@@ -70,6 +71,9 @@ class RouteSettings(Table):
     empty_payload: Literal["empty", "tombstone"] = "empty"
     """What an empty payload becomes: a record with an empty value, or a `tombstone` (null), which deletes the key in
     a compacted topic. `empty`, so that nothing is deleted unasked."""
+
+    interceptors: tuple[InterceptorSettings, ...] = ()
+    """Interceptors for this route's records, in this order, behind those for all routes."""
 
     allowed_topics: Annotated[str, AfterValidator(_check_pattern)] = r"[A-Za-z0-9._-]{1,249}"
     """Regular expression that a topic made from a template must match as a whole; others are dead-lettered. The

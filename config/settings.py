@@ -8,6 +8,7 @@ __all__ = [
     "DeadLetterSettings",
     "FlowSettings",
     "HttpSettings",
+    "InterceptorSettings",
     "KafkaSettings",
     "LogSettings",
     "MetadataHeader",
@@ -33,6 +34,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from config.grammar import Count, Duration
+from config.interceptors import InterceptorSettings
 from config.kafka import KafkaSettings, SaslSettings, TopicSettings, TopicsSettings
 from config.mqtt import MqttSettings, ProxySettings, SessionGroupSettings, StatusSettings, TlsSettings
 from config.routes import MetadataHeader, RouteSettings
@@ -85,6 +87,10 @@ class Settings(BaseSettings):
     routes: tuple[RouteSettings, ...] = ()
     """The ways from MQTT filters to Kafka topics, tried in this order; the first that matches wins. `gateway run`
     needs one."""
+
+    interceptors: tuple[InterceptorSettings, ...] = ()
+    """Interceptors for the records of all routes, in this order, before each route's own. A route without any, here
+    or there, pays nothing for them."""
 
     dead_letter: DeadLetterSettings = DeadLetterSettings()
     """Messages that can never be delivered."""

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from config.grammar import format_duration
 from config.schema import Field, Path, dotted, fields_of
@@ -125,6 +126,9 @@ def _entries(loaded: Loaded, table: BaseModel, at: Path) -> Iterator[_Entry]:
     for field in fields_of(type(table)).values():
         path = (*at, field.name)
         yield _Entry(path, field, getattr(table, field.name), loaded.origin(path))
+    for name, value in (table.model_extra or {}).items():  # an interceptor's own options, which no field describes
+        path = (*at, name)
+        yield _Entry(path, Field(name, "value", None, nullable=True, info=FieldInfo()), value, loaded.origin(path))
 
 
 def _leaves(loaded: Loaded, table: BaseModel, at: Path) -> Iterator[_Entry]:

@@ -107,6 +107,8 @@ class LayerSource(PydanticBaseSettingsSource):
                     self.refuse(path, "must be the path of a file", meant=(*at, name))
                 else:
                     self._keep(values, name, SecretFile(str(value)), (*at, name), self.origin(path))
+            elif key not in fields and table.model_config.get("extra") == "allow":
+                self._keep(values, key, value, path, self.origin(path))  # not ours to judge: see InterceptorSettings
             elif key not in fields:
                 sentence, meant = _unknown(key, at, {**{name: name for name in fields}, **secret_files})
                 self.refuse(path, sentence, meant=meant)

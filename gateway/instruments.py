@@ -213,7 +213,7 @@ class HistogramFamily(_Family):
 
 
 F = TypeVar("F", bound="Family | HistogramFamily")
-Source = Literal["session", "route", "topic"]
+Source = Literal["session", "route", "topic", "interceptor"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 ``docs/metrics.md`` is printed from this module: ``python -m gateway.metrics > docs/metrics.md``.
 
-Labels are bounded by settings (session, route, topic) or by the code (reason); never a client id or an MQTT topic.
+Labels are bounded by settings (session, route, topic, interceptor) or by the code (reason); never a client id or an
+MQTT topic.
 Series known from the settings exist at 0 from the start.
 """
 
@@ -25,6 +26,7 @@ from bridge.errors import (
     RetriableError,
     UnreachableError,
 )
+from bridge.interceptors import OUTCOMES as INTERCEPT_OUTCOMES
 from bridge.wire import DeadLetterReason
 from gateway.group_plan import group_plans, session_names
 from gateway.instruments import MetricSet, counter, gauge, histogram
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
+    from bridge.interceptors import Chains
     from bridge.ledger import Ledger
     from config.settings import Settings
     from gateway.instruments import Definition
@@ -81,6 +84,9 @@ _SEND_FAILURES: Final[tuple[tuple[type[Exception], str, str], ...]] = (  # the m
 )
 
 _LATENCIES: Final = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
+_INTERCEPT_TIMES: Final = (
+    1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2, 1e-1,
+)  # fmt: skip
 _LEDGER_TERMS: Final = ("received", "recovered", "delivered", "filtered", "dead_lettered", "returned")
 
 
@@ -193,10 +199,27 @@ class Metrics(MetricSet):
         "http.overdue_after turns /readyz red beyond it; kafka.delivery_timeout ends a hopeless wait",
         unit="seconds",
     )
+    intercepts = counter(
+        "gateway_intercept_total",
+        "What interceptors made of the records they were given: passed on, split into several, dropped, or failed on.",
+        "the interceptor's options and on_error (error); the log names the failure",
+        unit="records",
+        labels=("interceptor", "outcome"),
+        fixed=tuple((outcome,) for outcome in INTERCEPT_OUTCOMES),
+    )
+    intercept_seconds = histogram(
+        "gateway_intercept_seconds",
+        "Time an interceptor took for a record. One message in 32 is timed and counts for all of them.",
+        "interceptors: every microsecond here is one CPU second per million records",
+        unit="seconds",
+        labels=("interceptor",),
+        bounds=_INTERCEPT_TIMES,
+    )
     messages_filtered = counter(
         "gateway_messages_filtered_total",
-        "Messages dropped on purpose, by reason; none is dropped for want of room. route is empty where none fits.",
-        "routes[].filters (no_route)",
+        "Messages dropped on purpose, by reason; none is dropped for want of room. route is empty where none fits; a"
+        " route's interceptors add their own reasons.",
+        "routes[].filters (no_route), interceptors",
         unit="messages",
         labels=("route", "reason"),
         fixed=FILTERED,
@@ -373,6 +396,7 @@ class Metrics(MetricSet):
                 "session": session_names(settings),
                 "route": [route.name for route in settings.routes],
                 "topic": list(dict.fromkeys([*topics, *settings.dead_letter_topics])),
+                "interceptor": _interceptor_labels(settings),
             }
         )
         for row in Metrics.build_info.fixed:
@@ -389,6 +413,15 @@ class Metrics(MetricSet):
         self.ledger_in_flight.watch(ledger.in_flight)
         self.ledger_imbalance.watch(ledger.imbalance)
 
+    def watch_chains(self, chains: Chains) -> None:
+        """Shows what interceptors do, and has them timed."""
+        self.intercepts.watch_rows(chains.rows)
+        for chain in chains:
+            for reason in chain.drop_reasons:
+                self.messages_filtered.child(chain.route, reason)
+            for stage in chain.stages:
+                stage.observe = self.intercept_seconds.child(stage.label).observe_many
+
     def watch_lifecycle(self, lifecycle: Lifecycle) -> None:
         """Shows the state's number."""
         self.lifecycle_state.watch(lambda: lifecycle.state)
@@ -399,6 +432,11 @@ class Metrics(MetricSet):
 
         yield from super().collect()
         yield from ProcessCollector(registry=None).collect()
+
+
+def _interceptor_labels(settings: Settings) -> list[str]:
+    chosen = (one for route in settings.routes for one in (*settings.interceptors, *route.interceptors))
+    return list(dict.fromkeys(one.label for one in chosen))
 
 
 _INTRODUCTION: Final = """\

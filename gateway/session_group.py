@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from bridge.batch import Span
-    from bridge.dispatch import TopicLocator
+    from bridge.interceptors import Chains
     from bridge.ledger import Ledger
+    from bridge.parking import TopicLocator
     from bridge.ports import BatchBuilder
     from bridge.route_stops import RouteStops
     from bridge.routing import Router
@@ -52,6 +53,7 @@ class Shared:
     failed: Callable[[BaseException], None]
     registry: SessionRegistry
     filtered: Callable[[str, str], None]
+    chains: Chains
     dead_lettered: Callable[[DeadLetterReason, int], None]
     dead_letter_made: Callable[[str, DeadLetterReason, BaseException], None]
 
@@ -95,6 +97,7 @@ class SessionGroup:
             property_entries=settings.flow.property_cache_entries,
             pump=shared.sender.pump,
             failed=shared.failed,
+            chains=shared.chains,
         )
         self._path = DataPath(
             self.flow,

@@ -14,6 +14,8 @@ import structlog
 from bridge.backoff import Backoff
 from bridge.dead_letter_limit import DeadLetterLimit
 from bridge.errors import BridgeError, PoisonedError, RetriableError
+from bridge.interceptor_loading import load_chains
+from bridge.interceptors import RecordMetadata
 from bridge.kafka import KafkaProducer
 from bridge.kafka_topics import Topics
 from bridge.ledger import Ledger
@@ -22,6 +24,7 @@ from bridge.route_stops import RouteStops
 from bridge.routing import Router
 from bridge.sender import Sender, SenderPolicy
 from bridge.topic_watch import TopicWatch
+from config.errors import GatewayError
 from gateway import memory
 from gateway.answers import WorkerAnswers
 from gateway.group_plan import group_plans, orphan_plan
@@ -74,6 +77,7 @@ class Worker:
         self._meters: dict[Slot, Meters] = {}
         self.metrics = Metrics(settings)
         self.router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.dead_letter_topics)
+        self.chains = load_chains(settings)
         self._kafka_client_id = settings.kafka.client_id.replace("${instance}", settings.instance).replace(
             "${worker}", str(settings.worker)
         )
@@ -104,6 +108,7 @@ class Worker:
             failed=self._fatal,
             registry=self.identity.registry,
             filtered=self._count_filtered,
+            chains=self.chains,
             dead_lettered=self._count_dead_letter,
             dead_letter_made=self.route_stops.made,
         )
@@ -171,7 +176,7 @@ class Worker:
         await self.orphans.wait_ended()
         self._stop.request(StopVerb.RETIRE)
 
-    # --- topics (bridge.dispatch.TopicLocator)
+    # --- topics (bridge.parking.TopicLocator)
     # -------------------------------------------------------------------------------------
 
     def partition_count(self, topic: str) -> int | None:
@@ -224,8 +229,10 @@ class Worker:
     # --- what is counted (bridge.sender.SenderObserver)
     # ----------------------------------------------------------------------------
 
-    def batch_stored(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None:  # noqa: ARG002 - not yet
+    def batch_stored(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None:
         slot = batch.slot
+        if not slot.dead_letter:
+            self.chains.stored(slot.route, RecordMetadata(slot.queue.topic, partition, offset, batch.count))
         meters = self._meters.get(slot)
         if meters is None:
             meters = self._meters[slot] = self._make_meters(slot)
@@ -256,7 +263,11 @@ class Worker:
         reason, retriable = send_failure_labels(error)
         topic = batch.slot.queue.topic
         self.metrics.kafka_send_failures.child(topic, reason, retriable).value += 1
-        if not isinstance(error, PoisonedError):
+        if isinstance(error, PoisonedError):
+            if batch.count == 1 and not batch.slot.dead_letter:  # a larger one is split, until the record is alone
+                given_up = RecordMetadata(topic, batch.slot.queue.partition, -1, 1)
+                self.chains.given_up(batch.slot.route, given_up, error)
+        else:
             self.metrics.kafka_retries.child().value += 1
         log.warning(
             "batch_failed",
@@ -288,6 +299,7 @@ class Worker:
     def _watch_metrics(self) -> None:
         metrics, groups = self.metrics, self.groups
         metrics.watch_ledger(self.ledger)
+        metrics.watch_chains(self.chains)
         metrics.watch_lifecycle(self.service.lifecycle)
         metrics.kafka_partitions_unused.watch_rows(
             lambda: {(state.name,): state.unused for state in self.topic_watch.states()}
@@ -321,6 +333,10 @@ class Worker:
             for slot in group.accumulator.slots:
                 key = (slot.route, str(slot.qos))
                 rows[key] = rows.get(key, 0) + slot.taken
+        for chain in self.chains:  # what it dropped entered no slot
+            for qos, count in enumerate(chain.filtered):
+                key = (chain.route, str(qos))
+                rows[key] = rows.get(key, 0) + count
         return rows
 
     def _oldest_age_ns(self) -> int | None:
@@ -364,7 +380,10 @@ class Worker:
         return Ending.RETIRED if self._stop.verb is StopVerb.RETIRE else Ending.CLEAN
 
     def _fatal(self, error: BaseException) -> None:
-        log.critical("worker_failed", error=repr(error), exc_info=error)
+        if isinstance(error, GatewayError):  # a sentence for people, and no defect of ours
+            log.critical("worker_failed", error=str(error))
+        else:
+            log.critical("worker_failed", error=repr(error), exc_info=error)
         self._stop.fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
 
@@ -427,6 +446,7 @@ async def run_worker(
             raise
         finally:
             say_what_is_left(worker)
+            worker.chains.close()
     left = worker.ledger.snapshot()
     if membership is not None:
         membership.stopped(left.returned)

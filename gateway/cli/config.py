@@ -122,6 +122,12 @@ def _check_routes(loaded: Loaded) -> tuple[list[str], list[str]]:
         router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.dead_letter_topics)
     except ConfigError as error:
         return [f"routes ({loaded.origin('routes')}): {problem}" for problem in error.problems], []
+    from bridge.interceptor_loading import load_chains
+
+    try:
+        load_chains(settings).close()
+    except ConfigError as error:
+        return list(error.problems), []
     return [], list(router.warnings)
 
 

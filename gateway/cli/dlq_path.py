@@ -18,6 +18,7 @@ from bridge.batch import Span
 from bridge.dead_letter import DeadLetters
 from bridge.dispatch import Dispatcher, TopicNameError
 from bridge.errors import BridgeError, RetriableError, UnreachableError
+from bridge.interceptor_loading import load_chains
 from bridge.kafka import KafkaProducer
 from bridge.kafka_topics import Topics
 from bridge.routing import Router
@@ -82,7 +83,7 @@ class _Refusals(DeadLetters):
         # Route, QoS, time, key, value, headers, reason, error, Kafka topic, span: as the dispatcher says them.
         reason, error = details.get("reason") or message[4], details.get("error") or message[5]
         span = span or (message[7] if len(message) > 7 else None) or accumulator.current
-        span.filtered += 1
+        span.filtered += details.get("whole", True)  # a message of several records is counted with one of them
         self._path.refuse(span, reason, error)
         return accumulator.slot(route, qos, self.topic, 0, dead_letter=True)
 
@@ -112,11 +113,12 @@ class ReplayPath:
             SenderPolicy(delivery_timeout_ns=round(seconds * 1e9), settle_ns=2 * request_ns),
             self, time.monotonic_ns, self._fail,
         )  # fmt: skip
+        self._chains = load_chains(settings)
         self.dispatcher = Dispatcher(
             self.router, self.accumulator, self, _Refusals(self, settings),
             parse_properties=self._parse, filtered=self._filtered,
             max_record_bytes=settings.kafka.max_record_bytes, cache_entries=1, property_entries=1000,
-            pump=self._pump, failed=self._fail,
+            pump=self._pump, failed=self._fail, chains=self._chains,
         )  # fmt: skip
 
     async def __aenter__(self) -> Self:
@@ -138,6 +140,7 @@ class ReplayPath:
     async def _close(self) -> None:
         await self.dispatcher.close()
         await self._sender.close(patience_s=1.0)
+        self._chains.close()
 
     # --- what the parts ask for
 

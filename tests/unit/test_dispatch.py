@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bridge import wire
-from bridge.dispatch import LOCATE_RETRY_S, NO_ROUTE, STATUS, Dispatcher, TopicNameError
+from bridge.dispatch import NO_ROUTE, STATUS, Dispatcher, TopicNameError
 from bridge.errors import BridgeError, RefusedError, TopicMissingError, UnreachableError
 from bridge.message import Properties
+from bridge.parking import LOCATE_RETRY_S
 from bridge.partitioner import partition_for
 from bridge.routing import Router
 from bridge.wire import DeadLetterReason
@@ -70,7 +71,7 @@ class Rig:
         self.parsed.append(raw)
         return parse(raw)
 
-    # bridge.dispatch.TopicLocator
+    # bridge.parking.TopicLocator
 
     def partition_count(self, topic: str) -> int | None:
         return self.path.partition_count(topic)

@@ -27,8 +27,11 @@ from bridge.errors import (
     RetriableError,
     UnreachableError,
 )
+from bridge.interceptors import TIMED_ONE_IN, Chain, Chains, Drop, Interceptor, Stage
 from bridge.ledger import Ledger
-from config.settings import MqttSettings, RouteSettings, Settings
+from bridge.message import MessageView
+from bridge.record import Record
+from config.settings import InterceptorSettings, MqttSettings, RouteSettings, Settings
 from gateway.instruments import EventLoopProbe, Histogram
 from gateway.lifecycle import Lifecycle, State
 from gateway.metrics import Metrics, markdown, send_failure_labels
@@ -40,7 +43,12 @@ SETTINGS = Settings(
     mqtt=MqttSettings(sessions=2),
     routes=(
         RouteSettings(name="telemetry", filters=("devices/+/telemetry",), topic="telemetry"),
-        RouteSettings(name="by-site", filters=("sites/#",), topic="site-${topic[1]}"),
+        RouteSettings(
+            name="by-site",
+            filters=("sites/#",),
+            topic="site-${topic[1]}",
+            interceptors=(InterceptorSettings(use="filter", name="hot"),),
+        ),
     ),
 )
 DEFINITIONS = Metrics.definitions()
@@ -108,6 +116,28 @@ def test_the_reference_page_is_current() -> None:
 # ---- what a scrape sees ----
 
 
+class Fussy(Interceptor):
+    drop_reasons = ("too_old",)
+
+    def on_send(self, record: Record) -> Record | Drop:
+        return record if record.value else Drop("too_old")
+
+
+def test_interceptors_are_counted_and_timed_and_their_reasons_are_there_at_zero() -> None:
+    stage = Stage(Fussy(), label="hot", where="here", policy="drop")
+    chains = Chains({"by-site": Chain("by-site", [stage])})
+    metrics = Metrics(SETTINGS)
+    metrics.watch_chains(chains)
+    for reason in ("too_old", "interceptor_error", "other"):
+        assert value(metrics, "gateway_messages_filtered_total", {"route": "by-site", "reason": reason}) == 0
+    for payload in [b"x"] * (TIMED_ONE_IN - 1) + [b""]:
+        (chain,) = chains
+        chain.run(Record(MessageView("sites/1"), "t", None, payload, [], 0))
+    assert value(metrics, "gateway_intercept_total", {"interceptor": "hot", "outcome": "pass"}) == TIMED_ONE_IN - 1
+    assert value(metrics, "gateway_intercept_total", {"interceptor": "hot", "outcome": "drop"}) == 1
+    assert value(metrics, "gateway_intercept_seconds_count", {"interceptor": "hot"}) == TIMED_ONE_IN
+
+
 def test_every_series_known_from_the_settings_exists_at_zero_from_the_start() -> None:
     found = samples(Metrics(SETTINGS))
     names = {name for name, _ in found}
@@ -118,6 +148,8 @@ def test_every_series_known_from_the_settings_exists_at_zero_from_the_start() ->
         ("gateway_mqtt_messages_received_total", {"route": "by-site", "qos": "2"}),
         ("gateway_mqtt_disconnects_total", {"reason": "keepalive"}),
         ("gateway_messages_filtered_total", {"route": "", "reason": "no_route"}),
+        ("gateway_intercept_total", {"interceptor": "hot", "outcome": "error"}),
+        ("gateway_intercept_seconds_count", {"interceptor": "hot"}),
         ("gateway_dlq_records_total", {"reason": "topic_limit"}),
         ("gateway_kafka_records_sent_total", {"topic": "telemetry"}),
         ("gateway_kafka_records_sent_total", {"topic": "gateway-dead-letters"}),

@@ -1,0 +1,353 @@
+"""Interceptors: what looks at, changes, multiplies or drops records between MQTT and Kafka.
+
+The model is Kafka's ``ProducerInterceptor``: ``configure`` once, ``on_send`` for every record before it enters a
+batch, ``on_acknowledgement`` once a batch is durable or given up, ``close`` at the end. Interceptors form a chain per
+route, in the order of the settings: first those for all routes, then the route's own.
+
+What fails has a policy per interceptor, and nothing gets lost unseen: an exception is counted, logged with a rate
+limit, and the record goes on as it was (``pass``), is dropped, goes to the dead letters, or the worker stops.
+
+A message is one thing in the account whatever its records become. So a dead letter is the whole message, with its
+original bytes: none of its records goes to Kafka beside it, and replaying it repeats nothing.
+
+All of it runs on the event loop's thread and may not block: while ``on_send`` runs, no message moves.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "INTERCEPTOR_ERROR",
+    "OTHER_REASON",
+    "OUTCOMES",
+    "TIMED_ONE_IN",
+    "Chain",
+    "Chains",
+    "Context",
+    "Drop",
+    "Fault",
+    "Interceptor",
+    "InterceptorError",
+    "Outcome",
+    "Policy",
+    "RecordMetadata",
+    "Stage",
+]
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
+
+import structlog
+
+from bridge.errors import BridgeError
+from bridge.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pydantic import BaseModel
+
+    from bridge.template import Template
+
+log = structlog.get_logger("interceptors")
+
+Policy = Literal["pass", "drop", "dead_letter", "stop"]
+
+INTERCEPTOR_ERROR: Final = "interceptor_error"
+"""Why a message is filtered whose interceptor failed under the policy ``drop``."""
+OTHER_REASON: Final = "other"
+"""Stands for reasons that an interceptor gives without having declared them: a metric's labels are bounded."""
+OUTCOMES: Final = ("pass", "split", "drop", "error", "acknowledgement_error")
+"""What may come of a call: the label ``outcome`` of ``gateway_intercept_total``."""
+TIMED_ONE_IN: Final = 32
+"""One message in so many is timed, and stands for all of them: reading the clock costs as much as a simple filter."""
+
+
+class InterceptorError(BridgeError):
+    """An interceptor raised, or returned what no interceptor may. The sentence names route, position and cause."""
+
+
+class Drop:
+    """The answer of ``on_send`` for a record that is to go nowhere. ``reason`` is a word its interceptor declared in
+    ``drop_reasons``. Make it once and return it again and again."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        return f"Drop({self.reason!r})"
+
+
+class Fault(NamedTuple):
+    """A message that cannot go on because an interceptor failed; ``stop``: nor may any other."""
+
+    error: InterceptorError
+    stop: bool
+
+
+class RecordMetadata(NamedTuple):
+    """Where a batch went. ``base_offset`` is its first record's offset, -1 where the batch was given up."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    record_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What an interceptor may know of its place. ``template`` reads a ``${…}`` template as the route's settings do
+    (``${device}`` and ``${instance}`` among them); it raises ConfigError."""
+
+    route: str
+    instance: str
+    name: str
+    template: Callable[[str], Template]
+
+
+class Interceptor:
+    """The port, with what most interceptors leave as it is. Others need not inherit: the shape counts.
+
+    ``Options`` is a model (``config.model.Table``) that the settings are checked against; without one, ``configure``
+    gets them as a mapping. ``drop_reasons`` lists the reasons of its ``Drop`` answers; it may be set in ``configure``.
+    """
+
+    Options: ClassVar[type[BaseModel] | None] = None
+    drop_reasons: Sequence[str] = ()
+
+    def configure(self, options: Any, context: Context) -> None:
+        """Take the settings; called once, before anything else. Raise ValueError with a sentence (it may begin with
+        the option's name and a colon) for what cannot be right: the worker then does not start."""
+
+    def on_send(self, record: Record) -> Record | Sequence[Record] | Drop:
+        """Decide about one record: itself, another, several in its place (a non-empty list), or a ``Drop``.
+
+        May raise; may not block, nor change the record or anything in it."""
+        raise NotImplementedError
+
+    def on_acknowledgement(self, metadata: RecordMetadata, error: BridgeError | None) -> None:
+        """Learn that a batch with records of this route is durable (``error`` None), or that a record was given up.
+        What it raises is logged and counted, no more. Interceptors that do not override it cost nothing here."""
+
+    def close(self) -> None:
+        """Let go of what ``configure`` took; called once, at the end."""
+
+
+Outcome = Record | list[Record] | Drop | Fault
+
+
+class Stage:
+    """One interceptor at its place in a chain, with its policy and its counts.
+
+    ``label`` stands for it in metrics, ``where`` in sentences. ``observe`` takes nanoseconds and for how many calls
+    they stand."""
+
+    __slots__ = (
+        "acknowledgement_errors", "close", "dropped", "errors", "label", "observe", "on_acknowledgement", "on_send",
+        "passed", "policy", "reasons", "split", "where",
+    )  # fmt: skip
+
+    def __init__(self, interceptor: Any, *, label: str, where: str, policy: Policy) -> None:
+        self.on_send: Callable[[Record], object] = interceptor.on_send
+        acknowledge = getattr(interceptor, "on_acknowledgement", None)
+        inherited = getattr(type(interceptor), "on_acknowledgement", None) is Interceptor.on_acknowledgement
+        self.on_acknowledgement: Callable[[RecordMetadata, BridgeError | None], None] | None = (
+            None if inherited else acknowledge
+        )
+        self.close: Callable[[], None] | None = getattr(interceptor, "close", None)
+        self.label = label
+        self.where = where
+        self.policy = policy
+        self.reasons = frozenset(getattr(interceptor, "drop_reasons", ()))
+        self.observe: Callable[[int, int], None] = _unobserved
+        self.passed = self.split = self.dropped = self.errors = self.acknowledgement_errors = 0
+
+    def judge(self, record: Record, answer: object) -> Record | list[Record] | Drop | Fault:
+        """What an answer other than a plain record means."""
+        if isinstance(answer, Drop):
+            self.dropped += 1
+            return answer if answer.reason in self.reasons else Drop(OTHER_REASON)
+        if isinstance(answer, Record):
+            self.passed += 1
+            return answer
+        if isinstance(answer, list | tuple) and answer and all(isinstance(one, Record) for one in answer):
+            self.split += 1
+            return list(answer)
+        what = "an empty list" if isinstance(answer, list | tuple) and not answer else f"{type(answer).__name__}"
+        return self.fail(record, TypeError(f"on_send returned {what}: a Record, a list of them or a Drop is wanted"))
+
+    def fail(self, record: Record, error: Exception) -> Record | Drop | Fault:
+        """Where the record goes now that the interceptor has failed."""
+        self.errors += 1
+        sentence = f"{self.where} failed with {type(error).__name__}: {error}"
+        log.warning("interceptor_failed", error=sentence, policy=self.policy, repeat_key=self.where)
+        match self.policy:
+            case "pass":
+                return record
+            case "drop":
+                return Drop(INTERCEPTOR_ERROR)
+            case "dead_letter" | "stop":
+                failure = InterceptorError(sentence)
+                failure.__cause__ = error
+                return Fault(failure, stop=self.policy == "stop")
+
+    def step(self, record: Record) -> Record | list[Record] | Drop | Fault:
+        """One call, with whatever comes of it."""
+        try:
+            answer = self.on_send(record)
+        except Exception as error:  # noqa: BLE001 - anything may come out of a plug-in; the policy says what then
+            return self.fail(record, error)
+        return self.judge(record, answer)
+
+    def counts(self) -> tuple[int, ...]:
+        """In the order of OUTCOMES."""
+        return self.passed, self.split, self.dropped, self.errors, self.acknowledgement_errors
+
+
+class Chain:
+    """The interceptors of one route, in order. ``run`` decides about a message."""
+
+    __slots__ = ("_calls", "_until_timed", "acknowledging", "filtered", "route", "stages")
+
+    def __init__(self, route: str, stages: Iterable[Stage]) -> None:
+        self.route = route
+        self.stages = tuple(stages)
+        self.acknowledging = tuple(stage for stage in self.stages if stage.on_acknowledgement is not None)
+        self.filtered = [0, 0, 0]  # messages dropped, by QoS; counted by whoever drops them
+        self._calls = tuple((stage.on_send, stage, number) for number, stage in enumerate(self.stages, 1))
+        self._until_timed = 1
+
+    def run(self, record: Record) -> Outcome:
+        """Send a record through. Returns what is to be written: a record, or several; else a Drop or a Fault.
+
+        Never raises what an interceptor does."""
+        self._until_timed -= 1
+        if not self._until_timed:
+            self._until_timed = TIMED_ONE_IN
+            return self._walk(0, record, timed=True)
+        for on_send, stage, number in self._calls:
+            try:
+                answer = on_send(record)
+            except Exception as error:  # noqa: BLE001 - as in Stage.step, which this loop saves a call per record
+                answer = stage.fail(record, error)
+            else:
+                if type(answer) is Record:
+                    stage.passed += 1
+                else:
+                    answer = stage.judge(record, answer)
+            if type(answer) is Record:
+                record = answer
+            elif isinstance(answer, Drop | Fault):
+                return answer
+            else:
+                assert isinstance(answer, list)
+                return self._fan_out(number, answer, timed=False)
+        return record
+
+    def _walk(self, start: int, record: Record, *, timed: bool) -> Outcome:
+        for number in range(start, len(self.stages)):
+            stage = self.stages[number]
+            if timed:
+                started_ns = time.perf_counter_ns()
+                answer = stage.step(record)
+                stage.observe(time.perf_counter_ns() - started_ns, TIMED_ONE_IN)
+            else:
+                answer = stage.step(record)
+            if isinstance(answer, list):
+                return self._fan_out(number + 1, answer, timed=timed)
+            if not isinstance(answer, Record):
+                return answer
+            record = answer
+        return record
+
+    def _fan_out(self, start: int, records: list[Record], *, timed: bool) -> Outcome:
+        """Each of several records takes the rest of the chain by itself. A fault of one is the whole message's."""
+        done: list[Record] = []
+        dropped: Drop | None = None
+        for record in records:
+            answer = self._walk(start, record, timed=timed)
+            if isinstance(answer, Fault):
+                return answer
+            if isinstance(answer, Drop):
+                dropped = answer
+            elif isinstance(answer, list):
+                done += answer
+            else:
+                done.append(answer)
+        if done:
+            return done if len(done) > 1 else done[0]
+        assert dropped is not None
+        return dropped
+
+    def acknowledged(self, metadata: RecordMetadata, error: BridgeError | None) -> None:
+        """Tell those that want to know. Never raises."""
+        for stage in self.acknowledging:
+            assert stage.on_acknowledgement is not None
+            try:
+                stage.on_acknowledgement(metadata, error)
+            except Exception as problem:  # noqa: BLE001 - the batch is durable, whatever a plug-in makes of it
+                stage.acknowledgement_errors += 1
+                sentence = f"{stage.where} failed with {type(problem).__name__}: {problem}"
+                log.warning("interceptor_acknowledgement_failed", error=sentence, repeat_key=stage.where)
+
+    @property
+    def drop_reasons(self) -> tuple[str, ...]:
+        """Every reason for which a message of this route may be filtered here."""
+        reasons = dict.fromkeys(reason for stage in self.stages for reason in sorted(stage.reasons))
+        return (*reasons, INTERCEPTOR_ERROR, OTHER_REASON)
+
+    def __repr__(self) -> str:
+        return f"<Chain of {self.route!r}: {' → '.join(stage.label for stage in self.stages)}>"
+
+
+class Chains:
+    """The chains of all routes that have interceptors: made once for a worker, and shared by whatever moves records."""
+
+    def __init__(self, chains: Mapping[str, Chain]) -> None:
+        self._chains = dict(chains)
+        self.get = self._chains.get
+        self._closed = False
+
+    def __iter__(self) -> Iterator[Chain]:
+        return iter(self._chains.values())
+
+    def stored(self, route: str, metadata: RecordMetadata) -> None:
+        """A batch of the route is durable."""
+        chain = self._chains.get(route)
+        if chain is not None and chain.acknowledging:
+            chain.acknowledged(metadata, None)
+
+    def given_up(self, route: str, metadata: RecordMetadata, error: BridgeError) -> None:
+        """A record of the route will not be in its topic."""
+        chain = self._chains.get(route)
+        if chain is not None and chain.acknowledging:
+            chain.acknowledged(metadata, error)
+
+    def rows(self) -> dict[tuple[str, ...], float]:
+        """How many calls had which outcome, by interceptor and outcome."""
+        rows: dict[tuple[str, ...], float] = {}
+        for chain in self:
+            for stage in chain.stages:
+                for outcome, count in zip(OUTCOMES, stage.counts(), strict=True):
+                    rows[stage.label, outcome] = rows.get((stage.label, outcome), 0) + count
+        return rows
+
+    def close(self) -> None:
+        """Close every interceptor, once. Never raises: what does is logged."""
+        if self._closed:
+            return
+        self._closed = True
+        for chain in self:
+            for stage in chain.stages:
+                if stage.close is None:
+                    continue
+                try:
+                    stage.close()
+                except Exception as error:  # noqa: BLE001 - the others are closed all the same
+                    log.warning("interceptor_close_failed", error=f"{stage.where}: {type(error).__name__}: {error}")
+
+
+def _unobserved(_elapsed_ns: int, _calls: int) -> None:
+    """Before anybody watches."""

@@ -1,0 +1,123 @@
+"""A record on its way through the interceptors: what is to be written to Kafka, and the message it was made from."""
+
+from __future__ import annotations
+
+__all__ = ["NotJsonError", "Record", "dump_json"]
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from bridge.message import MessageView
+    from bridge.ports import Headers
+
+_UNSET: Final[Any] = object()
+
+
+class NotJsonError(BridgeError):
+    """A record's value is no JSON, where an interceptor needs some; or a document cannot be written as JSON."""
+
+
+class Record:
+    """One Kafka record to be, and the MQTT message behind it. Built once per message, so it is no dataclass.
+
+    - ``message``: the MQTT message as it came: topic, QoS, retain, properties, payload; several records may share it;
+    - ``topic``, ``key``, ``value``, ``headers``, ``timestamp_ms``: what Kafka gets. A value None deletes the key in a
+      compacted topic, a key None takes any partition.
+
+    Never changed in place, nor is what it holds: ``replace`` and ``with_json`` give a new one. An interceptor that
+    fails half-way has then spoilt nothing, and the records of one message may share their parts.
+    """
+
+    __slots__ = ("_json", "headers", "key", "message", "timestamp_ms", "topic", "value")
+
+    def __init__(
+        self,
+        message: MessageView,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        timestamp_ms: int,
+    ) -> None:
+        self.message = message
+        self.topic = topic
+        self.key = key
+        self.value = value
+        self.headers = headers
+        self.timestamp_ms = timestamp_ms
+        self._json: Any = _UNSET
+
+    def json(self) -> Any:
+        """The value as JSON with real numbers: integers exact, others floats. Parsed once, then shared: do not change
+        it. Raises NotJsonError."""
+        document = self._json
+        if document is not _UNSET:
+            return document
+        value = self.value
+        if value is None:
+            raise NotJsonError("The record has no value (null), so there is no JSON in it.")
+        try:
+            document = self._json = from_json(value, allow_inf_nan=False)
+        except ValueError as error:
+            raise NotJsonError(f"The value of {len(value)} bytes is not JSON: {error}.") from None
+        return document
+
+    def replace(
+        self,
+        *,
+        topic: str = _UNSET,
+        key: bytes | None = _UNSET,
+        value: bytes | None = _UNSET,
+        headers: Headers = _UNSET,
+        timestamp_ms: int = _UNSET,
+    ) -> Record:
+        """The same record with other parts."""
+        record = Record(
+            self.message,
+            self.topic if topic is _UNSET else topic,
+            self.key if key is _UNSET else key,
+            self.value if value is _UNSET else value,
+            self.headers if headers is _UNSET else headers,
+            self.timestamp_ms if timestamp_ms is _UNSET else timestamp_ms,
+        )
+        if value is _UNSET:
+            record._json = self._json
+        return record
+
+    def with_json(self, document: Any) -> Record:
+        """The same record with ``document``, written compactly, as its value. Raises NotJsonError for what JSON cannot
+        say."""
+        record = self.replace(value=dump_json(document))
+        record._json = document  # noqa: SLF001 - one of our own
+        return record
+
+    def __repr__(self) -> str:
+        size = "null" if self.value is None else f"{len(self.value)} bytes"
+        return f"<Record for {self.topic} from {self.message.topic!r}, {size}, {len(self.headers)} headers>"
+
+
+def dump_json(document: Any) -> bytes:
+    """``document`` as compact JSON. Raises NotJsonError for values that JSON does not know, infinities among them."""
+    try:
+        text = to_json(document)
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        raise NotJsonError(f"The document cannot be written as JSON: {error}") from None
+    # A number beyond a double's range (1e400) is read as infinity, for which JSON has no word.
+    if (b"Infinity" in text or b"NaN" in text) and not _finite(document):
+        raise NotJsonError("The document holds a number too large for a double (or NaN), which JSON cannot say.")
+    return text
+
+
+def _finite(document: Any) -> bool:
+    if isinstance(document, float):
+        return math.isfinite(document)
+    if isinstance(document, dict):
+        return all(_finite(value) for value in document.values())
+    if isinstance(document, list | tuple):
+        return all(_finite(value) for value in document)
+    return True

@@ -1,0 +1,524 @@
+"""Messages of routes with interceptors: where their records go, and that each message is counted exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bridge import wire
+from bridge.dispatch import Dispatcher
+from bridge.errors import PoisonedError, TopicMissingError
+from bridge.interceptor_loading import load_chains
+from bridge.interceptors import INTERCEPTOR_ERROR, Drop, Interceptor
+from bridge.message import Properties
+from bridge.routing import Router
+from bridge.wire import DeadLetterReason
+from config.settings import Settings
+from tests.unit.data_path import DEAD_LETTERS, Path
+from tests.unit.fake_kafka import FakeKafka
+from tests.unit.manual_time import manual_time
+
+if TYPE_CHECKING:
+    from bridge.record import Record
+
+QOS0, QOS1, QOS2, RETAIN = 0, 2, 4, 1
+RECEIVED_MS = 1_763_683_200_123
+HERE = __name__
+SPLIT = {"use": "split", "key": "k"}
+
+
+class Elsewhere(Interceptor):
+    """Sends records to the topic that their value names."""
+
+    def on_send(self, record: Record) -> Record:
+        return record.replace(topic=record.json()["to"])
+
+
+class Fan(Interceptor):
+    """A record for each topic the value names."""
+
+    def on_send(self, record: Record) -> list[Record]:
+        return [record.replace(topic=topic, value=b"%d" % n) for n, topic in enumerate(record.json()["to"])]
+
+
+class Spoiler(Interceptor):
+    """Changes in place what it must not, which is its own record's trouble alone."""
+
+    def on_send(self, record: Record) -> Record:
+        record.headers.append(("spoilt", b"1"))  # type: ignore[attr-defined]
+        return record
+
+
+class Hostile(Interceptor):
+    """Does what the value says."""
+
+    drop_reasons = ("told",)
+
+    def on_send(self, record: Record) -> Any:
+        match record.value:
+            case b"raise":
+                raise ValueError("told to")
+            case b"drop":
+                return Drop("told")
+            case b"none":
+                return None
+        return record
+
+
+def parse(raw: bytes) -> Properties:
+    name, value = raw.decode().split("=")
+    return Properties(user=((name, value),))
+
+
+class Rig:
+    """A dispatcher with one route and its chain on the data path; ``take`` does what the hot path does."""
+
+    def __init__(self, path: Path, *interceptors: dict[str, Any], cache_entries: int = 1000, **route: Any) -> None:
+        self.path = path
+        self.filtered: list[tuple[str, str]] = []
+        self.failed: list[BaseException] = []
+        self.located: list[str] = []
+        one = {"name": "route", "filters": ["d/#"], "topic": "t", "metadata_headers": ["topic", "properties"], **route}
+        settings = Settings.model_validate({"instance": "gw", "routes": [{**one, "interceptors": interceptors}]})
+        self.chains = load_chains(settings)
+        self.dispatcher = Dispatcher(
+            Router(settings.routes, instance="gw", reserved_topics=[DEAD_LETTERS]), path.accumulator, self,
+            path.dead_letters, parse_properties=parse,
+            filtered=lambda name, reason: self.filtered.append((name, reason)), max_record_bytes=4096,
+            cache_entries=cache_entries, property_entries=3, pump=path.sender.pump, failed=self.failed.append,
+            chains=self.chains,
+        )  # fmt: skip
+        self.dispatcher.received_ms = RECEIVED_MS
+        self.dispatcher.delivery_prefix = b"gw-0-0:1:"
+
+    def partition_count(self, topic: str) -> int | None:
+        return self.path.partition_count(topic)
+
+    async def locate(self, topic: str) -> int:
+        self.located.append(topic)
+        await asyncio.sleep(0.1)
+        producer = self.path.sender.producer
+        producer.watch_topic(topic)
+        await producer.refresh_metadata()
+        count = producer.partition_count(topic)
+        if count is None:
+            raise TopicMissingError(f"Kafka has no topic {topic}.")
+        return count
+
+    def take(self, value: Any, topic: bytes = b"d/1", flags: int = QOS1, properties: bytes = b"") -> bytes:
+        payload = value if isinstance(value, bytes) else json.dumps(value).encode()
+        dispatcher, path = self.dispatcher, self.path
+        if topic not in dispatcher.caches[flags]:
+            assert dispatcher.entry(flags, topic)[0] is None, "a route with interceptors has no fast lane"
+        path.accumulator.now_ns = path.clock_ns()
+        dispatcher.slow(flags, topic, properties, payload)
+        packet_id = b"%d" % path.ledger.received
+        path.took(packet_id)
+        assert path.balanced(), path.ledger
+        return packet_id
+
+    async def done(self) -> None:
+        self.path.flush()
+        await self.path.drained()
+        await self.dispatcher.close()
+        assert not self.failed
+        assert len(self.path.owner.released) == self.path.ledger.received
+
+    def account(self) -> tuple[int, int, int]:
+        ledger = self.path.ledger
+        return ledger.delivered, ledger.filtered, ledger.dead_lettered
+
+
+def keys_apart(count: int, partitions: int) -> list[dict[str, str]]:
+    """Elements whose keys lie in different partitions."""
+    from bridge.partitioner import partition_for
+
+    found: dict[int, str] = {}
+    number = 0
+    while len(found) < min(count, partitions):
+        found.setdefault(partition_for(str(number).encode(), partitions), str(number))
+        number += 1
+    return [{"k": key} for key in found.values()]
+
+
+# --- one to one -------------------------------------------------------------------------------------------------------
+
+
+@manual_time
+async def test_a_record_that_passes_is_what_it_would_have_been_without() -> None:
+    kafka = FakeKafka()
+    plain, passed = kafka.topic("p", 3), kafka.topic("t", 3)
+    everything = [(b"d/1", QOS1, b"a=1"), (b"d/2", QOS2 | RETAIN, b""), (b"d/1", QOS0, b"b=2"), (b"d/1", QOS1, b"a=1")]
+    for route, interceptors in (("p", ()), ("t", ({"use": "filter", "expression": "True"},))):
+        async with Path(kafka) as path:
+            rig = Rig(path, *interceptors, topic=route, key="${topic}")
+            for number, (topic, flags, properties) in enumerate(everything):
+                if interceptors:
+                    rig.take({"n": number}, topic, flags, properties)
+                else:
+                    rig.dispatcher.slow(flags, topic, properties, b'{"n": %d}' % number)
+                    path.took(b"%d" % number)
+            await rig.done()
+            assert rig.account() == (4, 0, 0)
+    assert [partition.log for partition in passed.partitions] == [partition.log for partition in plain.partitions]
+    assert len(plain.records()) == 4
+
+
+@manual_time
+async def test_a_changed_record_goes_where_its_new_key_belongs() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t", 4)
+    async with Path(kafka) as path:
+        rig = Rig(path, {"use": "mask", "method": "redact", "key": True, "fields": ["a"]})
+        for number in range(8):
+            rig.take({"a": number}, b"d/%d" % number)
+        await rig.done()
+        assert rig.account() == (8, 0, 0)
+    assert sorted(len(partition.log) for partition in topic.partitions) == [0, 0, 0, 8]
+    assert {(record.key, record.value) for record in topic.records()} == {(b"***", b'{"a":"***"}')}
+
+
+@manual_time
+async def test_a_dropped_message_is_filtered_with_its_reason_and_acknowledged() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    async with Path(kafka) as path:
+        rig = Rig(path, {"use": "filter", "expression": "json.n % 2 == 0", "reason": "odd"})
+        for number in range(10):
+            rig.take({"n": number}, flags=QOS1 if number < 5 else QOS2)
+        await rig.done()
+        assert rig.account() == (5, 5, 0)
+        assert rig.filtered == [("route", "odd")] * 5
+        (chain,) = rig.chains
+        assert chain.filtered == [0, 2, 3]
+    assert topic.values() == [b'{"n": %d}' % number for number in range(0, 10, 2)]
+
+
+@manual_time
+async def test_only_drops_complete_a_span_by_themselves() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t")
+    async with Path(kafka) as path:
+        rig = Rig(path, {"use": "filter", "expression": "False"})
+        rig.take({})
+        path.flush()
+        assert path.owner.released == [b"0"]
+        await rig.done()
+
+
+@pytest.mark.parametrize("key", ["${payload.id}", ""])
+def test_routes_whose_templates_need_the_message_are_intercepted_too(key: str) -> None:
+    @manual_time
+    async def run() -> None:
+        kafka = FakeKafka()
+        topic = kafka.topic("t", 2)
+        async with Path(kafka) as path:
+            rig = Rig(path, {"use": "fields", "remove": ["id"]}, key=key, metadata_headers=["message_id", "received"])
+            rig.take({"id": "x", "v": 1})
+            rig.take({"id": "y", "v": 2})
+            await rig.done()
+        assert sorted(value or b"" for value in topic.values()) == [b'{"v":1}', b'{"v":2}']
+        assert {record.key for record in topic.records()} == ({b"x", b"y"} if key else {None})
+        ids = sorted(dict(record.headers)[wire.GATEWAY_MESSAGE_ID] or b"" for record in topic.records())
+        assert len(set(ids)) == 2
+        assert all(one.startswith(b"gw-0-0:1:") for one in ids)
+
+    run()
+
+
+@manual_time
+async def test_a_tombstone_stays_one() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    async with Path(kafka) as path:
+        rig = Rig(path, {"use": "headers", "add": {"a": "b"}}, empty_payload="tombstone")
+        rig.take(b"")
+        await rig.done()
+    assert topic.values() == [None]
+
+
+@manual_time
+async def test_what_an_interceptor_spoils_is_its_own_record() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    async with Path(kafka) as path:
+        rig = Rig(path, {"use": f"{HERE}:Spoiler"})
+        for properties in (b"", b"a=1", b"", b"a=1"):
+            rig.take({}, properties=properties)
+        await rig.done()
+    assert [len(record.headers) for record in topic.records()] == [2, 3, 2, 3]
+
+
+@manual_time
+async def test_topics_and_properties_beyond_the_caches_are_settled_again() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t", 3)
+    async with Path(kafka) as path:
+        rig = Rig(path, {"use": "filter", "expression": "properties.p == topic"}, cache_entries=4)
+        for number in range(60):
+            name = f"d/{number % 7}"
+            rig.take({"n": number}, name.encode(), properties=f"p={name}".encode())
+        await rig.done()
+        assert rig.account() == (60, 0, 0)
+    assert len(topic.records()) == 60
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "account", "values"),
+    [
+        ("pass", (4, 0, 0), [b"a", b"raise", b"none", b"b"]),
+        ("drop", (2, 2, 0), [b"a", b"b"]),
+        ("dead_letter", (2, 0, 2), [b"a", b"b"]),
+    ],
+)  # fmt: skip
+def test_a_failed_record_goes_where_its_policy_says(
+    policy: str, account: tuple[int, int, int], values: list[bytes]
+) -> None:
+    @manual_time
+    async def run() -> None:
+        kafka = FakeKafka()
+        topic, dead = kafka.topic("t"), kafka.topic(DEAD_LETTERS)
+        async with Path(kafka) as path:
+            rig = Rig(path, {"use": f"{HERE}:Hostile", "on_error": policy})
+            for value in (b"a", b"raise", b"none", b"b"):
+                rig.take(value, properties=b"p=1")
+            await rig.done()
+            assert rig.account() == account
+            assert rig.filtered == ([("route", INTERCEPTOR_ERROR)] * 2 if policy == "drop" else [])
+            assert path.dead == ([DeadLetterReason.INTERCEPTOR_ERROR] * 2 if policy == "dead_letter" else [])
+        assert topic.values() == values
+        if policy == "dead_letter":
+            letter = dead.records()[0]
+            headers = dict(letter.headers)
+            assert (letter.key, letter.value, letter.timestamp_ms) == (b"d/1", b"raise", RECEIVED_MS)
+            assert headers[wire.MQTT_TOPIC] == b"d/1"
+            assert headers["mqtt.user.p"] == b"1"
+            assert headers[wire.DLQ_REASON] == b"interceptor_error"
+            assert headers[wire.DLQ_KAFKA_TOPIC] == b"t"
+            assert b"ValueError: told to" in (headers[wire.DLQ_ERROR] or b"")
+            assert b"Hostile" in (headers[wire.DLQ_ERROR] or b"")
+
+    run()
+
+
+@manual_time
+async def test_stop_ends_the_worker_and_acknowledges_nothing_behind() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    async with Path(kafka) as path:
+        rig = Rig(path, {"use": f"{HERE}:Hostile", "on_error": "stop"})
+        rig.take(b"before")
+        path.flush()
+        rig.take(b"raise")
+        rig.take(b"beside")
+        path.flush()
+        rig.take(b"behind")
+        path.flush()
+        await path.until(lambda: len(topic.records()) == 3, "stored")
+        await path.until(lambda: path.owner.released == [b"0"], "released")
+        assert path.held == 3
+        (error,) = rig.failed
+        assert "told to" in str(error)
+        assert "routes[0].interceptors[0]" in str(error)
+        # The connection ends: what is owed for goes back to the broker, and the account still balances.
+        path.ledger.returned += path.accumulator.returned(path.owner)
+        assert path.balanced()
+        assert path.held == 0
+    assert topic.values() == [b"before", b"beside", b"behind"]
+
+
+# --- one to several ---------------------------------------------------------------------------------------------------
+
+
+@manual_time
+async def test_a_message_of_several_records_is_one_message() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t", 3)
+    async with Path(kafka) as path:
+        rig = Rig(path, SPLIT)
+        for number in range(10):
+            rig.take([*keys_apart(3, 3), {"k": "x", "n": number}])
+            assert path.held == number + 1
+        await rig.done()
+        assert rig.account() == (10, 0, 0)
+        assert sum(slot.taken for slot in path.accumulator.slots) == 10
+    assert len(topic.records()) == 40
+    assert all(len(partition.log) >= 10 for partition in topic.partitions)
+
+
+@manual_time
+async def test_it_is_acknowledged_when_the_last_of_its_records_is_durable() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t", 3)
+    async with Path(kafka) as path:
+        rig = Rig(path, SPLIT)
+        elements = keys_apart(3, 3)
+        for stuck in range(3):
+            before = len(topic.records())
+            topic.partitions[stuck].has_leader = False
+            rig.take(elements)
+            path.flush()
+            await path.until(lambda before=before: len(topic.records()) == before + 2, "two of three")
+            await asyncio.sleep(1)
+            assert len(path.owner.released) == stuck
+            assert path.held == 1
+            topic.partitions[stuck].has_leader = True
+            await path.until(lambda stuck=stuck: len(path.owner.released) == stuck + 1, "all three")
+        await rig.done()
+        assert rig.account() == (3, 0, 0)
+
+
+@manual_time
+async def test_some_dropped_of_several_leave_a_delivered_message_and_all_dropped_a_filtered_one() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t", 3)
+    async with Path(kafka) as path:
+        rig = Rig(path, {"use": "split"}, {"use": "filter", "expression": "json > 1"})
+        rig.take([1, 2, 3])
+        rig.take([0, 1])
+        rig.take([])
+        await rig.done()
+        assert rig.account() == (1, 2, 0)
+        assert rig.filtered == [("route", "filter"), ("route", "empty_array")]
+    assert topic.values() == [b"2", b"3"]
+
+
+@manual_time
+async def test_a_fault_in_one_of_several_buries_the_message_whole_and_delivers_none_of_it() -> None:
+    kafka = FakeKafka()
+    topic, dead = kafka.topic("t", 3), kafka.topic(DEAD_LETTERS)
+    async with Path(kafka) as path:
+        rig = Rig(path, {"use": "split"}, {"use": "filter", "expression": "json.n > 1"})
+        rig.take([{"n": 2}, {"n": "x"}])
+        rig.take([{"n": 2}, {"n": 3}])
+        await rig.done()
+        assert rig.account() == (1, 0, 1)
+    assert topic.values() == [b'{"n":2}', b'{"n":3}']
+    assert dead.values() == [b'[{"n": 2}, {"n": "x"}]']
+
+
+@manual_time
+async def test_a_large_array_of_small_elements_is_not_too_large_but_a_large_element_is() -> None:
+    kafka = FakeKafka()
+    topic, dead = kafka.topic("t", 3), kafka.topic(DEAD_LETTERS)
+    async with Path(kafka) as path:
+        rig = Rig(path, {"use": "split"})
+        rig.take(["x" * 2000] * 4)
+        rig.take(["small", "x" * 5000])
+        await rig.done()
+        assert rig.account() == (1, 0, 1)
+        assert path.dead == [DeadLetterReason.TOO_LARGE]
+    assert [len(value or b"") for value in topic.values()] == [2002] * 4
+    assert len(b"".join(value or b"" for value in dead.values())) == len(json.dumps(["small", "x" * 5000]))
+
+
+# --- other topics -----------------------------------------------------------------------------------------------------
+
+
+@manual_time
+async def test_a_topic_an_interceptor_chose_is_checked_and_found() -> None:
+    kafka = FakeKafka()
+    topic, other = kafka.topic("t"), kafka.topic("other", 2)
+    async with Path(kafka, topics=["t", DEAD_LETTERS]) as path:
+        rig = Rig(path, {"use": f"{HERE}:Elsewhere"}, max_topics=2)
+        for to in ("t", "other", "other", "__consumer_offsets", DEAD_LETTERS, "bad/name", "missing", "one_more"):
+            rig.take({"to": to})
+        await rig.done()
+        assert rig.account() == (3, 0, 5)
+        assert sorted(reason.value for reason in path.dead) == ["invalid_topic"] * 4 + ["topic_limit"]
+    assert len(topic.records()) == 1
+    assert len(other.records()) == 2
+
+
+@pytest.mark.parametrize(
+    ("to", "account", "counts"),
+    [
+        (["t", "new"], (1, 0, 0), (1, 1, 0)),
+        (["new", "t"], (1, 0, 0), (1, 1, 0)),
+        (["new", "new", "t", "new"], (1, 0, 0), (1, 3, 0)),
+        (["gone", "t"], (1, 0, 0), (1, 0, 1)),  # counted with its last record, which is delivered
+        (["t", "gone"], (0, 0, 1), (1, 0, 1)),
+        (["gone", "new", "gone"], (0, 0, 1), (0, 1, 2)),
+    ],
+)
+def test_several_records_that_wait_for_their_topics_are_one_message(
+    to: list[str], account: tuple[int, int, int], counts: tuple[int, int, int]
+) -> None:
+    @manual_time
+    async def run() -> None:
+        kafka = FakeKafka()
+        topic, new, dead = kafka.topic("t"), kafka.topic("new", 3), kafka.topic(DEAD_LETTERS)
+        async with Path(kafka, topics=["t", DEAD_LETTERS]) as path:
+            rig = Rig(path, {"use": f"{HERE}:Fan"})
+            for _ in range(3):
+                rig.take({"to": to})
+                path.flush()
+            assert path.held == 3
+            await asyncio.sleep(0.05)
+            assert path.owner.released == []
+            await rig.done()
+            assert rig.account() == tuple(3 * one for one in account)
+        assert tuple(len(one.records()) for one in (topic, new, dead)) == tuple(3 * one for one in counts)
+
+    run()
+
+
+# --- Kafka refuses some of it -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_kafka_refuses_nothing_is_acknowledged_early_or_counted_twice(seed: int) -> None:
+    """Messages of one to five records over partitions; some records poisoned, partitions that go and come."""
+
+    @manual_time
+    async def run() -> None:
+        rnd = random.Random(seed)
+        kafka = FakeKafka(batch_bytes=700)
+        kafka.latency_s = lambda: rnd.choice((0.001, 0.01, 0.2))
+
+        def reject(records: list[Any]) -> PoisonedError | None:
+            if any(b"poison" in (record.value or b"") for record in records):
+                return PoisonedError("Kafka will not take it.")
+            return None
+
+        topic, dead = kafka.topic("t", 4, reject=reject), kafka.topic(DEAD_LETTERS, 2)
+        async with Path(kafka) as path:
+            rig = Rig(path, SPLIT, {"use": "filter", "expression": "json.get != 'drop'", "missing": "keep"})
+            expected: dict[bytes, list[bytes]] = {}
+            for number in range(150):
+                elements = [
+                    {"k": str(rnd.randrange(30)), "id": f"{number}.{part}", "x": rnd.choice(("", "", "", "poison"))}
+                    for part in range(rnd.choice((1, 1, 2, 5)))
+                ]
+                packet_id = rig.take(elements, flags=rnd.choice((QOS1, QOS2)))
+                expected[packet_id] = [f'"{element["id"]}"'.encode() for element in elements]
+                if rnd.random() < 0.3:
+                    path.flush()
+                if rnd.random() < 0.2:
+                    await asyncio.sleep(rnd.choice((0.0, 0.02, 0.5)))
+                if rnd.random() < 0.1:
+                    partition = rnd.choice(topic.partitions)
+                    partition.has_leader = not partition.has_leader
+                durable = b"".join(one or b"" for one in (*topic.values(), *dead.values()))
+                for released in path.owner.released:
+                    assert all(one in durable for one in expected[released]), f"{released!r} was acknowledged early"
+                assert path.balanced(), path.ledger
+            for partition in topic.partitions:
+                partition.has_leader = True
+            await rig.done()
+            delivered, filtered, dead_lettered = rig.account()
+            assert (delivered + dead_lettered, filtered) == (150, 0)
+            assert sum(slot.taken for slot in path.accumulator.slots) == 150
+        for ids in expected.values():
+            for one in ids:
+                found = sum(one in (value or b"") for value in (*topic.values(), *dead.values()))
+                assert found == 1, f"{one!r} is there {found} times"
+
+    run()

@@ -1,0 +1,326 @@
+"""A chain: order, what each answer means, what each policy does with a failure, acknowledgements, counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.errors import BridgeError
+from bridge.interceptors import (
+    INTERCEPTOR_ERROR,
+    OTHER_REASON,
+    OUTCOMES,
+    TIMED_ONE_IN,
+    Chain,
+    Chains,
+    Drop,
+    Fault,
+    Interceptor,
+    RecordMetadata,
+    Stage,
+)
+from bridge.message import MessageView
+from bridge.record import NotJsonError, Record, dump_json
+
+METADATA = RecordMetadata("t", 0, 17, 3)
+
+
+def record(value: bytes | None = b"v", **parts: Any) -> Record:
+    made = Record(MessageView("a/b", 2, payload=value or b""), "t", b"k", value, [], 7)
+    return made.replace(**parts) if parts else made
+
+
+class Tag(Interceptor):
+    """Adds a letter, so that the order shows."""
+
+    def __init__(self, letter: bytes) -> None:
+        self.letter = letter
+
+    def on_send(self, record: Record) -> Record:
+        return record.replace(value=(record.value or b"") + self.letter)
+
+
+class Answer(Interceptor):
+    """Answers whatever it is told to, or raises it."""
+
+    drop_reasons = ("declared",)
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.closed = 0
+        self.seen: list[Record] = []
+
+    def on_send(self, record: Record) -> Any:
+        self.seen.append(record)
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer(record) if callable(self.answer) else self.answer
+
+    def close(self) -> None:
+        self.closed += 1
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+
+
+def stage(interceptor: Any, policy: Any = "dead_letter", label: str = "it") -> Stage:
+    return Stage(interceptor, label=label, where=f"route 'r', interceptors[0] ({label})", policy=policy)
+
+
+def split(count: int) -> Answer:
+    return Answer(lambda one: [one.replace(value=b"%d" % number) for number in range(count)])
+
+
+def test_a_record_takes_the_chain_in_order() -> None:
+    chain = Chain("r", [stage(Tag(letter)) for letter in (b"1", b"2", b"3")])
+    for _ in range(TIMED_ONE_IN + 1):  # the timed way, and the other
+        outcome = chain.run(record())
+        assert isinstance(outcome, Record)
+        assert outcome.value == b"v123"
+    assert [one.counts() for one in chain.stages] == [(TIMED_ONE_IN + 1, 0, 0, 0, 0)] * 3
+
+
+def test_a_drop_ends_the_way_and_keeps_its_declared_reason() -> None:
+    behind = Answer(lambda one: one)
+    chain = Chain("r", [stage(Answer(Drop("declared"))), stage(behind)])
+    for _ in range(3):
+        outcome = chain.run(record())
+        assert isinstance(outcome, Drop)
+        assert outcome.reason == "declared"
+    assert behind.seen == []
+    assert chain.stages[0].counts() == (0, 0, 3, 0, 0)
+
+
+def test_reasons_nobody_declared_are_one_series() -> None:
+    chain = Chain("r", [stage(Answer(lambda one: Drop(f"made up {one.value!r}")))])
+    outcome = chain.run(record())
+    assert isinstance(outcome, Drop)
+    assert outcome.reason == OTHER_REASON
+    assert chain.drop_reasons == ("declared", INTERCEPTOR_ERROR, OTHER_REASON)
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_several_records_take_the_rest_of_the_chain_each(timed: bool) -> None:
+    odd = Answer(lambda one: one if int(one.value) % 2 else Drop("declared"))
+    chain = Chain("r", [stage(split(5)), stage(odd), stage(Tag(b"!"))])
+    if not timed:
+        chain.run(record())
+    outcome = chain.run(record())
+    assert isinstance(outcome, list)
+    assert [one.value for one in outcome] == [b"1!", b"3!"]
+
+
+@pytest.mark.parametrize(("count", "kept"), [(1, [0]), (4, [2])])
+def test_one_that_is_left_of_several_is_one(count: int, kept: list[int]) -> None:
+    chain = Chain(
+        "r", [stage(split(count)), stage(Answer(lambda one: one if int(one.value) in kept else Drop("declared")))]
+    )
+    for _ in range(2):
+        outcome = chain.run(record())
+        assert isinstance(outcome, Record)
+        assert outcome.value == b"%d" % kept[0]
+
+
+def test_when_nothing_is_left_of_several_the_message_is_dropped() -> None:
+    chain = Chain("r", [stage(split(3)), stage(Answer(Drop("declared")))])
+    for _ in range(2):
+        assert isinstance(chain.run(record()), Drop)
+
+
+def test_splits_may_be_split_again() -> None:
+    chain = Chain("r", [stage(split(2)), stage(split(3))])
+    for _ in range(2):
+        outcome = chain.run(record())
+        assert isinstance(outcome, list)
+        assert [one.value for one in outcome] == [b"0", b"1", b"2"] * 2
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_pass_goes_on_with_the_last_good_record() -> None:
+    chain = Chain("r", [stage(Tag(b"1")), stage(Answer(ValueError("no")), "pass"), stage(Tag(b"3"))])
+    for _ in range(2):
+        outcome = chain.run(record())
+        assert isinstance(outcome, Record)
+        assert outcome.value == b"v13"
+    assert chain.stages[1].counts() == (0, 0, 0, 2, 0)
+
+
+def test_drop_is_a_drop_with_a_reason_of_its_own() -> None:
+    chain = Chain("r", [stage(Answer(ValueError("no")), "drop")])
+    for _ in range(2):
+        outcome = chain.run(record())
+        assert isinstance(outcome, Drop)
+        assert outcome.reason == INTERCEPTOR_ERROR
+
+
+@pytest.mark.parametrize(("policy", "stops"), [("dead_letter", False), ("stop", True)])
+def test_a_fault_names_place_and_cause(policy: str, stops: bool) -> None:
+    chain = Chain("r", [stage(Answer(ZeroDivisionError("by nought")), policy, "mine")])
+    for _ in range(2):
+        outcome = chain.run(record())
+        assert isinstance(outcome, Fault)
+        assert outcome.stop is stops
+        assert isinstance(outcome.error, BridgeError)
+        for word in ("'r'", "interceptors[0]", "mine", "ZeroDivisionError", "by nought"):
+            assert word in str(outcome.error)
+
+
+def test_a_fault_of_one_of_several_is_the_whole_messages() -> None:
+    def fail_on_2(one: Record) -> Record:
+        if one.value == b"2":
+            raise ValueError("two")
+        return one
+
+    chain = Chain("r", [stage(split(4)), stage(Answer(fail_on_2))])
+    for _ in range(2):
+        assert isinstance(chain.run(record()), Fault)
+
+
+@pytest.mark.parametrize("answer", [None, b"bytes", [], [None], "text", (1, 2), {}])
+def test_an_answer_that_is_none_is_a_failure(answer: Any) -> None:
+    chain = Chain("r", [stage(Answer(lambda _: answer))])
+    for _ in range(2):
+        outcome = chain.run(record())
+        assert isinstance(outcome, Fault)
+        assert "on_send returned" in str(outcome.error)
+
+
+def test_what_ends_the_process_is_let_through() -> None:
+    chain = Chain("r", [stage(Answer(KeyboardInterrupt()))])
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            chain.run(record())
+
+
+def test_one_message_in_so_many_is_timed_and_stands_for_all() -> None:
+    observed: list[tuple[int, int]] = []
+    chain = Chain("r", [stage(Tag(b"1"))])
+    chain.stages[0].observe = lambda elapsed_ns, calls: observed.append((elapsed_ns, calls))
+    for _ in range(3 * TIMED_ONE_IN):
+        chain.run(record())
+    assert [calls for _, calls in observed] == [TIMED_ONE_IN] * 3
+    assert all(elapsed_ns >= 0 for elapsed_ns, _ in observed)
+
+
+@given(st.lists(st.sampled_from(["pass", "drop", "fail", "split", "one"]), max_size=6), st.data())
+def test_every_call_is_counted_once(kinds: list[str], data: st.DataObject) -> None:
+    answers: dict[str, Any] = {
+        "pass": lambda one: one,
+        "drop": Drop("declared"),
+        "fail": ValueError("no"),
+        "split": lambda one: [one, one],
+        "one": lambda one: [one],
+    }
+    interceptors = [Answer(answers[kind]) for kind in kinds]
+    policies = [data.draw(st.sampled_from(["pass", "drop", "dead_letter", "stop"])) for _ in kinds]
+    chain = Chain("r", [stage(one, policy) for one, policy in zip(interceptors, policies, strict=True)])
+    for _ in range(2):
+        outcome = chain.run(record())
+        assert not isinstance(outcome, list) or len(outcome) > 1
+    for one, at in zip(interceptors, chain.stages, strict=True):
+        assert sum(at.counts()) == len(one.seen)
+
+
+# --- acknowledgements and the end -------------------------------------------------------------------------------------
+
+
+class Listener(Interceptor):
+    def __init__(self, error: Exception | None = None) -> None:
+        self.heard: list[tuple[RecordMetadata, BridgeError | None]] = []
+        self.error = error
+
+    def on_send(self, record: Record) -> Record:
+        return record
+
+    def on_acknowledgement(self, metadata: RecordMetadata, error: BridgeError | None) -> None:
+        self.heard.append((metadata, error))
+        if self.error is not None:
+            raise self.error
+
+
+class Shaped:
+    """No subclass of anything: the shape counts."""
+
+    def on_send(self, record: Record) -> Record:
+        return record
+
+
+def test_only_those_that_listen_are_told_and_one_that_raises_breaks_nothing() -> None:
+    broken, fine = Listener(RuntimeError("no")), Listener()
+    chains = Chains({"r": Chain("r", [stage(Tag(b"1")), stage(broken), stage(fine), stage(Shaped())])})
+    error = BridgeError("gone")
+    chains.stored("r", METADATA)
+    chains.given_up("r", METADATA, error)
+    chains.stored("another", METADATA)
+    assert broken.heard == fine.heard == [(METADATA, None), (METADATA, error)]
+    (chain,) = chains
+    assert [one.on_send.__self__ for one in chain.acknowledging] == [broken, fine]  # type: ignore[attr-defined]
+    assert chain.stages[1].acknowledgement_errors == 2
+
+
+def test_counts_are_added_up_by_name() -> None:
+    chains = Chains({name: Chain(name, [stage(Tag(b"1"), label="a"), stage(split(2), label="b")]) for name in "xy"})
+    for chain in chains:
+        chain.run(record())
+    rows = chains.rows()
+    assert rows["a", "pass"] == 2
+    assert rows["b", "split"] == 2
+    assert set(rows) == {(label, outcome) for label in "ab" for outcome in OUTCOMES}
+
+
+def test_all_are_closed_once_even_behind_one_that_fails() -> None:
+    closed = [Answer(None), Answer(ValueError("no")), Answer(None)]
+    chains = Chains({"r": Chain("r", [*map(stage, closed), stage(Shaped())])})
+    chains.close()
+    chains.close()
+    assert [one.closed for one in closed] == [1, 1, 1]
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def test_json_is_parsed_once_and_shared_until_the_value_changes() -> None:
+    first = record(b'{"a": 1.50, "b": 123456789012345678901234567890}')
+    document = first.json()
+    assert document == {"a": 1.5, "b": 123456789012345678901234567890}
+    assert first.json() is document
+    assert first.replace(key=b"x").json() is document
+    assert first.replace(value=b"2").json() == 2
+    assert first.with_json({"a": 2}).json() == {"a": 2}
+    assert first.value == b'{"a": 1.50, "b": 123456789012345678901234567890}'
+
+
+@pytest.mark.parametrize("value", [None, b"", b"{", b"\xff", b"NaN", b"[" * 100_000, b"1 2"])
+def test_what_is_no_json_is_said_to_be_none(value: bytes | None) -> None:
+    with pytest.raises(NotJsonError):
+        record(value).json()
+
+
+@pytest.mark.parametrize("document", [{"a": float("inf")}, [float("nan")], {"a": [-float("inf")]}, object()])
+def test_what_json_cannot_say_is_not_written(document: Any) -> None:
+    with pytest.raises(NotJsonError):
+        dump_json(document)
+
+
+def test_a_text_that_looks_like_infinity_is_written() -> None:
+    assert dump_json({"a": "Infinity"}) == b'{"a":"Infinity"}'
+
+
+def test_a_repr_holds_no_payload() -> None:
+    assert "hunter2" not in repr(record(b"hunter2"))
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(_JSON)
+def test_what_is_written_reads_as_it_was(document: Any) -> None:
+    assert record(dump_json(document)).json() == document
