@@ -46,6 +46,13 @@ def _workers(site: Site, *, count: int) -> Measurement:
     return replayed(site, replace(_PLAIN, route={"metadata_headers": [], "qos": 1}, workers=count), plan)
 
 
+def _intercepted(site: Site) -> Measurement:
+    """As saturated-qos1, with every record's JSON looked at; all pass, so that all can be counted."""
+    plan = ReplayPlan(_ROUND, site.scaled(1_000_000) // _ROUND, 1, window=_ROUND)
+    chain = [{"use": "filter", "expression": "json.temperature > 0 and json.rssi < 0"}]
+    return replayed(site, replace(_PLAIN, route={"metadata_headers": [], "qos": 1, "interceptors": chain}), plan)
+
+
 def _saturated_mqtt5(site: Site) -> Measurement:
     plan = ReplayPlan(_ROUND, site.scaled(1_000_000) // _ROUND, 1, properties=PROPERTIES, window=_ROUND)
     return replayed(site, _MQTT5, plan)
@@ -98,6 +105,7 @@ ROWS: Final = (
     ),
     Row("baseline-paho-aiokafka", "as saturated-qos1", (), partial(_baseline, kind="paho_aiokafka")),
     Row("baseline-paho-confluent", "as saturated-qos1", (), partial(_baseline, kind="paho_confluent")),
+    Row("intercepted", "as saturated-qos1, a filter on JSON fields of each record", (_cpu(6), _RSS), _intercepted),
     Row("saturated-mqtt5", "replayed stream, MQTT 5, 3 properties, zstd", (_cpu(3.0), _RSS), _saturated_mqtt5),
     Row("cold-topics", "200k topics, one message each, twice", (_cpu(12), _RSS), _cold_topics),
     Row(

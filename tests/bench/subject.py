@@ -24,7 +24,7 @@ _STOP_S: Final = 30.0  # above the gateway's own shutdown deadline of 25 s
 _READY_S: Final = 30.0
 _REST_S: Final = 0.2
 
-TomlValue = str | int | bool | list[str]
+TomlValue = str | int | bool | list[str] | list[dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
