@@ -1,5 +1,5 @@
-"""SIGTERM and SIGINT stop, SIGUSR1 retires: the first asks for an orderly stop, the second forces it, and the process
-ends as the signal says.
+"""SIGTERM, SIGINT and SIGHUP stop, SIGUSR1 retires: the first asks for an orderly stop, the second forces it, and the
+process ends as the signal says.
 
 A process that caught a signal and then ends with status 0 hides from its parent why it ended; so the caller re-raises
 it at the end (:meth:`StopSignals.reraise`), outside the event loop.
@@ -29,6 +29,7 @@ _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 _SIGNALS: Final = {
     signal.SIGTERM: StopVerb.RESTART,
     signal.SIGINT: StopVerb.RESTART,
+    signal.SIGHUP: StopVerb.RESTART,  # its terminal is gone; to a supervisor it means a reload instead
     signal.SIGUSR1: StopVerb.RETIRE,  # what ``gateway retire`` sends
 }
 

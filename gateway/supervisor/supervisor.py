@@ -146,9 +146,9 @@ class Supervisor:
             self._place.finish(operation, problem, done)
             self._doing = "running"
             if problem is None:
-                _log.info(f"{operation}_done", workers=len(self.fleet.slots))
+                _log.info("restart_done" if operation == "restart" else "reload_done", workers=len(self.fleet.slots))
             else:
-                _log.error(f"{operation}_failed", error=problem)
+                _log.error("restart_failed" if operation == "restart" else "reload_failed", error=problem)
 
     async def _restart(self) -> str | None:
         problem = await self.fleet.roll(self.fleet.settings)

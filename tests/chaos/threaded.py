@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 class Absence(NamedTuple):
-    """A session without a connection: for how long, and how many messages (of any session) were dropped meanwhile."""
+    """A session without a connection: for how long, and how many messages were published meanwhile, for any session."""
 
     seconds: float
-    dropped: int
+    published: int
 
 
 class ThreadedBroker:
@@ -128,14 +128,14 @@ class ThreadedBroker:
 
         def on_lost(link: Link) -> None:
             if link.session is not None:
-                left[link.session.client_id] = time.monotonic(), len(broker.dropped)
+                left[link.session.client_id] = time.monotonic(), broker.published
             lost(link)
 
         def on_subscribe(link: Link, session: Session, request: Subscribe) -> None:
             subscribe(link, session, request)
             if session.client_id in left:
-                since, dropped = left.pop(session.client_id)
-                absence = Absence(time.monotonic() - since, len(broker.dropped) - dropped)
+                since, published = left.pop(session.client_id)
+                absence = Absence(time.monotonic() - since, broker.published - published)
                 absences.setdefault(session.client_id, []).append(absence)
 
         def install() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from config.settings import Settings
 from gateway.metrics import Metrics
+from gateway.supervisor.metrics import SupervisorMetrics
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/failures.md").read_text()
@@ -18,13 +19,15 @@ SETTINGS = [word for word in WORDS if re.match(r"(kafka|mqtt|flow|dead_letter|ht
 EVENTS = [
     word
     for word in WORDS
-    if re.fullmatch(r"(produce|producer|batch|dead_letter|route|topic|kafka|mqtt|worker)_[a-z_]+", word)
+    if re.fullmatch(
+        r"(produce|producer|batch|dead_letter|route|topic|kafka|mqtt|worker|supervisor|reload)_[a-z_]+", word
+    )
 ]
 
 
 @pytest.mark.parametrize("name", METRICS)
 def test_a_metric_exists(name: str) -> None:
-    assert name in {definition.name for definition in Metrics.definitions()}
+    assert name in {one.name for one in (*Metrics.definitions(), *SupervisorMetrics.definitions())}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
