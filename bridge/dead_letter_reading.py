@@ -7,6 +7,7 @@ from __future__ import annotations
 
 __all__ = ["Assembler", "DeadLetter", "LoggedRecord", "Place"]
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bridge.ports import Headers
+
+
+ALIKE = 1000
 
 
 class Place(NamedTuple):
@@ -172,6 +176,7 @@ class Assembler:
         self._keep_values = keep_values
         self._open: dict[tuple[object, ...], _Parts] = {}
         self._whole: set[tuple[object, ...]] = set()
+        self._alike: dict[bytes, bytes] = {}  # what many dead letters say, kept once
 
     def take(self, record: LoggedRecord) -> DeadLetter | None:
         """The dead letter that this record makes whole, if it does. Records that are none (marks of a replay, anything
@@ -209,10 +214,21 @@ class Assembler:
         value: bytes | None = None
         if self._keep_values and first.value is not None:
             value = first.value if total == 1 else b"".join(record.value or b"" for record in records)
-        said = {name: content for name, content in said.items() if name not in (wire.DLQ_PART, wire.DLQ_PART_ID)}
-        headers = [pair for record in records for pair in record.headers if not _ours(pair[0])]
+        said = {
+            sys.intern(name): self._kept_once(content)
+            for name, content in said.items()
+            if name not in (wire.DLQ_PART, wire.DLQ_PART_ID)
+        }
+        headers = [
+            (sys.intern(name), content) for record in records for name, content in record.headers if not _ours(name)
+        ]
         places = tuple(record.place for record in records)
         return DeadLetter(places, total, first.timestamp_ms, first.key, value, size, tuple(headers), said)
+
+    def _kept_once(self, content: bytes) -> bytes:
+        if len(self._alike) > ALIKE:
+            self._alike.clear()
+        return self._alike.setdefault(content, content)
 
 
 def _ours(name: str) -> bool:

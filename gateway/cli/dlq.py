@@ -184,15 +184,14 @@ async def _list_all(arguments: argparse.Namespace, settings: Settings, wanted: F
     from gateway.cli.dlq_selection import look_through
 
     async with _reader(settings) as reader:
-        selection = await look_through(reader)
+        selection = await look_through(reader, wanted.takes, newest=arguments.limit)
         facts = reader.facts
-    found = [letter for letter in selection.letters if wanted.takes(letter)]
-    shown = found[-arguments.limit :]
+    shown = selection.letters
     if arguments.json:
         document = {
             "topics": [{"name": f.name, "partitions": f.partitions, "retention_ms": f.retention_ms} for f in facts],
-            "total": len(selection.letters),
-            "matching": len(found),
+            "total": selection.total,
+            "matching": selection.matching,
             "dead_letters": [dlq_text.as_json(letter, selection.marks) for letter in shown],
         }
         print(json.dumps(document, ensure_ascii=False, indent=2))
@@ -201,8 +200,8 @@ async def _list_all(arguments: argparse.Namespace, settings: Settings, wanted: F
     if shown:
         for line in dlq_text.table(shown, selection.marks, settings.dead_letter.topic, width):
             print(line)
-    older = f", the {len(shown)} newest shown" if len(shown) < len(found) else ""
-    print(f"{len(found)} of {len(selection.letters)} dead letters match{older}.")
+    older = f", the {len(shown)} newest shown" if len(shown) < selection.matching else ""
+    print(f"{selection.matching} of {selection.total} dead letters match{older}.")
     for line in dlq_text.retention(facts):
         print(line)
     return ExitStatus.OK
@@ -218,7 +217,7 @@ async def _show_one(arguments: argparse.Namespace, settings: Settings, place: Pl
     from gateway.cli.dlq_selection import look_through
 
     async with _reader(settings) as reader:
-        selection = await look_through(reader)
+        selection = await look_through(reader, lambda letter: place in letter.places)
         (light,) = _named(selection, [place])
         letter = (await reader.fetch([light])).get(light.place, light)
     if arguments.payload:
@@ -273,11 +272,14 @@ async def _replay_all(
     from gateway.cli.dlq_selection import look_through
 
     async with _reader(settings) as reader:
-        selection = await look_through(reader)
-        letters = _named(selection, places) if places else [one for one in selection.letters if wanted.takes(one)]
+        named = set(places)
+        selection = await look_through(
+            reader, (lambda letter: not named.isdisjoint(letter.places)) if named else wanted.takes
+        )
+        letters = _named(selection, places) if places else selection.letters
         letters = list({letter.place: letter for letter in letters}.values())[: arguments.limit]
         if not letters:
-            raise NotFoundError(f"None of the {len(selection.letters)} dead letters matches: nothing was replayed.")
+            raise NotFoundError(f"None of the {selection.total} dead letters matches: nothing was replayed.")
         counts = dict.fromkeys(Outcome, 0)
         run = ReplayRun(settings, reader, selection, again=arguments.again)
         results = run.preview(letters) if arguments.dry_run else run.replay(letters)

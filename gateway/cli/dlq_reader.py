@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from config.settings import KafkaSettings
 
 POLL_MS = 200
+POLL_RECORDS = 1000
+FETCH_BYTES = 256 * 1024  # compressed, from a partition at a time; what is in it may be fifty times as much
 CLOSE_PATIENCE_S = 2.0
 Partition = tuple[str, int]
 
@@ -59,7 +61,11 @@ class DeadLetterReader:
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         self.facts = await self._ask()
         self._consumer = AIOKafkaConsumer(
-            **self._options, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
+            **self._options,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            max_partition_fetch_bytes=FETCH_BYTES,
         )
         try:
             await self._consumer.start()
@@ -146,7 +152,9 @@ class DeadLetterReader:
         loop = asyncio.get_running_loop()
         waited_until = loop.time() + self._patience_s
         while wanted:
-            batches = await self._answered(self._consumer.getmany(*wanted, timeout_ms=POLL_MS))
+            batches = await self._answered(
+                self._consumer.getmany(*wanted, timeout_ms=POLL_MS, max_records=POLL_RECORDS)
+            )
             for at, records in batches.items():
                 waited_until = loop.time() + self._patience_s
                 for record in records:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Filter", "Selection", "find", "look_through", "parse_moment", "parse_place"]
 
+import heapq
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from bridge.replay_marks import Marks
 from config.grammar import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from bridge.dead_letter_reading import DeadLetter
     from gateway.cli.dlq_reader import DeadLetterReader, Partition
@@ -52,22 +53,50 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """All dead letters there are, without payloads, oldest first; what the marks say of them; and how far was read."""
+    """Dead letters without payloads, oldest first; what the marks say of them; and how far was read.
 
+    ``total``: dead letters there are; ``matching``: those that were wanted, of which ``letters`` may be the newest."""
+
+    total: int
+    matching: int
     letters: tuple[DeadLetter, ...]
     marks: Marks
     ends: dict[Partition, int]
 
 
-async def look_through(reader: DeadLetterReader) -> Selection:
-    """Read all dead letters that are there now. Takes the time of reading the topics; holds no payload."""
+async def look_through(
+    reader: DeadLetterReader, wanted: Callable[[DeadLetter], bool] = lambda _letter: True, *, newest: int | None = None
+) -> Selection:
+    """Read all dead letters that are there now, and keep the ``wanted`` ones, or so many of the ``newest`` of them.
+
+    Takes the time of reading the topics. Holds no payload, but about a kilobyte for each that it keeps."""
     starts, ends = await reader.beginnings(), await reader.ends()
     assembler, marks = Assembler(keep_values=False), Marks()
-    taken = [None if marks.take(record) else assembler.take(record) async for record in reader.read(starts, ends)]
-    letters = [letter for letter in taken if letter is not None]
-    letters += assembler.rest()
-    letters.sort(key=lambda letter: (letter.first_seen_ms, letter.place))
-    return Selection(tuple(letters), marks, ends)
+    kept: list[tuple[int, Place, DeadLetter]] = []  # with ``newest`` a heap: the oldest goes first
+    total = matching = 0
+
+    def take(letter: DeadLetter) -> None:
+        nonlocal total, matching
+        total += 1
+        if not wanted(letter):
+            return
+        matching += 1
+        entry = (letter.first_seen_ms, letter.place, letter)
+        if newest is None:
+            kept.append(entry)
+        elif len(kept) < newest:
+            heapq.heappush(kept, entry)
+        else:
+            heapq.heappushpop(kept, entry)
+
+    async for record in reader.read(starts, ends):
+        letter = None if marks.take(record) else assembler.take(record)
+        if letter is not None:
+            take(letter)
+    for letter in assembler.rest():
+        take(letter)
+    kept.sort(key=lambda entry: entry[:2])
+    return Selection(total, matching, tuple(letter for _, _, letter in kept), marks, ends)
 
 
 def find(letters: Sequence[DeadLetter], place: Place) -> DeadLetter | None:
