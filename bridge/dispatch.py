@@ -405,6 +405,9 @@ class Dispatcher:
         if view.flags & 1:
             headers.append((wire.MQTT_RETAIN, b"1"))
         headers += property_headers(view.properties)
+        device = route.device_of(view)
+        if device is not None:
+            headers.append((wire.GATEWAY_DEVICE, device))
         qos = view.flags >> 1 & 3
         self._dead_letters.bury(
             route.name,

@@ -259,6 +259,10 @@ class Route:
         """A Kafka topic an interceptor chose. Raises RouteError unless it is allowed and within the limit."""
         return self._topics.check(topic.encode(), "an interceptor")
 
+    def device_of(self, view: MessageView) -> bytes | None:
+        """The device that a message is from, by the route's template; None where it says nothing."""
+        return None if self._device is None else _render(self._device, view)
+
     def _require_key(self, missing: MissingValue) -> None:
         if self.tombstones:
             raise self._missing("key", missing) from None

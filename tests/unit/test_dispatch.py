@@ -342,6 +342,26 @@ async def test_a_message_with_nowhere_to_go_is_buried_with_all_that_is_known_of_
     assert headers["mqtt.user.other"] == b"1"
     assert headers[wire.DLQ_ROUTE] == b"route"
     assert headers[wire.DLQ_REASON] == b"missing_value"
+    assert wire.GATEWAY_DEVICE not in headers
+
+
+@pytest.mark.parametrize(
+    ("template", "device"), [("${topic[1]}", b"1"), ("${property.id}", b"d7"), ("${content_type}", None)]
+)
+def test_a_buried_message_says_which_device_it_is_from_where_its_route_can_tell(
+    template: str, device: bytes | None
+) -> None:
+    @manual_time
+    async def run() -> None:
+        kafka = FakeKafka()
+        dead = kafka.topic(DEAD_LETTERS)
+        async with Path(kafka) as path:
+            rig = Rig(path, {"topic": "t-${property.site}", "device": template})
+            rig.take(b"devices/1", b"payload", properties=b"id=d7")
+            await rig.done()
+        assert headers_of(dead.records()[0]).get(wire.GATEWAY_DEVICE) == device
+
+    run()
 
 
 @pytest.mark.parametrize("fast", [True, False])
