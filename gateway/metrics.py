@@ -51,6 +51,7 @@ CONNECT_FAILURES: Final = (
     "not_authorised",
     "client_id",
     "unavailable",  # the broker is busy or shutting down, a quota is used up
+    "banned",  # by an operator, or for connecting and disconnecting too often
     "redirected",  # the broker says: use another server, with or without its address
     "protocol",  # what came was no MQTT, or a version the broker does not speak
     "subscribe",  # connected, but a filter was refused

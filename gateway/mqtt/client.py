@@ -255,7 +255,10 @@ class Handshake:
         )
         if code in REDIRECTIONS:
             return ConnectError(text, label, Redirection(code, reference))
-        if label == "unavailable":
+        if label == "banned":
+            # For five minutes, as EMQX does with who flaps: to end the start for good would make hours of them.
+            text += " See the broker's list of bans; EMQX bans a client id that disconnects too often, for a while."
+        if label in {"unavailable", "banned"}:
             return ConnectError(text, label)
         if label in {"credentials", "not_authorised"}:
             text += f" Check mqtt.username ({self._settings.username!r}) and mqtt.password, and the broker's rules."

@@ -72,7 +72,7 @@ _CONNECT_LABELS = {
     0x87: "not_authorised",
     0x88: "unavailable",
     0x89: "unavailable",
-    0x8A: "not_authorised",
+    0x8A: "banned",
     0x8B: "unavailable",
     0x8C: "credentials",
     0x97: "unavailable",

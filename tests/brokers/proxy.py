@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import operator
 import random
 import socket
 import struct
@@ -125,7 +126,7 @@ class FaultyProxy:
         self.target = target  # may be changed: new connections go there
         self._random = random.Random(seed)
         self._refusing = False
-        self._swallowing = False
+        self._swallowing: tuple[bool, ...] = (False, False)  # to the server, to the client
         self._passing = asyncio.Event()
         self._passing.set()
         self._pipes: set[_Pipe] = set()
@@ -160,16 +161,16 @@ class FaultyProxy:
         """Reset new connections at once."""
         self._refusing = refusing
 
-    def swallow(self, swallowing: bool = True) -> None:
-        """What comes from now on vanishes, in both directions, also on new connections; nobody is told.
+    def swallow(self, swallowing: bool = True, *, to_server: bool = True, to_client: bool = True) -> None:
+        """What comes from now on vanishes, in both directions or one, also on new connections; nobody is told.
 
         Switched off, new connections work. Those that lost bytes stay half-open for ever: call ``cut`` to end them.
         """
-        self._swallowing = swallowing
+        self._swallowing = (swallowing and to_server, swallowing and to_client)
 
         def mark() -> None:
             for pipe in self._pipes:
-                pipe.swallowed = pipe.swallowed or swallowing
+                pipe.swallowed = tuple(map(operator.or_, pipe.swallowed, self._swallowing))
 
         self._call(mark)
 
@@ -240,7 +241,7 @@ class FaultyProxy:
         arrival_s = 0.0
         try:
             while data := await _read(source):
-                if pipe.swallowed:
+                if pipe.swallowed[not to_server]:
                     continue
                 await self._passing.wait()
                 for start in range(0, len(data), SEGMENT_BYTES):
@@ -254,7 +255,7 @@ class FaultyProxy:
                     await less.wait()
                 if sender.done():
                     return  # nobody takes it any more
-            if pipe.swallowed:
+            if any(pipe.swallowed):
                 await asyncio.Event().wait()  # the end is not passed on either
             queue.append((arrival_s, b""))
             more.set()
@@ -302,7 +303,7 @@ class _Pipe:
         self.task = task
         self.tasks: list[asyncio.Future[None]] = []
         self.writers = writers
-        self.swallowed = False
+        self.swallowed: tuple[bool, ...] = (False, False)  # to the server, to the client
 
     def end(self, *, reset: bool) -> None:
         if reset:

@@ -80,7 +80,6 @@ def test_a_missing_mqtt_user(
 
 
 REFUSALS = {
-    "banned": (Rules(refuse_connect=0x8A), "banned (0x8A)"),
     "client id": (Rules(refuse_connect=0x85), "client identifier not valid (0x85)"),
     "subscription": (Rules(refuse_subscribe=0x87), r"\$share/gateway/devices/# \(not authorised \(0x87\)\)"),
     "no $share, said in CONNACK": (Rules(shared=False), 'mqtt.distribution = "partitioned"'),
