@@ -192,7 +192,7 @@ class Accumulator:
                 nonlocal turn
                 for step in range(1, partitions + 1):
                     queue = queues[(turn + step) % partitions]
-                    if queue.in_flight is None and not queue.sealed:
+                    if queue.in_flight is None and not queue.sealed and queue.backlog is None:
                         turn += step
                         return queue
                 turn += 1
@@ -211,7 +211,7 @@ class Accumulator:
     def occupy(self) -> Span:
         """The current span, which from now on waits for one thing more: whoever asks lowers ``pending`` again."""
         span = self.current
-        if not (span.pending or span.stored or span.dead or span.filtered):
+        if not (span.pending or span.stored or span.dead or span.filtered or span.spooled):
             span.opened_ns = self.now_ns  # reads that brought no message may have set it long ago
         span.pending += 1
         return span
@@ -296,6 +296,7 @@ class Accumulator:
     def stored(self, batch: Batch) -> None:
         """The batch is durable: let go of its bytes, and of every span that waited for nothing else."""
         self.buffered_bytes -= batch.size
+        batch.stored = True
         dead = batch.slot.dead_letter
         # What the acknowledged bytes hold is what counts; any difference from what was appended shows in the ledger.
         surplus = batch.builder.record_count() - batch.count
@@ -307,7 +308,29 @@ class Accumulator:
                 span.dead += count
             else:
                 span.stored += count
-            span.pending -= 1
+            self._done_with(span)
+        self._complete_head()
+
+    def spooled(self, batch: Batch, to: Span | None = None) -> None:
+        """The spool has the batch: let go of every span that waited for nothing else. Its bytes go, too, unless
+        it stays in memory and answers to the span ``to`` from now on."""
+        parts = batch.parts
+        if to is None:
+            self.buffered_bytes -= batch.size
+        else:
+            batch.parts = [(to, batch.messages)]
+            to.pending += 1
+        for span, count in parts:
+            span.spooled += count
+            self._done_with(span)
+        self._complete_head()
+
+    def _done_with(self, span: Span) -> None:
+        span.pending -= 1
+        if span.settled is not None and not span.pending:
+            span.settled()
+
+    def _complete_head(self) -> None:
         head = self.spans
         if head and not head[0].pending:
             self._complete()
@@ -337,7 +360,7 @@ class Accumulator:
     def oldest_ns(self) -> int:
         """Receive time of the oldest message not yet released, or 0."""
         for span in self._live_spans():
-            if span.pending or span.stored or span.dead or span.filtered:
+            if span.pending or span.stored or span.dead or span.filtered or span.spooled:
                 return span.opened_ns
         return 0
 

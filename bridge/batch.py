@@ -8,6 +8,8 @@ __all__ = ["Batch", "Owner", "Span"]
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bridge.accumulator import Slot
     from bridge.ports import BatchBuilder
 
@@ -20,16 +22,33 @@ class Owner(Protocol):
 
 
 class Span:
-    """What was received between two flushes, and what is owed for it."""
+    """What was received between two flushes, and what is owed for it; or what was read from the spool at once, which
+    is owed nothing.
 
-    __slots__ = ("dead", "filtered", "opened_ns", "owed", "pending", "returned", "sealed", "stored")
+    ``settled`` is None for the former, which complete in order. For the latter it is called as soon as nothing is
+    pending: what the spool holds has been acknowledged already, so no order is to be kept."""
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "dead",
+        "filtered",
+        "opened_ns",
+        "owed",
+        "pending",
+        "returned",
+        "sealed",
+        "settled",
+        "spooled",
+        "stored",
+    )
+
+    def __init__(self, settled: Callable[[], None] | None = None) -> None:
+        self.settled = settled
         self.pending = 0  # batches with records of ours that are not durable yet
         self.sealed = False
         self.stored = 0  # messages Kafka has acknowledged in their own topic
         self.dead = 0  # messages Kafka has acknowledged in the dead-letter topic
         self.filtered = 0  # messages dropped on purpose
+        self.spooled = 0  # messages that the spool has, and goes on with
         self.returned = 0  # messages whose connection ended first: the broker will send them again
         self.opened_ns = 0  # receive time of the first message; 0 while empty
         self.owed: list[tuple[Owner, list[bytes], list[bytes]]] = []
@@ -47,12 +66,15 @@ class Batch:
         "count",
         "counted",
         "first_failed_ns",
+        "on_disk",
         "opened_ns",
         "parts",
         "sent_ns",
         "size",
         "slot",
+        "stored",
         "unfinished",
+        "writing",
     )
 
     def __init__(self, slot: Slot, builder: BatchBuilder, opened_ns: int) -> None:
@@ -67,10 +89,17 @@ class Batch:
         self.sent_ns = 0
         self.attempts = 0
         self.first_failed_ns = 0
+        self.stored = False  # Kafka has it
+        self.writing = False  # the spool is writing it: whatever fails meanwhile, its place is there
+        self.on_disk = False  # the spool has it too, and keeps it until Kafka has it
 
     @property
     def messages(self) -> int:
         return self.count - len(self.unfinished)
+
+    def messages_from_spool(self) -> int:
+        """How many of its messages the spool still has."""
+        return sum(count for span, count in self.parts if span.settled is not None)
 
     def __repr__(self) -> str:
         queue = self.slot.queue

@@ -57,6 +57,7 @@ _PATIENT_WAITS = 4  # 1.5 s: an election is over by then, what is said still is 
 _ABANDON_AFTER_S = 0.5  # a leader that lives answers sooner, if only to say that it leads no more
 
 
+
 class _LeaderMovedError(kafka_errors.KafkaConnectionError):  # type: ignore[misc]
     """A partition of a request has another leader by now, and the old one is silent."""
 
@@ -176,13 +177,12 @@ class KafkaProducer:
         assert isinstance(batch, KafkaBatch)
         if self._closed:
             raise IncarnationError("The producer has been closed.")
-        assert not batch.built, "its sequence number is in its bytes: a batch is sent once"
         leader = self._leader(topic, partition)
         if leader is None:
             raise LeaderMissingError(f"Kafka names no leader for {topic}/{partition}; was the topic deleted?")
         place = (topic, partition)
         sequence = self._sequences.get(place, 0)
-        data = batch.build(self._producer_id, self._epoch, sequence)
+        data = batch.stamp(self._producer_id, self._epoch, sequence)
         self._sequences[place] = (sequence + batch.record_count()) % _SEQUENCES
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._pending.append(Handover(topic, partition, data, sequence, future, leader))
@@ -373,11 +373,14 @@ class KafkaProducer:
 
     def records(self, batch: BatchBuilder) -> list[StoredRecord]:
         assert isinstance(batch, KafkaBatch)
-        memory = MemoryRecords(bytes(batch.build(self._producer_id, self._epoch, 0)))
+        memory = MemoryRecords(batch.encode())
         records: list[StoredRecord] = []
         while (part := memory.next_batch()) is not None:
             records += (StoredRecord(r.timestamp, r.key, r.value, list(r.headers)) for r in part)
         return records
+
+    def restore(self, data: bytes) -> BatchBuilder:
+        return KafkaBatch.restored(data)
 
     def _live(self) -> Client:
         assert self._client is not None, "start() comes first"

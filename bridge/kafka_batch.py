@@ -4,9 +4,11 @@ from __future__ import annotations
 
 __all__ = ["Handover", "KafkaBatch", "Request", "requests"]
 
+from struct import Struct
 from typing import TYPE_CHECKING
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.util import calc_crc32c
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
 
     from bridge.ports import Append, Headers
 
+# Record batch format v2: where the checksum stands, what it covers, and where the producer's fields are.
+_CRC, _CRC_AT, _CHECKED_FROM = Struct(">I"), 17, 21
+_PRODUCER, _PRODUCER_AT = Struct(">qhi"), 43
 REQUEST_BYTES = 1 << 20  # encoding and writing a request holds some five copies of it
 
 
@@ -34,23 +39,42 @@ class KafkaBatch:
         self.append: Append = builder.append
         self.size: Callable[[], int] = builder.size
 
+    @classmethod
+    def restored(cls, data: bytes) -> KafkaBatch:
+        """A closed batch from the bytes that ``encode`` gave."""
+        batch = cls.__new__(cls)
+        batch._take(bytearray(data))
+        batch._count = batch.record_count()
+        return batch
+
+    def _take(self, data: bytearray) -> None:
+        """The batch is these bytes from now on. Its builder is of no use any more, and let go, for it holds the
+        records uncompressed."""
+        self._builder = None
+        self._data = data
+        self.append, self.size = _full, data.__len__
+
     def close(self, count: int) -> None:
         self._count = count
 
-    @property
-    def built(self) -> bool:
-        return self._data is not None
-
-    def build(self, producer_id: int, epoch: int, sequence: int) -> bytearray:
-        """The batch's bytes as this producer sends them. A batch is built once: its builder is of no use afterwards,
-        and let go, for it holds the records uncompressed."""
+    def stamp(self, producer_id: int, epoch: int, sequence: int) -> bytearray:
+        """The batch's bytes as this producer sends them."""
         if self._data is None:
-            builder, self._builder = self._builder, None
-            assert builder is not None
-            builder.set_producer_state(producer_id, epoch, sequence)
-            self._data = builder.build()
-            self.append, self.size = _full, self._data.__len__
+            assert self._builder is not None
+            self._builder.set_producer_state(producer_id, epoch, sequence)
+            self._take(self._builder.build())
+        else:
+            # Built for another producer, or for the spool: the producer's fields are of fixed size (KIP-98), so they
+            # are exchanged, in a copy, for the other producer may not have let go of its bytes yet.
+            data = bytearray(self._data)
+            _PRODUCER.pack_into(data, _PRODUCER_AT, producer_id, epoch, sequence)
+            _CRC.pack_into(data, _CRC_AT, calc_crc32c(memoryview(data)[_CHECKED_FROM:]))
+            self._take(data)
+        assert self._data is not None
         return self._data
+
+    def encode(self) -> bytes:
+        return bytes(self.stamp(-1, -1, -1) if self._data is None else self._data)
 
     def record_count(self) -> int:
         # The batch's header counts its records (KIP-98: RecordCount, after 57 bytes); before that we know only ours.

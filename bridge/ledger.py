@@ -1,6 +1,6 @@
 """The loss ledger: every MQTT message taken in is, at any moment, in exactly one place.
 
-    received + recovered = delivered + filtered + dead_lettered + in_flight + returned
+    received + recovered = delivered + filtered + dead_lettered + in_flight + returned + lost
 
 All terms count MQTT messages, not Kafka records: one message may become several records, and is delivered when the
 last of them is durable. ``in_flight`` is counted where the messages wait, never computed as the rest: a remainder
@@ -32,12 +32,13 @@ class LedgerSnapshot:
     dead_lettered: int
     in_flight: int
     returned: int
+    lost: int
 
     @property
     def imbalance(self) -> int:
         """Messages unaccounted for: above 0 some vanished, below 0 some counted twice; 0 is the only good answer."""
         taken = self.received + self.recovered
-        placed = self.delivered + self.filtered + self.dead_lettered + self.in_flight + self.returned
+        placed = self.delivered + self.filtered + self.dead_lettered + self.in_flight + self.returned + self.lost
         return taken - placed
 
     def as_dict(self) -> dict[str, int]:
@@ -48,7 +49,8 @@ class LedgerSnapshot:
         return (
             f"received {self.received} + recovered {self.recovered} = delivered {self.delivered}"
             f" + filtered {self.filtered} + dead-lettered {self.dead_lettered}"
-            f" + in flight {self.in_flight} + returned {self.returned} (imbalance {self.imbalance})"
+            f" + in flight {self.in_flight} + returned {self.returned} + lost {self.lost}"
+            f" (imbalance {self.imbalance})"
         )
 
 
@@ -58,23 +60,24 @@ class Ledger:
     Written by the worker's event loop alone, read by the same loop. Each attribute only ever grows:
 
     - ``received``: messages taken from MQTT, redelivered ones again (each arrival is a message of its own here)
-    - ``recovered``: messages found in the spool when the worker started
+    - ``recovered``: messages the worker found in its spool and had not received in this life, and messages that it had
+      counted as ``returned`` although the spool has them
     - ``delivered``: messages whose last record Kafka acknowledged with acks=all
     - ``filtered``: messages dropped on purpose (an interceptor, an expired message, no route)
     - ``dead_lettered``: messages whose dead letter Kafka acknowledged
     - ``returned``: messages still unacknowledged when their connection ended: the broker has them and sends them
-      again. A record
-      of such a message that Kafka acknowledges later is not counted as delivered: its message has left the windows
-      already.
+      again. A record of such a message that Kafka acknowledges later is not counted as delivered: its message has left
+      the windows already.
+    - ``lost``: messages that were acknowledged to MQTT and that a damaged spool disk destroyed, as the spool reported
 
-    A message leaves the windows exactly when one of the last four is counted for it, in the same step.
+    A message leaves the windows exactly when one of the last five is counted for it, in the same step.
 
     Args:
         in_flight: counts, at each call, the messages that wait in the windows (QoS 0 ones included) and in the spool.
             It must count them, not derive them from this ledger.
     """
 
-    __slots__ = ("_in_flight", "dead_lettered", "delivered", "filtered", "received", "recovered", "returned")
+    __slots__ = ("_in_flight", "dead_lettered", "delivered", "filtered", "lost", "received", "recovered", "returned")
 
     def __init__(self, in_flight: Callable[[], int]) -> None:
         self._in_flight = in_flight
@@ -84,6 +87,7 @@ class Ledger:
         self.filtered = 0
         self.dead_lettered = 0
         self.returned = 0
+        self.lost = 0
 
     def in_flight(self) -> int:
         """Messages waiting right now, as counted by the windows and the spool."""
@@ -99,6 +103,7 @@ class Ledger:
             dead_lettered=self.dead_lettered,
             in_flight=self._in_flight(),
             returned=self.returned,
+            lost=self.lost,
         )
 
     def imbalance(self) -> int:

@@ -8,14 +8,41 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from bridge.accumulator import Slot
     from bridge.batch import Batch
+
+
+class Backlog:
+    """What of a partition is in the spool, or on its way there or back. All of it is older than what waits in memory
+    alone, and goes before it."""
+
+    __slots__ = ("behind", "behind_messages", "loaded", "loading", "read_id", "spooling", "writing")
+
+    def __init__(self) -> None:
+        self.spooling = False  # what is flushed goes to the spool
+        self.writing: list[Batch] = []  # being written; without the one that is under way to Kafka at the same time
+        self.behind = 0  # batches on disk that have not been read back
+        self.behind_messages = 0
+        self.read_id = 0  # the last one read back, or known from before it was written
+        self.loaded: deque[Batch] = deque()  # read back
+        self.loading = False
 
 
 class PartitionQueue:
     """What waits for one Kafka partition. ``in_flight`` is written by the sender alone."""
 
-    __slots__ = ("in_flight", "last_acknowledged_ns", "not_before_ns", "open", "partition", "sealed", "topic")
+    __slots__ = (
+        "backlog",
+        "in_flight",
+        "last_acknowledged_ns",
+        "not_before_ns",
+        "open",
+        "partition",
+        "sealed",
+        "topic",
+    )
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
@@ -25,6 +52,19 @@ class PartitionQueue:
         self.in_flight: Batch | None = None
         self.not_before_ns = 0  # the sender leaves the partition alone until then
         self.last_acknowledged_ns = 0
+        self.backlog: Backlog | None = None  # what of it is in the spool; written by the spooler alone
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to send, behind what is under way."""
+        return bool(self.sealed or self.open or self.backlog is not None)
+
+    def in_front(self, batch: Batch) -> deque[Batch]:
+        """Where a batch belongs that has to be sent again."""
+        if batch.on_disk:
+            assert self.backlog is not None
+            return self.backlog.loaded
+        return self.sealed
 
     def next_batch(self) -> Batch | None:
         """Take the batch to send next, or None. An open batch is taken once a flush has passed over it."""
@@ -37,25 +77,45 @@ class PartitionQueue:
         return self.sealed.popleft() if self.sealed else None
 
     def messages(self) -> int:
-        """How many messages wait here or are under way, counted from the batches themselves."""
-        count = self.in_flight.messages if self.in_flight is not None else 0
-        for batch in self.sealed:
-            count += batch.messages
+        """How many messages wait here or are under way, counted from the batches themselves; without those that the
+        spool has."""
+        count = 0
+        for batch in self.batches():
+            count += batch.messages - batch.messages_from_spool()
         for slot in self.open:
             if slot.batch is not None:
-                count += slot.count - len(slot.batch.unfinished)
+                count += slot.count - len(slot.batch.unfinished) - slot.batch.messages_from_spool()
         return count
+
+    def batches(self) -> Iterator[Batch]:
+        """Every closed batch that is held in memory."""
+        if self.in_flight is not None:
+            yield self.in_flight
+        if self.backlog is not None:
+            yield from self.backlog.writing
+            yield from self.backlog.loaded
+        yield from self.sealed
+
+    def oldest_ns(self) -> int:
+        """When the first record was received that only memory has, or 0."""
+        if self.in_flight is not None and not self.in_flight.on_disk:
+            return self.in_flight.opened_ns
+        if self.sealed:
+            return self.sealed[0].opened_ns
+        return min((slot.batch.opened_ns for slot in self.open if slot.batch is not None), default=0)
 
     def __repr__(self) -> str:
         return f"<PartitionQueue {self.topic}/{self.partition} {self.messages()} messages>"
 
 
 class Partitions:
-    """All partition queues of a worker. ``due`` lists those with something to send since the sender looked last."""
+    """All partition queues of a worker. ``due`` lists those with something to send since the sender looked last;
+    ``made`` is told of each queue when it is made."""
 
-    __slots__ = ("due", "queues")
+    __slots__ = ("due", "made", "queues")
 
     def __init__(self) -> None:
+        self.made: Callable[[PartitionQueue], None] | None = None
         self.due: list[PartitionQueue] = []
         self.queues: dict[tuple[str, int], PartitionQueue] = {}
 
@@ -64,6 +124,8 @@ class Partitions:
         queue = self.queues.get((topic, partition))
         if queue is None:
             queue = self.queues[topic, partition] = PartitionQueue(topic, partition)
+            if self.made is not None:
+                self.made(queue)
         return queue
 
     def messages(self) -> int:

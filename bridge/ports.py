@@ -5,9 +5,9 @@ same suite."""
 
 from __future__ import annotations
 
-__all__ = ["Append", "BatchBuilder", "Headers", "Producer", "ProducerFactory", "StoredRecord"]
+__all__ = ["Append", "BatchBuilder", "Headers", "Producer", "ProducerFactory", "SpoolStore", "StoredRecord"]
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from asyncio import Future
 
     from bridge.errors import BridgeError
+    from bridge.spool import ReadResult, SpoolBatch
 
 Headers = Sequence[tuple[str, bytes | None]]
 """A list: the real builder takes nothing else. Typed as a sequence, for a list of pairs without None is one too."""
@@ -40,6 +41,9 @@ class BatchBuilder(Protocol):
     def record_count(self) -> int:
         """Records in a closed batch: once it has been sent, as counted in the very bytes that were."""
 
+    def encode(self) -> bytes:
+        """A closed batch as bytes, sent or not, from which ``Producer.restore`` makes it again."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
@@ -49,6 +53,36 @@ class StoredRecord:
     key: bytes | None
     value: bytes | None
     headers: Headers
+
+
+class SpoolStore(Protocol):
+    """Batches on disk, in order per partition. Durable when ``append`` returns."""
+
+    max_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes stored and not removed."""
+
+    def partitions(self) -> Iterable[tuple[str, int]]:
+        """Partitions with stored batches."""
+
+    def waiting(self, topic: str, partition: int) -> int:
+        """Batches stored for a partition."""
+
+    def waiting_messages(self, topic: str, partition: int) -> int:
+        """Messages stored for a partition."""
+
+    async def append(self, batches: Sequence[SpoolBatch]) -> list[int]:
+        """Store batches, all or none; returns their ids, which rise within a partition. Raises SpoolFullError or
+        SpoolWriteError, and then none is stored."""
+
+    async def read(self, topic: str, partition: int, after_id: int, max_bytes: int) -> ReadResult:
+        """The next batches of a partition after an id (0: from the first), in order, at least one if there is one;
+        and what has been lost among them. Raises SpoolWriteError."""
+
+    def remove(self, topic: str, partition: int, ids: Sequence[int]) -> None:
+        """Forget batches that are delivered."""
 
 
 class Producer(Protocol):
@@ -93,6 +127,9 @@ class Producer(Protocol):
 
     def records(self, batch: BatchBuilder) -> list[StoredRecord]:
         """The records of a batch that was closed, sent or not."""
+
+    def restore(self, data: bytes) -> BatchBuilder:
+        """A closed batch from what its ``encode`` gave, in this life or an earlier one; it can be sent."""
 
 
 ProducerFactory = Callable[[], Producer]

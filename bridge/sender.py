@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from bridge.batch import Span
     from bridge.partitions import PartitionQueue, Partitions
     from bridge.ports import BatchBuilder, Producer, ProducerFactory, StoredRecord
+    from bridge.spooler import Spooler
 
 log = structlog.get_logger("sender")
 
@@ -99,6 +100,7 @@ class Sender:
         self._answered = asyncio.Event()
         self._backoff = Backoff(policy.backoff_initial_ns, policy.backoff_max_ns, jitter=0.2)
         self._closed = False
+        self.spooler: Spooler | None = None  # set before the start, where there is one
 
     @property
     def producer(self) -> Producer:
@@ -133,12 +135,19 @@ class Sender:
         return self._producer.create_batch(compressed=compressed)
 
     def pump(self) -> None:
-        """Send what the accumulator has listed as due. Does not block."""
+        """Send what the accumulators have listed as due. Does not block."""
+        if self.spooler is not None:
+            self.spooler.pump()
         due = self.partitions.due
         for queue in due:
             if queue.in_flight is None:
                 self._send_next(queue)
         due.clear()
+
+    def resume(self, queue: PartitionQueue) -> None:
+        """Something of a queue can be sent again. Does not block."""
+        if queue.in_flight is None:
+            self._send_next(queue)
 
     def _send_next(self, queue: PartitionQueue) -> None:
         if self._held:
@@ -149,11 +158,15 @@ class Sender:
         producer = self._producer
         if not producer.has_leader(queue.topic, queue.partition):
             # Handed over now it would expire inside the producer and poison the partition's sequence.
-            if queue.sealed or queue.open:
+            if queue.waiting:
                 producer.watch_topic(queue.topic)  # located through an earlier incarnation, this one may not know it
                 self._wait(queue)
             return
-        batch = queue.next_batch()
+        if queue.backlog is None:
+            batch = queue.next_batch()
+        else:
+            assert self.spooler is not None
+            batch = self.spooler.next_batch(queue)
         if batch is None:
             return
         batch.sent_ns = self._clock_ns()
@@ -188,7 +201,7 @@ class Sender:
             self._observer.batch_stored(batch, queue.partition, offset, now_ns)
             if self._held:
                 self._answered.set()
-            elif queue.sealed or queue.open:
+            elif queue.waiting:
                 self._send_next(queue)
         else:
             self._failed(queue, batch, error)
@@ -200,13 +213,14 @@ class Sender:
         if isinstance(error, LeaderMissingError):
             # Nothing was sent and no sequence number used: only wait.
             queue.in_flight = None
-            queue.sealed.appendleft(batch)
+            queue.in_front(batch).appendleft(batch)
             self._wait(queue)
             return
         if isinstance(error, PoisonedError | RefusedError):
             # Kafka said no and stored nothing: the producer has its sequence numbers back and serves on.
             queue.in_flight = None
-            self._put_back(queue, batch, error, self._producer.records(batch.builder))
+            if not batch.writing:  # else its place is in the spool, whose copy shows the fault again
+                self._put_back(queue, batch, error)
             self._answered.set()
             self._send_next(queue)
             self.pump()
@@ -250,7 +264,8 @@ class Sender:
             batch = queue.in_flight
             if batch is not None:
                 queue.in_flight = None
-                self._put_back(queue, batch, failures.get(queue), old.records(batch.builder))
+                if not batch.writing:
+                    self._put_back(queue, batch, failures.get(queue))
         self._started()
         self._held = False
         for queue in self.partitions.queues.values():
@@ -292,19 +307,19 @@ class Sender:
         self._number += 1
         self._observer.incarnation_started(self._number)
 
-    def _put_back(
-        self, queue: PartitionQueue, batch: Batch, error: BridgeError | None, records: list[StoredRecord]
-    ) -> None:
-        """Rebuild a batch whose incarnation is gone; what is known of its failure decides how."""
+    def _put_back(self, queue: PartitionQueue, batch: Batch, error: BridgeError | None) -> None:
+        """Put a batch that failed in front of its followers; what is known of the failure decides in which form."""
+        poisoned = isinstance(error, PoisonedError)
+        records = self._producer.records(batch.builder) if poisoned else []
         if isinstance(error, PoisonedError) and len(records) > 1:
             middle = len(records) // 2
-            first, second = _share_out(batch, middle)
-            unfinished = batch.unfinished
-            late = self._rebuild(batch, records[middle:], second, [n - middle for n in unfinished if n >= middle])
-            early = self._rebuild(batch, records[:middle], first, [n for n in unfinished if n < middle])
-            queue.sealed.extendleft((late, early))
+            first, second = _Share.of(batch).split(middle)
+            halves = [*self._rebuild(batch, records[:middle], first), *self._rebuild(batch, records[middle:], second)]
+            queue.in_front(batch).extendleft(reversed(halves))
+            batch.slot.accumulator.discard(batch)
         elif isinstance(error, PoisonedError) and not batch.slot.dead_letter:
             batch.slot.accumulator.dead_letters.take(batch, records[0], error.reason, error)
+            batch.slot.accumulator.discard(batch)
         else:
             if isinstance(error, PoisonedError):
                 log.error("dead_letter_refused", topic=queue.topic, error=str(error))
@@ -313,30 +328,31 @@ class Sender:
                 # Only this partition waits; every other has the new incarnation at once.
                 delay_ns = min(self._policy.backoff_initial_ns << min(batch.attempts, 10), self._policy.backoff_max_ns)
                 queue.not_before_ns = self._clock_ns() + delay_ns
-            queue.sealed.appendleft(self._rebuild(batch, records, batch.parts, batch.unfinished))
-        batch.slot.accumulator.discard(batch)
+            queue.in_front(batch).appendleft(batch)
 
-    def _rebuild(
-        self, batch: Batch, records: Sequence[StoredRecord], parts: list[tuple[Span, int]], unfinished: list[int]
-    ) -> Batch:
+    def _rebuild(self, batch: Batch, records: Sequence[StoredRecord], share: _Share) -> list[Batch]:
+        """Some records of a batch as a batch of their own; as several, if settings allow less than when it was made
+        (the spool keeps batches across changes)."""
         builder = self._producer.create_batch(compressed=True)
         for number, record in enumerate(records):
-            taken = builder.append(number, record.timestamp_ms, record.key, record.value, record.headers)
-            # What fitted once fits again. If it does not, end rather than lose it.
-            assert taken is not None, f"record {number} of {len(records)} does not fit into {batch!r} rebuilt"
+            if builder.append(number, record.timestamp_ms, record.key, record.value, record.headers) is None:
+                first, second = share.split(number)
+                rest = self._rebuild(batch, records[number:], second)
+                return [*self._rebuild(batch, records[:number], first), *rest]
         builder.close(len(records))
         rebuilt = Batch(batch.slot, builder, batch.opened_ns)
         rebuilt.count = len(records)
-        rebuilt.parts = list(parts)
-        for span, _ in parts:
+        rebuilt.parts = share.parts
+        for span, _ in share.parts:
             span.pending += 1
-        rebuilt.unfinished = unfinished
+        rebuilt.unfinished = share.unfinished
         rebuilt.counted = rebuilt.messages
         rebuilt.size = builder.size()
         rebuilt.attempts = batch.attempts
         rebuilt.first_failed_ns = batch.first_failed_ns
+        rebuilt.on_disk = batch.on_disk
         batch.slot.accumulator.buffered_bytes += rebuilt.size
-        return rebuilt
+        return [rebuilt]
 
     # --- waiting -----------------------------------------------------------------------------------
 
@@ -376,19 +392,32 @@ class Sender:
                     self._failed(queue, batch, IncarnationError(text))
 
 
-def _share_out(batch: Batch, middle: int) -> tuple[list[tuple[Span, int]], list[tuple[Span, int]]]:
-    """Which messages of which spans are in the first ``middle`` records of a batch, and which in the rest."""
-    first: list[tuple[Span, int]] = []
-    second: list[tuple[Span, int]] = []
-    left = middle - sum(number < middle for number in batch.unfinished)
-    # Records that are not the last of their message are in no count, so where they belong is not known: then both
-    # halves answer for every span. It waits a little longer; nothing is acknowledged before it is durable.
-    both = bool(batch.unfinished)
-    for span, count in batch.parts:
-        taken = min(count, left)
-        left -= taken
-        if taken or both:
-            first.append((span, taken))
-        if count - taken or both:
-            second.append((span, count - taken))
-    return first, second
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """Which messages of which spans some records hold, and which of the records are not the last of their message."""
+
+    parts: list[tuple[Span, int]]
+    unfinished: list[int]
+
+    @classmethod
+    def of(cls, batch: Batch) -> _Share:
+        return cls(batch.parts, batch.unfinished)
+
+    def split(self, middle: int) -> tuple[_Share, _Share]:
+        """The first ``middle`` records' share, and the rest's."""
+        first: list[tuple[Span, int]] = []
+        second: list[tuple[Span, int]] = []
+        left = middle - sum(number < middle for number in self.unfinished)
+        # Records that are not the last of their message are in no count, so where they belong is not known: then both
+        # halves answer for every span. It waits a little longer; nothing is acknowledged before it is durable.
+        both = bool(self.unfinished)
+        for span, count in self.parts:
+            taken = min(count, left)
+            left -= taken
+            if taken or both:
+                first.append((span, taken))
+            if count - taken or both:
+                second.append((span, count - taken))
+        before = [number for number in self.unfinished if number < middle]
+        behind = [number - middle for number in self.unfinished if number >= middle]
+        return _Share(first, before), _Share(second, behind)

@@ -135,6 +135,11 @@ class Spool:
         found = self._partitions.get((topic, partition))
         return found.batches if found is not None else 0
 
+    def waiting_messages(self, topic: str, partition: int) -> int:
+        """Messages stored for a partition."""
+        found = self._partitions.get((topic, partition))
+        return found.messages if found is not None else 0
+
     def topics(self) -> dict[str, int]:
         """Partitions of each topic as last remembered, over restarts."""
         return dict(self._topics)

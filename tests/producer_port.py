@@ -96,6 +96,13 @@ async def sent(producer: Producer, topic: str, records: Sequence[StoredRecord], 
     return producer.failure(answer)
 
 
+async def delivered(producer: Producer, topic: str, batch: BatchBuilder) -> None:
+    """Send a closed batch, which nothing may be wrong with."""
+    answer = producer.send(topic, 0, batch)
+    await asyncio.wait([answer], timeout=PATIENCE_S)
+    assert producer.failure(answer) is None
+
+
 async def until(condition: Callable[[], bool], what: str) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - metadata is asked for, it does not tell
@@ -158,6 +165,21 @@ class ProducerPort:
         async with running(backend.producer([topic])) as new:
             await new.send(topic, 0, unsent)
         assert await backend.read(topic) == values(b"1", b"2")
+
+    async def test_a_batch_is_kept_as_bytes_and_sent_in_another_life_sent_before_or_not(self, backend: Backend) -> None:
+        topic = await backend.topic()
+        async with running(backend.producer([topic])) as old:
+            unsent = fill(old.create_batch(compressed=True), RECORDS)
+            twice = fill(old.create_batch(compressed=False), values(b"1", b"2"))
+            await delivered(old, topic, twice)
+            kept = [twice.encode(), unsent.encode()]
+        async with running(backend.producer([topic])) as new:
+            for data in kept:
+                batch = new.restore(data)
+                await delivered(new, topic, batch)
+                assert new.records(batch)
+            assert new.records(new.restore(kept[1])) == RECORDS
+        assert await backend.read(topic) == values(b"1", b"2", b"1", b"2") + RECORDS
 
     async def test_a_full_batch_says_so_and_holds_what_it_had(self, backend: Backend) -> None:
         topic = await backend.topic()

@@ -262,7 +262,10 @@ class Flow:
         from_dead = min(returned - from_stored, span.dead)
         ledger.delivered += span.stored - from_stored
         ledger.dead_lettered += span.dead - from_dead
-        ledger.filtered += span.filtered - (returned - from_stored - from_dead)
+        from_filtered = min(returned - from_stored - from_dead, span.filtered)
+        ledger.filtered += span.filtered - from_filtered
+        # Those the spool has all the same, and delivers.
+        ledger.recovered += returned - from_stored - from_dead - from_filtered
         for connection, ids, ids2 in span.owed:
             connection.release(ids, ids2)
         if not self._accumulator.spans:

@@ -73,6 +73,9 @@ class MemoryBatch:
     def record_count(self) -> int:
         return len(self.records)
 
+    def encode(self) -> bytes:
+        raise AssertionError("nothing is spooled here")
+
 
 class MemoryProducer:
     """``bridge.ports.Producer`` on lists. ``log`` is every record in the order Kafka took them."""
@@ -141,6 +144,9 @@ class MemoryProducer:
 
     async def refresh_metadata(self) -> bool:
         return True
+
+    def restore(self, data: bytes) -> BatchBuilder:
+        raise AssertionError("nothing is spooled here")
 
     def records(self, batch: BatchBuilder) -> list[StoredRecord]:
         assert isinstance(batch, MemoryBatch)

@@ -113,7 +113,7 @@ def test_the_number_of_records_is_read_from_the_bytes_that_were_sent() -> None:
         batch.append(number, NOW_MS, b"k", b"v", [])
     batch.close(9)  # as the data path would count if two had been lost
     assert batch.record_count() == 9
-    batch.build(1, 0, 0)
+    batch.stamp(1, 0, 0)
     assert batch.record_count() == 7
 
 
@@ -123,10 +123,15 @@ def test_a_built_batch_holds_its_records_once_and_takes_no_more() -> None:
         batch.append(number, NOW_MS, None, b"." * 900, [])
     assert batch.size() > 900_000
     batch.close(1000)
-    data = batch.build(1, 0, 0)
+    data = batch.stamp(1, 0, 0)
     assert batch.size() == len(data) < 100_000
     assert batch.append(1000, NOW_MS, None, b"x", []) is None
-    assert batch.build(2, 2, 2) is data
+    again = batch.stamp(2, 2, 2)
+    assert again is not data, "whoever still sends it must not see it change"
+    assert len(again) == len(data)
+    restored = KafkaBatch.restored(batch.encode())
+    assert restored.record_count() == 1000
+    assert restored.stamp(1, 0, 0) == data, "the producer's fields and the checksum alone are exchanged"
 
 
 # --- sequence numbers (KIP-98) --------------------------------------------------------------------------------------

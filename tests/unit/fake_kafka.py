@@ -12,6 +12,7 @@ __all__ = ["DOWN", "FakeBatch", "FakeKafka", "FakeProducer", "FakeTopic"]
 
 import asyncio
 import itertools
+import pickle
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -68,6 +69,17 @@ class FakeBatch:
 
     def record_count(self) -> int:
         return len(self.stored) if self.sent else self._count
+
+    def encode(self) -> bytes:
+        assert self.closed
+        return pickle.dumps((self.stored, self._bytes, self._limit))
+
+    @classmethod
+    def restored(cls, data: bytes) -> FakeBatch:
+        stored, size, limit = pickle.loads(data)
+        batch = cls(limit)
+        batch.stored, batch._bytes, batch._count, batch.closed = stored, size, len(stored), True
+        return batch
 
 
 @dataclass
@@ -329,6 +341,9 @@ class FakeProducer:
         assert isinstance(batch, FakeBatch)
         assert batch.closed
         return list(batch.stored)
+
+    def restore(self, data: bytes) -> FakeBatch:
+        return FakeBatch.restored(data)
 
     def _fresh(self) -> dict[str, list[bool]]:
         """The metadata, which a real client renews by itself."""

@@ -14,6 +14,7 @@ from bridge.errors import (
     PoisonedError,
     RefusedError,
 )
+from bridge.partitions import PartitionQueue
 from bridge.sender import SenderPolicy
 from bridge.wire import DeadLetterReason
 from tests.unit.data_path import DEAD_LETTERS, Path, value_of
@@ -21,6 +22,9 @@ from tests.unit.fake_kafka import DOWN, FakeKafka, FakeProducer
 from tests.unit.manual_time import manual_time
 
 if TYPE_CHECKING:
+    from collections import deque
+
+    from bridge.batch import Batch
     from bridge.errors import BridgeError
     from bridge.ports import StoredRecord
 
@@ -799,12 +803,12 @@ async def test_a_defect_in_the_recovery_is_fatal_not_silent() -> None:
     kafka.topic("t", reject=_Once(IncarnationError("x")))
     defect = RuntimeError("a defect")
 
-    def broken(_self: FakeProducer, _batch: object) -> list[StoredRecord]:
+    def broken(_self: PartitionQueue, _batch: object) -> deque[Batch]:
         raise defect
 
     async with Path(kafka) as path:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(FakeProducer, "records", broken)
+            patch.setattr(PartitionQueue, "in_front", broken)
             path.append(path.slot("t"), b"x")
             path.flush()
             await asyncio.sleep(1)
@@ -867,18 +871,19 @@ async def test_a_defect_in_the_watch_over_deadlines_is_fatal_not_silent() -> Non
 
 
 @manual_time
-async def test_a_rebuilt_batch_that_would_lose_a_record_is_never_sent() -> None:
+async def test_a_batch_larger_than_settings_allow_now_is_taken_apart_into_more() -> None:
+    """The spool keeps batches across a change of settings."""
     kafka = FakeKafka(batch_bytes=1000)
-    topic = kafka.topic("t", reject=_Once(IncarnationError("x")))
+    topic = kafka.topic("t", reject=_Once(PoisonedError("too large", DeadLetterReason.TOO_LARGE)))
     async with Path(kafka) as path:
         for number in range(10):
             path.append(path.slot("t"), value_of(number))
         path.flush()
-        kafka.batch_bytes = 160  # the new incarnation's batches are smaller: the last record does not fit
-        await asyncio.sleep(1)
-        assert path.fatal
-        assert topic.values() == []
-        assert path.owner.released == []
+        kafka.batch_bytes = 90  # two records
+        await path.drained()
+        assert topic.values() == [value_of(number) for number in range(10)]
+        assert len(path.owner.released) == 10
+        assert path.dead == []
 
 
 @manual_time

@@ -1,0 +1,424 @@
+"""What goes to the spool and when, and that it comes back in order: on a Kafka and a disk in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self
+
+import pytest
+
+from bridge.dead_letter import DeadLetters
+from bridge.errors import IncarnationError, PoisonedError, RefusedError
+from bridge.spooler import Spooler, SpoolPolicy
+from bridge.wire import DeadLetterReason
+from tests.unit.data_path import DEAD_LETTERS, Path, value_of
+from tests.unit.fake_kafka import DOWN, FakeKafka
+from tests.unit.fake_spool import FakeDisk, FakeSpool
+from tests.unit.manual_time import manual_time
+
+if TYPE_CHECKING:
+    from bridge.errors import BridgeError
+    from bridge.ports import StoredRecord
+
+S = 1_000_000_000
+
+
+class SpoolPath(Path):
+    """The data path with a spool."""
+
+    def __init__(
+        self,
+        kafka: FakeKafka,
+        disk: FakeDisk | None = None,
+        *,
+        after_ns: int = S,
+        acknowledges: bool = True,
+        replay_bytes_per_s: int = 1 << 30,
+        max_bytes: int = 1 << 30,
+    ) -> None:
+        super().__init__(kafka)
+        self.disk = FakeDisk() if disk is None else disk
+        self.spool = FakeSpool(self.disk, max_bytes=max_bytes)
+        self.spooler = Spooler(
+            self.spool,
+            self.accumulator.partitions,
+            lambda: self.sender.producer,
+            SpoolPolicy(after_ns, acknowledges, replay_bytes_per_s, kafka.batch_bytes),
+            self.ledger,
+            self.sender.resume,
+            self.clock_ns,
+            self.fatal.append,
+        )
+        DeadLetters(
+            self.spooler.accumulator,
+            DEAD_LETTERS,
+            instance="gw",
+            partition_count=self.partition_count,
+            max_record_bytes=4096,
+            counted=lambda reason, count: self.dead.extend([reason] * count),
+        )
+        self.sender.spooler = self.spooler
+        self.ledger._in_flight = lambda: self.accumulator.in_flight() + self.spooler.messages()
+
+    async def __aenter__(self) -> Self:
+        self.spooler.opened()
+        await super().__aenter__()
+        for queue in list(self.accumulator.partitions.queues.values()):
+            self.sender.resume(queue)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.spooler.close()
+        await super().__aexit__()
+
+    async def crash(self) -> None:
+        """The process is gone; the disk stays."""
+        self.spool.crashed = True
+        await self.__aexit__()
+
+    def feed(self, first: int, count: int, topic: str = "t") -> list[bytes]:
+        ids = [self.append(self.slot(topic), value_of(number)) for number in range(first, first + count)]
+        self.flush()
+        return ids
+
+
+def numbers(kafka: FakeKafka, topic: str = "t") -> list[int]:
+    return [int((value or b"").rstrip(b".")) for value in kafka.topics[topic].values()]
+
+
+@manual_time
+async def test_a_frozen_kafka_is_spooled_after_a_second_acknowledged_and_delivered_in_order() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t")
+    async with SpoolPath(kafka) as path:
+        path.feed(0, 5)
+        await path.until(lambda: len(path.owner.released) == 5, "delivered")
+        kafka.freeze()
+        under_way = path.feed(5, 5)
+        await asyncio.sleep(0.5)
+        behind = path.feed(10, 5)
+        await asyncio.sleep(0.3)
+        assert len(path.owner.released) == 5, "nothing is spooled before its time"
+        await path.until(lambda: len(path.owner.released) == 15, "acknowledged by the disk", within_s=1)
+        assert path.owner.released[5:] == under_way + behind
+        assert path.disk.messages == 10
+        assert path.held == 10
+        assert path.accumulator.buffered_bytes > 0, "the batch under way is the producer's still"
+        path.feed(15, 5)
+        await path.until(lambda: len(path.owner.released) == 20, "at once", within_s=0.05)
+        kafka.thaw()
+        await path.drained()
+        assert numbers(kafka) == list(range(20)), "the late answer takes its batch off the disk: no copy"
+        assert path.disk.batches() == 0
+        path.feed(20, 5)
+        await path.drained()
+        assert path.spool.appends == 2, "once drained, nothing goes through the disk"
+        assert path.ledger.delivered == 25
+
+
+@manual_time
+async def test_what_is_spooled_goes_before_what_comes_while_it_is_replayed() -> None:
+    kafka = FakeKafka(batch_bytes=400)
+    topic = kafka.topic("t")
+    async with SpoolPath(kafka) as path:
+        topic.partitions[0].has_leader = False
+        await path.sender.producer.refresh_metadata()
+        count = 0
+        for _ in range(40):
+            path.feed(count, 7)
+            count += 7
+            await asyncio.sleep(0.1)
+        assert path.held == count == path.disk.messages
+        topic.partitions[0].has_leader = True
+        for _ in range(200):
+            path.feed(count, 7)
+            count += 7
+            await asyncio.sleep(0.02)
+            assert path.balanced()
+        await path.drained()
+        assert numbers(kafka) == list(range(count))
+        assert path.accumulator.partitions.queue("t", 0).backlog is None, "live traffic did not keep it spooling"
+
+
+@manual_time
+async def test_other_partitions_are_not_disturbed() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t", 2).partitions[1].has_leader = False
+    async with SpoolPath(kafka) as path:
+        path.append(path.slot("t", 1), value_of(0))
+        path.flush()
+        path.append(path.slot("t", 0), value_of(1))
+        path.flush()
+        await path.until(lambda: len(path.owner.released) == 2, "both acknowledged", within_s=1.5)
+        assert path.disk.messages == 1
+        assert numbers(kafka) == [1]
+
+
+@manual_time
+async def test_a_crash_delivers_from_the_disk_before_anything_new() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    topic.partitions[0].has_leader = False
+    path = SpoolPath(kafka)
+    async with path:
+        path.feed(0, 100)
+        await path.until(lambda: len(path.owner.released) == 100, "acknowledged by the disk")
+        await path.crash()
+    topic.partitions[0].has_leader = True
+    async with SpoolPath(kafka, path.disk) as again:
+        assert again.ledger.recovered == 100
+        again.feed(100, 10)
+        await again.drained()
+        assert numbers(kafka) == list(range(110))
+        assert (again.ledger.received, again.ledger.delivered) == (10, 110)
+        assert again.disk.batches() == 0
+
+
+@manual_time
+async def test_a_crash_in_the_middle_of_a_replay_repeats_and_loses_nothing() -> None:
+    kafka = FakeKafka(batch_bytes=300)
+    topic = kafka.topic("t")
+    topic.partitions[0].has_leader = False
+    disk = FakeDisk()
+    async with SpoolPath(kafka, disk) as path:
+        for number in range(0, 200, 4):
+            path.feed(number, 4)
+            await asyncio.sleep(0.1)
+        await path.until(lambda: len(path.owner.released) == 200, "acknowledged")
+        topic.partitions[0].has_leader = True
+        while len(topic.values()) < 50:  # noqa: ASYNC110 - jumping time: a step is a step of the simulation
+            await asyncio.sleep(0.001)
+        assert len(topic.values()) < 150, "it is in the middle"
+        await path.crash()
+    async with SpoolPath(kafka, disk) as again:
+        await again.drained()
+    assert list(dict.fromkeys(numbers(kafka))) == list(range(200))
+    assert len(numbers(kafka)) <= 200 + 40, "copies of what was under way alone"
+
+
+@manual_time
+async def test_an_incarnation_that_fails_leaves_its_batch_to_the_disk() -> None:
+    kafka = FakeKafka()
+    fails = [IncarnationError("x")] * 3
+    kafka.topic("t", reject=lambda _records: fails.pop() if fails else None)
+    kafka.latency_s = lambda: 3.0
+    async with SpoolPath(kafka) as path:
+        path.feed(0, 10)
+        await path.until(lambda: len(path.owner.released) == 10, "by the disk", within_s=2)
+        assert path.disk.messages == 10
+        path.feed(10, 10)
+        await path.drained()
+        assert numbers(kafka) == list(range(20))
+        assert path.disk.batches() == 0
+        assert path.ledger.delivered == 20
+
+
+@manual_time
+async def test_a_poisoned_record_that_comes_back_from_the_disk_is_dead_lettered_alone() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+
+    def reject(records: list[StoredRecord]) -> BridgeError | None:
+        if any(record.value == value_of(3) for record in records):
+            return PoisonedError("no", DeadLetterReason.INVALID_RECORD)
+        return None
+
+    topic.reject = reject
+    topic.partitions[0].has_leader = False
+    disk = FakeDisk()
+    async with SpoolPath(kafka, disk) as path:
+        path.feed(0, 10)
+        await path.until(lambda: len(path.owner.released) == 10, "by the disk")
+        await path.crash()
+    topic.partitions[0].has_leader = True
+    async with SpoolPath(kafka, disk) as path:
+        await path.drained()
+        assert numbers(kafka) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+        assert numbers(kafka, DEAD_LETTERS) == [3]
+        assert path.dead == [DeadLetterReason.INVALID_RECORD]
+        assert (path.ledger.recovered, path.ledger.delivered, path.ledger.dead_lettered) == (10, 9, 1)
+        assert disk.batches() == 0
+
+
+@manual_time
+async def test_a_dead_letter_of_a_spooled_record_may_be_spooled_itself() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    dead = kafka.topic(DEAD_LETTERS)
+    dead.partitions[0].has_leader = False
+    topic.reject = lambda _records: PoisonedError("no", DeadLetterReason.INVALID_RECORD)
+    topic.partitions[0].has_leader = False
+    async with SpoolPath(kafka) as path:
+        path.feed(0, 3)
+        await path.until(lambda: len(path.owner.released) == 3, "by the disk")
+        topic.partitions[0].has_leader = True
+        await path.until(lambda: path.spool.waiting(DEAD_LETTERS, 0) > 0 and not path.spool.waiting("t", 0), "moved")
+        assert path.held == 3
+        dead.partitions[0].has_leader = True
+        await path.drained()
+        assert path.ledger.dead_lettered == 3
+        assert numbers(kafka, DEAD_LETTERS) == [0, 1, 2]
+
+
+@manual_time
+async def test_a_right_that_is_lost_is_no_records_fault_and_spooled() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    topic.reject = lambda _records: RefusedError("not authorised")
+    async with SpoolPath(kafka) as path:
+        path.feed(0, 5)
+        await path.until(lambda: len(path.owner.released) == 5, "by the disk", within_s=3)
+        topic.reject = None
+        await path.drained()
+        assert numbers(kafka) == list(range(5))
+        assert path.dead == []
+
+
+@manual_time
+async def test_a_full_spool_holds_back_and_goes_on_when_there_is_room() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    topic.partitions[0].has_leader = False
+    async with SpoolPath(kafka, max_bytes=4000) as path:
+        for number in range(0, 300, 3):
+            path.feed(number, 3)
+            await asyncio.sleep(0.05)
+        taken = len(path.owner.released)
+        assert 0 < taken < 300
+        assert path.disk.bytes <= 4000
+        assert path.spooler.problem
+        assert path.held == 300
+        topic.partitions[0].has_leader = True
+        await path.drained()
+        assert numbers(kafka) == list(range(300))
+        assert len(path.owner.released) == 300
+
+
+@manual_time
+async def test_a_disk_that_fails_acknowledges_nothing_and_is_tried_again() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t")
+    async with SpoolPath(kafka) as path:
+        path.spool.fails = lambda: True
+        kafka.freeze()
+        path.feed(0, 5)
+        await asyncio.sleep(4)
+        path.feed(5, 5)
+        assert path.owner.released == []
+        assert "No space left" in (path.spooler.problem or "")
+        path.spool.fails = lambda: False
+        await path.until(lambda: len(path.owner.released) == 10, "by the disk", within_s=2)
+        assert path.spooler.problem is None
+        kafka.thaw()
+        await path.drained()
+        assert numbers(kafka) == list(range(10))
+
+
+@manual_time
+async def test_what_the_disk_destroys_is_lost_and_said_to_be() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    topic.partitions[0].has_leader = False
+    disk = FakeDisk()
+    async with SpoolPath(kafka, disk) as path:
+        for number in range(0, 30, 3):
+            path.feed(number, 3)
+            await asyncio.sleep(0.3)
+        await path.until(lambda: len(path.owner.released) == 30, "by the disk")
+        middle = sorted(disk.rows["t", 0])[4]
+        gone = disk.destroy("t", 0, middle)
+        topic.partitions[0].has_leader = True
+        await path.drained()
+        assert path.ledger.lost == gone
+        assert len(numbers(kafka)) == 30 - gone
+        assert numbers(kafka) == sorted(numbers(kafka))
+
+
+@manual_time
+async def test_batches_a_disk_no_longer_has_at_all_are_lost_too() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    topic.partitions[0].has_leader = False
+    async with SpoolPath(kafka) as path:
+        for number in range(0, 30, 3):
+            path.feed(number, 3)
+            await asyncio.sleep(0.3)
+        await path.until(lambda: len(path.owner.released) == 30, "by the disk")
+        gone = [path.disk.rows["t", 0].pop(number).messages for number in sorted(path.disk.rows["t", 0])[-3:]]
+        topic.partitions[0].has_leader = True
+        await path.drained()
+        assert path.ledger.lost == sum(gone)
+
+
+@manual_time
+async def test_with_after_zero_everything_goes_through_the_disk() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t")
+    async with SpoolPath(kafka, after_ns=0) as path:
+        kafka.freeze()
+        path.feed(0, 5)
+        await path.until(lambda: len(path.owner.released) == 5, "by the disk", within_s=0.05)
+        kafka.thaw()
+        for number in range(5, 105, 5):
+            path.feed(number, 5)
+            await asyncio.sleep(0.01)
+        await path.drained()
+        assert numbers(kafka) == list(range(105))
+        assert path.spool.appends > 15
+
+
+@manual_time
+async def test_with_acknowledge_never_only_what_nobody_acknowledges_is_spooled() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    topic.partitions[0].has_leader = False
+    async with SpoolPath(kafka, acknowledges=False) as path:
+        path.feed(0, 5)
+        for number in range(100, 110):
+            path.append(path.slot("t", qos=0), value_of(number))
+        path.flush()
+        await asyncio.sleep(5)
+        assert path.owner.released == []
+        assert path.disk.messages == 10
+        topic.partitions[0].has_leader = True
+        await path.drained()
+        assert sorted(numbers(kafka)) == [*range(5), *range(100, 110)]
+        assert [number for number in numbers(kafka) if number < 100] == list(range(5))
+
+
+@manual_time
+async def test_replay_keeps_to_its_rate() -> None:
+    kafka = FakeKafka(batch_bytes=1000)
+    topic = kafka.topic("t")
+    topic.partitions[0].has_leader = False
+    async with SpoolPath(kafka, replay_bytes_per_s=2000) as path:
+        for number in range(60):
+            path.append(path.slot("t"), value_of(number, 100))
+            path.flush()
+        await path.until(lambda: len(path.owner.released) == 60, "by the disk")
+        size = path.disk.bytes
+        assert size > 6000
+        topic.partitions[0].has_leader = True
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        await path.drained()
+        assert loop.time() - began_s == pytest.approx(size / 2000, rel=0.3)
+
+
+@manual_time
+async def test_a_kafka_that_is_away_when_its_producer_is_replaced_is_spooled() -> None:
+    kafka = FakeKafka(request_timeout_s=1.0)
+    kafka.topic("t")
+    async with SpoolPath(kafka) as path:
+        path.feed(0, 5)
+        await path.drained()
+        kafka.unreachable = DOWN
+        kafka.freeze()
+        for number in range(5, 50, 5):
+            path.feed(number, 5)
+            await asyncio.sleep(30)
+        assert len(path.owner.released) == 50
+        kafka.unreachable = None
+        kafka.thaw()
+        await path.drained()
+        assert list(dict.fromkeys(numbers(kafka))) == list(range(50))
