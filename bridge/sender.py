@@ -119,6 +119,17 @@ class Sender:
         self._watch = asyncio.create_task(self._watch_deadlines())
         self._watch.add_done_callback(self._watched)
 
+    def start_later(self) -> None:
+        """Go on trying to start, in the background: for a Kafka that is away while the spool takes what comes."""
+        self._watch = asyncio.create_task(self._watch_deadlines())
+        self._watch.add_done_callback(self._watched)
+        self._begin_recovery()
+
+    @property
+    def started(self) -> bool:
+        """Whether there has been an incarnation."""
+        return self._number > 0
+
     async def close(self, *, patience_s: float) -> None:
         """End producer and tasks. Batches without an answer stay unacknowledged."""
         self._closed = True
@@ -248,11 +259,9 @@ class Sender:
     async def _recover(self) -> None:
         self._held = True
         old = self._producer
-        log.warning(
-            "producer_replacing",
-            incarnation=self._number,
-            reasons=sorted({str(error) for error in self._failures.values()})[:3],
-        )
+        if self._number:
+            reasons = sorted({str(error) for error in self._failures.values()})[:3]
+            log.warning("producer_replacing", incarnation=self._number, reasons=reasons)
         await self._settle()
         for queue in self.partitions.queues.values():
             if queue.in_flight is not None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 __all__ = ["SpoolPolicy", "Spooler"]
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -107,7 +108,9 @@ class Spooler:
         self._loader: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._retry_ns = 0
-        self._closed = False
+        self._settled = asyncio.Event()
+        self._closed = False  # nothing goes to the disk or comes from it any more
+        self._ended = False  # nor is anything removed from it
         self.problem: str | None = None  # why the disk takes nothing at the moment
         if not policy.after_ns:
             partitions.made = self._begin
@@ -126,8 +129,9 @@ class Spooler:
             self._spooling[queue] = None
         self._look()
 
-    async def close(self) -> None:
-        """Let a write that is under way end, and drop the rest: it is on disk, or was never acknowledged."""
+    async def close(self, *, patience_s: float = 0.0) -> None:
+        """Send nothing from the disk any more; let a write end, and wait a moment for the answers to what is under
+        way, which would be delivered again otherwise. The rest is on disk, or was never acknowledged."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -136,6 +140,22 @@ class Spooler:
             await asyncio.wait([self._loader])
         if self._writer is not None:
             await asyncio.wait([self._writer])
+        under_way = [queue for queue in self._partitions.queues.values() if queue.in_flight is not None]
+        replays = [queue for queue in under_way if queue.in_flight is not None and queue.in_flight.on_disk]
+        if replays and patience_s:
+            self._settled.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience_s):
+                    while any(queue.in_flight is not None and queue.in_flight.on_disk for queue in replays):
+                        await self._settled.wait()
+                        self._settled.clear()
+        self._ended = True
+
+    async def drained(self) -> None:
+        """Wait until the disk holds nothing any more, however long that takes."""
+        while self.messages():
+            self._settled.clear()
+            await self._settled.wait()
 
     def messages(self) -> int:
         """Messages in the spool, read back or not, until Kafka has them: the ledger's own look at what is held."""
@@ -160,6 +180,8 @@ class Spooler:
         """Take the batch to send next of a queue that has a backlog, or None: it may be on its way from the disk."""
         backlog = queue.backlog
         assert backlog is not None
+        if self._closed:
+            return None
         if backlog.loaded:
             batch = backlog.loaded.popleft()
             if backlog.behind:
@@ -406,6 +428,7 @@ class Spooler:
             backlog.behind_messages -= messages
             self._ledger.lost += messages
             log.critical("spool_lost", topic=queue.topic, partition=queue.partition, messages=messages)
+            self._settled.set()
 
     def _restore(self, queue: PartitionQueue, rows: list[StoredBatch]) -> Iterable[Batch]:
         """Rows of one slot as batches to be sent: small ones put together."""
@@ -470,8 +493,10 @@ class Spooler:
         self._ledger.delivered += span.stored
         self._ledger.dead_lettered += span.dead
         self._ledger.filtered += span.filtered
-        self.store.remove(span.queue.topic, span.queue.partition, span.ids)
+        if not self._ended:
+            self.store.remove(span.queue.topic, span.queue.partition, span.ids)
         self._loaded_bytes -= span.size
+        self._settled.set()
 
     def _create_batch(self, compressed: bool) -> BatchBuilder:
         return self._producer().create_batch(compressed=compressed)

@@ -74,7 +74,7 @@ class TopicState:
 class TopicWatch:
     """The pinned numbers of partitions, and a task that compares them with metadata. The event loop's thread owns it.
 
-    ``producer`` gives the incarnation of the moment. ``creator`` is None where topics are nobody's but the operator's.
+    ``producer`` gives the incarnation of the moment. ``pinned`` is told of each number that is settled. ``creator`` is None where topics are nobody's but the operator's.
     ``now_ns`` times the attempts to create. ``failed`` is told of a defect of ours.
     """
 
@@ -88,7 +88,9 @@ class TopicWatch:
         failed: Callable[[BaseException], None],
         *,
         interval_s: float,
+        pinned: Callable[[str, int], None] = lambda _topic, _count: None,
     ) -> None:
+        self._tell_pinned = pinned
         self._producer = producer
         self._creator = creator
         self._now_ns = now_ns
@@ -109,7 +111,18 @@ class TopicWatch:
             count = self._producer().partition_count(topic)
             if count is not None:
                 self._pinned[topic] = self._seen[topic] = count
+                self._tell_pinned(topic, count)
         return count
+
+    def pinned(self, topic: str) -> int | None:
+        """The number in use, None for a topic that has not been seen yet. Asks no producer."""
+        return self._pinned.get(topic)
+
+    def preset(self, topic: str, count: int) -> None:
+        """Use a number from an earlier life: for a topic whose messages wait for those partitions, or one that Kafka
+        is not there to be asked about. Comes before any message."""
+        self._pinned[topic] = count
+        self._seen.setdefault(topic, None)
 
     def states(self) -> list[TopicState]:
         """Every topic that is in use, by name."""

@@ -89,6 +89,7 @@ _INTERCEPT_TIMES: Final = (
     1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2, 1e-1,
 )  # fmt: skip
 _LEDGER_TERMS: Final = ("received", "recovered", "delivered", "filtered", "dead_lettered", "returned")
+_LEDGER_TERMS: Final = ("received", "recovered", "delivered", "filtered", "dead_lettered", "returned", "lost")
 
 
 @functools.cache
@@ -368,6 +369,32 @@ class Metrics(MetricSet):
         "mqtt.sessions, the number of workers, CPU limits",
         unit="seconds",
         bounds=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0),
+    )
+    spool_messages = gauge(
+        "gateway_spool_messages",
+        "Messages in the spool that Kafka does not have yet. With spool.acknowledge = fsync those of QoS 1 and 2 have"
+        " been acknowledged to MQTT: they exist on this disk alone.",
+        "why Kafka does not take them (gateway_kafka_send_failures_total); spool.replay_max_bytes_per_second",
+        unit="messages",
+    )
+    spool_bytes = gauge("gateway_spool_bytes", "Bytes of batches in the spool.", "spool.max_bytes", unit="bytes")
+    spool_limit_bytes = gauge(
+        "gateway_spool_limit_bytes",
+        "Bytes of batches the spool takes at most; 0 where it is off.",
+        "spool.max_bytes",
+        unit="bytes",
+    )
+    spool_oldest_age = gauge(
+        "gateway_spool_oldest_age_seconds",
+        "Age of the oldest batch in the spool; 0 without one.",
+        "spool.replay_max_bytes_per_second",
+        unit="seconds",
+    )
+    spool_failing = gauge(
+        "gateway_spool_failing",
+        "1 while the spool takes nothing, being full or its disk failing: MQTT clients are then held back; else 0.",
+        "spool.max_bytes, data_dir (its disk)",
+        unit="state",
     )
     lifecycle_state = gauge(
         "gateway_lifecycle_state",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from bridge.backoff import Backoff
+from bridge.dead_letter import DeadLetters
 from bridge.dead_letter_limit import DeadLetterLimit
 from bridge.errors import BridgeError, PoisonedError, RetriableError
 from bridge.interceptor_loading import load_chains
@@ -37,13 +38,14 @@ from gateway.mqtt.orphans import Orphans
 from gateway.readiness import ReadinessSnapshot, SessionView, TopicView
 from gateway.session_group import SessionGroup, Shared
 from gateway.signals import StopSignals
+from gateway.spooling import Spooling
 from gateway.worker_facts import facts, say_what_is_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import timedelta
 
-    from bridge.accumulator import Slot
+    from bridge.accumulator import Accumulator, Slot
     from bridge.batch import Batch
     from bridge.wire import DeadLetterReason
     from config.settings import Settings
@@ -89,6 +91,7 @@ class Worker:
             time.monotonic_ns,
             self._fatal,
             interval_s=settings.kafka.metadata_max_age.total_seconds(),
+            pinned=self._pinned,
         )
         self.partitions = Partitions()
         self.ledger = Ledger(self._in_flight)
@@ -98,6 +101,14 @@ class Worker:
             delivery_timeout_ns=_ns(settings.kafka.delivery_timeout), settle_ns=2 * _ns(settings.kafka.request_timeout)
         )
         self.sender = Sender(self.partitions, self._make_producer, policy, self, time.monotonic_ns, self._fatal)
+        self._kafka_started = asyncio.Event()
+        self._late: asyncio.Task[None] | None = None  # sees to the topics of a Kafka that was away at the start
+        self.spooling: Spooling | None = None
+        if settings.spool.enabled:
+            self.spooling = Spooling(
+                settings, self.sender, self.ledger, lambda: self._stop.verb, self._fatal, self.topic_watch.preset
+            )
+            self._bury_from(self.spooling.spooler.accumulator)
         shared = Shared(
             self.router,
             self.sender,
@@ -148,10 +159,34 @@ class Worker:
         slot is free again before what takes long to close.
         """
         probe = EventLoopProbe(self.metrics.event_loop_delay.child())
+        spool = () if self.spooling is None else (self.spooling, _KafkaOrSpool(self))
         if membership is not None:
-            return (_Kafka(self), self.topic_watch, membership, self.identity, self.route_stops, probe, _Rest(self))
+            return (
+                _Kafka(self),
+                self.topic_watch,
+                membership,
+                self.identity,
+                *spool,
+                self.route_stops,
+                probe,
+                _Rest(self),
+            )
         assert self.http is not None
-        return (self.identity, self.http, _Kafka(self), self.topic_watch, self.route_stops, probe, _Rest(self))
+        return (self.identity, self.http, _Kafka(self), self.topic_watch, *spool, self.route_stops, probe, _Rest(self))
+
+    def _bury_from(self, accumulator: Accumulator) -> None:
+        """Give an accumulator that no session group has the dead letters of its records."""
+        settings = self.settings
+        DeadLetters(
+            accumulator,
+            settings.dead_letter.topic,
+            instance=settings.instance,
+            partition_count=self.partition_count,
+            max_record_bytes=settings.kafka.max_record_bytes,
+            counted=self._count_dead_letter,
+            routes=settings.routes,
+            made=self.route_stops.made,
+        )
 
     async def _recover(self) -> None:
         """What an earlier life left behind. The MQTT sessions are written down before the first of them connects."""
@@ -180,7 +215,13 @@ class Worker:
     # -------------------------------------------------------------------------------------
 
     def partition_count(self, topic: str) -> int | None:
+        if not self.sender.started:
+            return self.topic_watch.pinned(topic)
         return self.topic_watch.partition_count(topic)
+
+    def _pinned(self, topic: str, count: int) -> None:
+        if self.spooling is not None:
+            self.spooling.remember(topic, count)
 
     def _kafka_producer(self) -> KafkaProducer:
         producer = self.sender.producer
@@ -188,6 +229,8 @@ class Worker:
         return producer
 
     async def locate(self, topic: str) -> int:
+        if not self.sender.started:
+            raise RetriableError(f"Kafka has not answered yet; where topic {topic} is will be seen then.")
         await self._topics.ensure(self._kafka_producer(), [topic])
         count = self.partition_count(topic)
         if count is None:
@@ -204,14 +247,40 @@ class Worker:
         )
 
     async def start_kafka(self) -> None:
-        """Connect to Kafka and see that the topics are there; a Kafka that cannot be reached is tried until it can."""
+        """Connect to Kafka and see that the topics are there. A Kafka that cannot be reached is tried until it can;
+        where there is a spool, behind our back."""
         backoff = Backoff(500_000_000, 10_000_000_000)
         while True:
             try:
                 await self.sender.start()
                 break
             except RetriableError as error:
+                if self.spooling is not None:
+                    log.warning("kafka_not_ready", error=str(error))
+                    self.sender.start_later()
+                    self._late = asyncio.create_task(self._ensure_topics(backoff))
+                    self._late.add_done_callback(self._ensured)
+                    return
                 await self._wait_for_kafka(error, backoff)
+        await self._ensure_topics(backoff)
+
+    async def wait_for_kafka_or_spool(self) -> None:
+        """Return when messages can be taken: Kafka is there, or it is known where they go once it is."""
+        if self._late is None:
+            return
+        assert self.spooling is not None
+        if self.spooling.pin_all(self.routed_topics()):
+            log.warning("kafka_away", consequence="messages go to the spool until it answers")
+        else:
+            log.warning("kafka_away", consequence="waiting: it was never asked how many partitions its topics have")
+            await asyncio.shield(self._late)
+
+    def _ensured(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fatal(error)
+
+    async def _ensure_topics(self, backoff: Backoff) -> None:
+        await self._kafka_started.wait()
         while True:
             try:
                 await self._topics.ensure(self._kafka_producer(), self.routed_topics())
@@ -220,6 +289,12 @@ class Worker:
             else:
                 self.topic_watch.pin(self.routed_topics())
                 return
+
+    async def close_late(self) -> None:
+        """Ask no more for topics."""
+        if self._late is not None:
+            self._late.cancel()
+            await asyncio.wait([self._late])
 
     async def _wait_for_kafka(self, error: BridgeError, backoff: Backoff) -> None:
         delay_ns = backoff.next_ns(time.monotonic_ns())
@@ -286,6 +361,7 @@ class Worker:
         log.warning("batch_retried", topic=topic, error=str(error), repeat_key=(topic, reason))
 
     def incarnation_started(self, number: int) -> None:
+        self._kafka_started.set()
         self.metrics.kafka_incarnations.child().value = number
         if number > 1:
             log.info("producer_replaced", incarnation=number)
@@ -304,6 +380,8 @@ class Worker:
         metrics.kafka_partitions_unused.watch_rows(
             lambda: {(state.name,): state.unused for state in self.topic_watch.states()}
         )
+        if self.spooling is not None:
+            self.spooling.watch_metrics(metrics, self.settings.spool.max_bytes)
         metrics.buffer_bytes.watch(lambda: sum(group.accumulator.buffered_bytes for group in groups))
         metrics.oldest_unacked_age.watch(lambda: (self._oldest_age_ns() or 0) / 1e9)
         metrics.mqtt_messages_received.watch_rows(self._received_rows)
@@ -345,12 +423,13 @@ class Worker:
 
     def _in_flight(self) -> int:
         """What is held, counted where it waits: in batches, or durable behind older messages."""
-        return self.partitions.messages() + sum(group.accumulator.settled() for group in self.groups)
+        held = self.partitions.messages() + sum(group.accumulator.settled() for group in self.groups)
+        return held if self.spooling is None else held + self.spooling.spooler.messages()
 
     def snapshot(self) -> ReadinessSnapshot:
         """What /readyz decides from. Does not block."""
         producer = self._kafka_producer()
-        refreshed_ns = producer.metadata_refreshed_ns()
+        refreshed_ns = producer.metadata_refreshed_ns() if self.sender.started else 0
         topics = []
         used = {state.name: state for state in self.topic_watch.states()}
         for name in sorted({*self.routed_topics(), *used}) if refreshed_ns else []:
@@ -402,7 +481,23 @@ class _Kafka:
         left_s = max(0.1, (deadline_ns - time.monotonic_ns()) / 1e9)
         for group in self._worker.groups:
             await group.close()
+        await self._worker.close_late()
         await self._worker.sender.close(patience_s=min(left_s, 2.0))
+
+
+class _KafkaOrSpool:
+    """No session before messages can be taken."""
+
+    name = "kafka or spool"
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    async def start(self) -> None:
+        await self._worker.wait_for_kafka_or_spool()
+
+    async def stop(self, deadline_ns: int) -> None:
+        """There is nothing to let go of."""
 
 
 class _Rest:

@@ -214,6 +214,13 @@ class Gateway:
         text = self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
         return "its log ends:\n" + "\n".join(text.splitlines()[-lines:])
 
+    def running(self) -> bool:
+        """Whether its sessions are there, whatever Kafka does."""
+        try:
+            return bool(self.status()["state"] == "RUNNING")
+        except (OSError, http.client.HTTPException):
+            return False
+
     def settled(self) -> bool:
         """Whether nothing is in flight: every message received is in Kafka and acknowledged."""
         status = self.status()

@@ -18,6 +18,7 @@ class Fate(Enum):
     FILTERED = "filtered"
     DEAD_LETTERED = "dead_lettered"
     RETURNED = "returned"
+    LOST = "lost"
 
 
 @dataclass
@@ -112,7 +113,9 @@ def test_one_message_counted_twice_shows(before: list[tuple[object, int]], fate:
     assert session.ledger.imbalance() == -1
 
 
-@pytest.mark.parametrize("term", ["received", "recovered", "delivered", "filtered", "dead_lettered", "returned"])
+@pytest.mark.parametrize(
+    "term", ["received", "recovered", "delivered", "filtered", "dead_lettered", "returned", "lost"]
+)
 def test_each_term_moves_the_imbalance(term: str) -> None:
     ledger = Ledger(lambda: 0)
     setattr(ledger, term, 5)
@@ -141,9 +144,10 @@ def test_a_snapshot_reads_as_an_account_and_serialises() -> None:
         "dead_lettered": 0,
         "in_flight": 3,
         "returned": 1,
+        "lost": 0,
         "imbalance": 0,
     }
     assert str(snapshot) == (
         "received 10 + recovered 0 = delivered 6 + filtered 0 + dead-lettered 0"
-        " + in flight 3 + returned 1 (imbalance 0)"
+        " + in flight 3 + returned 1 + lost 0 (imbalance 0)"
     )
