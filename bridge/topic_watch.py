@@ -74,7 +74,8 @@ class TopicState:
 class TopicWatch:
     """The pinned numbers of partitions, and a task that compares them with metadata. The event loop's thread owns it.
 
-    ``producer`` gives the incarnation of the moment. ``pinned`` is told of each number that is settled. ``creator`` is None where topics are nobody's but the operator's.
+    ``producer`` gives the incarnation of the moment. ``pinned`` is told of each number that is settled. ``creator`` is
+    None where topics are nobody's but the operator's.
     ``now_ns`` times the attempts to create. ``failed`` is told of a defect of ours.
     """
 

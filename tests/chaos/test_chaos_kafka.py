@@ -43,10 +43,10 @@ def finish(broker: ThreadedBroker, gateway: Gateway, published: dict[str, int], 
 
 
 def test_frozen(make_kafka: Callable[..., KafkaCluster], make_gateway: MakeGateway, unique: str) -> None:
-    """SIGSTOP, as behind a dead network: connections stand, nothing answers."""
+    """SIGSTOP, as behind a dead network: connections stand, nothing answers. Without a spool the windows hold back."""
     kafka = make_kafka()
     with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000)) as broker:
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique)
+        gateway = make_gateway(broker.port, kafka.bootstrap, unique, spool={"enabled": False})
         gateway.start()
         broker.start_load(RATE)
         wait_until(lambda: gateway.metric("gateway_kafka_records_sent_total") > RATE, "messages flow")
@@ -68,7 +68,9 @@ def test_frozen_under_a_flood_without_a_window(
     """QoS 0 knows no window: memory is bounded by not reading, and TCP holds the broker back."""
     kafka = make_kafka()
     with ThreadedBroker(Rules(strategy="hash_clientid")) as broker:
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique, flow={"memory_bytes": 8 << 20})
+        gateway = make_gateway(
+            broker.port, kafka.bootstrap, unique, flow={"memory_bytes": 8 << 20}, spool={"enabled": False}
+        )
         gateway.start()
         kafka.freeze()
         with Watch(gateway, rss_mib=RSS_MIB):

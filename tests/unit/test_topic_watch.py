@@ -194,3 +194,22 @@ async def test_a_defect_is_not_swallowed() -> None:
     cluster.renew()
     await run_until(watch, Cluster(), lambda: defects)
     assert str(defects[0]) == "a defect"
+
+
+def test_a_number_of_an_earlier_life_is_used_and_told_to_nobody() -> None:
+    """The spool holds batches for those partitions, or Kafka is not there to be asked."""
+    cluster = Cluster(telemetry=12)
+    told: list[tuple[str, int]] = []
+    watch = TopicWatch(
+        lambda: cluster, None, lambda: 0, lambda _error: None, interval_s=0.0,
+        pinned=lambda topic, count: told.append((topic, count)),
+    )  # fmt: skip
+    watch.preset("telemetry", 6)
+    assert watch.pinned("other") is None
+    assert watch.pinned("telemetry") == watch.partition_count("telemetry") == 6
+    assert told == []
+    assert looks(watch, cluster, 1) == []
+    assert state(watch).unused == 6
+    cluster.topics["other"] = 3
+    assert watch.partition_count("other") == 3
+    assert told == [("other", 3)]
