@@ -57,7 +57,6 @@ _PATIENT_WAITS = 4  # 1.5 s: an election is over by then, what is said still is 
 _ABANDON_AFTER_S = 0.5  # a leader that lives answers sooner, if only to say that it leads no more
 
 
-
 class _LeaderMovedError(kafka_errors.KafkaConnectionError):  # type: ignore[misc]
     """A partition of a request has another leader by now, and the old one is silent."""
 

@@ -88,7 +88,6 @@ _LATENCIES: Final = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.1, 0.25,
 _INTERCEPT_TIMES: Final = (
     1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2, 1e-1,
 )  # fmt: skip
-_LEDGER_TERMS: Final = ("received", "recovered", "delivered", "filtered", "dead_lettered", "returned")
 _LEDGER_TERMS: Final = ("received", "recovered", "delivered", "filtered", "dead_lettered", "returned", "lost")
 
 

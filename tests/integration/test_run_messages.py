@@ -248,7 +248,7 @@ def test_kafka_that_does_not_answer_at_the_stop(
     """Status 75 at the deadline: what is unacknowledged stays with the broker's sessions and comes again."""
     kafka = make_kafka()
     with ThreadedBroker(Rules(queue=1_000_000)) as broker:
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique, shutdown_timeout="3s")
+        gateway = make_gateway(broker.port, kafka.bootstrap, unique, shutdown_timeout="3s", spool={"enabled": False})
         gateway.start()
         broker.start_load(300)
         wait_until(lambda: gateway.metric("gateway_kafka_records_sent_total") > 100, "messages flow")
