@@ -194,16 +194,21 @@ class Answers:
         return Answer(200, "text/plain", f"{path} {accept}")
 
 
+@pytest.fixture(autouse=True)
+def _collector_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member.memory, "settle", lambda: None)
+
+
 class Talk:
     """A membership and the supervisor's end of its channel."""
 
-    def __init__(self, tmp_path: Path, *, retiring: bool = False) -> None:
+    def __init__(self, tmp_path: Path) -> None:
         ours, theirs = socket.socketpair()
         self.sock = ours
         self.stop = StopRequest()
         self.heard: list[dict[str, Any]] = []
         settings = Settings(data_dir=tmp_path, shutdown_timeout=timedelta(seconds=1))
-        self.membership = Membership(theirs, settings, retiring=retiring)
+        self.membership = Membership(theirs, settings, retiring=False)
 
     async def open(self) -> None:
         self.channel = await open_channel(self.sock, self.heard.append, lambda: None)
@@ -238,15 +243,6 @@ async def test_a_worker_without_a_supervisor_stops_and_keeps_its_sessions(tmp_pa
     await asyncio.wait_for(talk.stop.wait_requested(), 10)
     assert talk.stop.verb is StopVerb.RESTART
     assert talk.stop.error is None
-
-
-async def test_a_retiring_worker_ends_when_it_has_the_slot(tmp_path: Path) -> None:
-    talk = Talk(tmp_path, retiring=True)
-    await talk.open()
-    talk.membership.ready()
-    assert talk.stop.requested
-    assert talk.stop.verb is StopVerb.RETIRE
-    talk.channel.close()
 
 
 HOLDER = "import fcntl, os, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); f.write(str(os.getpid())); f.flush(); "

@@ -1,0 +1,215 @@
+"""All slots together: rolled in turn, rolled back, scaled, watched and stopped; and what the one port says of them."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from config.errors import ConfigError
+from config.settings import HttpSettings, Settings
+from gateway.answers import Answer
+from gateway.lifecycle import StopVerb
+from gateway.supervisor import fleet as fleet_module
+from gateway.supervisor.answers import FleetAnswers
+from gateway.supervisor.fleet import Fleet
+from gateway.supervisor.metrics import SupervisorMetrics
+from gateway.supervisor.process import WorkerProcess
+from gateway.supervisor.supervisor import _check_change
+from tests.brokers.rig import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+
+class ObedientWorker(WorkerProcess):
+    """A worker without a process that does at once what it is told, unless the test has plans for it."""
+
+    def __init__(self, slot: int, settings: Settings, role: str, spawner: Spawner) -> None:
+        super().__init__(slot, settings)
+        self.role = role
+        self.spawner = spawner
+        self.pid = 1000 + len(spawner.made)
+        self.signals: list[str] = []
+        self.answers: dict[str, Any] | None = {}
+        spawner.history.append(f"{slot} started as {role}")
+        if settings.instance == "cold" and slot == spawner.cold_slot:
+            self._heard({"say": "failed", "sentence": "No such topic."})
+            self.finish(69)
+        else:
+            self._heard({"say": "up"})
+            self._heard({"say": "warm"})
+
+    def go(self) -> None:
+        if "ready" not in self.marks:
+            self.spawner.history.append(f"{self.slot} goes")
+            self._heard({"say": "ready"})
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        self.left = True
+        self.signals.append(number.name)
+        if self.alive:
+            self.spawner.history.append(f"{self.slot} {number.name}")
+            self._heard({"say": "released"})
+            if number is signal.SIGUSR1 and self.spawner.cannot_retire:
+                self._heard({"say": "stopped", "unacked": 7})
+            self.finish(75 if number is signal.SIGUSR1 and self.spawner.cannot_retire else 0)
+
+    def kill(self) -> None:
+        self.spawner.history.append(f"{self.slot} killed")
+        self.finish(-signal.SIGKILL)
+
+    async def ask(self, path: str, accept: str = "", timeout_s: float = 2.0) -> Answer | None:
+        return None if self.answers is None else Answer(200, "", json.dumps(self.answers.get(path, {})))
+
+
+class Spawner:
+    """Starts obedient workers and writes down what happens, in order."""
+
+    def __init__(self) -> None:
+        self.made: list[ObedientWorker] = []
+        self.history: list[str] = []
+        self.cold_slot = -1
+        self.cannot_retire = False
+
+    async def spawn(self, slot: int, settings: Settings, role: str = "worker") -> ObedientWorker:
+        worker = ObedientWorker(slot, settings, role, self)
+        self.made.append(worker)
+        return worker
+
+    def __iter__(self) -> Iterator[ObedientWorker]:
+        return iter([worker for worker in self.made if worker.alive])
+
+    def of(self, slot: int) -> ObedientWorker:
+        """The living one of a slot."""
+        (worker,) = [worker for worker in self if worker.slot == slot]
+        return worker
+
+
+@pytest.fixture
+def spawner() -> Spawner:
+    return Spawner()
+
+
+@pytest.fixture
+async def fleet(spawner: Spawner, tmp_path: Path) -> AsyncIterator[Fleet]:
+    """Three workers, ready."""
+    fleet = Fleet(spawner, Settings(data_dir=tmp_path))  # type: ignore[arg-type]
+    fleet.start(3)
+    await until(lambda: sum("ready" in worker.marks for worker in spawner) == 3, "three are ready")
+    spawner.history.clear()
+    yield fleet
+    await fleet.stop(StopVerb.RESTART)
+
+
+async def test_rolled_one_after_the_other(fleet: Fleet, spawner: Spawner) -> None:
+    assert await fleet.roll(fleet.settings) is None
+    assert spawner.history == [
+        f"{slot} {what}" for slot in range(3) for what in ("started as successor", "SIGTERM", "goes")
+    ]
+
+
+async def test_settings_that_fail_in_the_second_slot_are_taken_back_from_the_first(
+    fleet: Fleet, spawner: Spawner, tmp_path: Path
+) -> None:
+    spawner.cold_slot = 1
+    before = spawner.of(1), spawner.of(2)
+    problem = await fleet.roll(Settings(instance="cold", data_dir=tmp_path))
+    assert problem == "worker 1: No such topic."
+    assert [slot.settings.instance for slot in fleet.slots.values()] == ["gateway"] * 3
+    assert spawner.of(0).settings.instance == "gateway"
+    assert (spawner.of(1), spawner.of(2)) == before, "these were not touched"
+
+
+async def test_scaled_in_and_out(fleet: Fleet, spawner: Spawner) -> None:
+    await fleet.scale(1)
+    await until(lambda: not fleet.retiring, "two have retired")
+    assert sorted(spawner.history) == ["1 SIGUSR1", "2 SIGUSR1"]
+    await fleet.scale(2)
+    await until(lambda: "1 goes" in spawner.history, "another is there")
+    assert sorted(fleet.slots) == [0, 1]
+
+
+async def test_what_cannot_be_drained_is_tried_again_until_it_is(
+    fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The data directory knows the slot until nothing of it is left."""
+    known = {2}
+    monkeypatch.setattr(fleet_module, "slots", lambda _directory: set(known))
+    monkeypatch.setattr(fleet_module.Backoff, "next_ns", lambda _self, _now: 1)
+    spawner.cannot_retire = True
+    await fleet.scale(2)
+    await until(lambda: spawner.history.count("2 started as retiring") >= 1, "a retiring worker is started")
+    spawner.of(2).finish(75)
+    await until(lambda: spawner.history.count("2 started as retiring") >= 2, "and another")
+    assert fleet.retiring == (2,)
+    known.clear()
+    spawner.of(2).finish(0)
+    await until(lambda: not fleet.retiring, "it is done")
+
+
+async def test_a_worker_that_does_not_answer_for_long_is_killed_and_comes_back(
+    fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fleet.stop(StopVerb.RESTART)
+    monkeypatch.setattr(fleet_module, "_PING_S", 0.01)
+    watched = Fleet(spawner, fleet.settings)  # type: ignore[arg-type]
+    watched.start(2)
+    await until(lambda: sum("ready" in worker.marks for worker in spawner) == 2, "two are ready")
+    spawner.of(0).answers = None
+    spawner.history.clear()
+    await until(lambda: "0 started as worker" in spawner.history, "another is started")
+    assert spawner.history[:2] == ["0 killed", "0 started as worker"]
+    await watched.stop(StopVerb.RESTART)
+
+
+async def test_a_stop_says_what_remained(fleet: Fleet, spawner: Spawner) -> None:
+    spawner.cannot_retire = True
+    stopped = await fleet.stop(StopVerb.RETIRE)
+    assert stopped.statuses == ((0, 75), (1, 75), (2, 75))
+    assert not stopped.clean
+    assert stopped.remarks[1] == "Worker 1 ended with status 75 with 7 messages unacknowledged."
+
+
+async def test_the_port_speaks_for_all_and_of_those_that_do_not_answer(fleet: Fleet, spawner: Spawner) -> None:
+    answers = FleetAnswers(fleet, SupervisorMetrics(), lambda: "running")
+    ledger = {"received": 5, "in_flight": 2}
+    for slot in range(3):
+        spawner.of(slot).answers = {
+            "/readyz": {"ready": slot == 0, "reasons": [] if slot == 0 else ["MQTT session 0 is not connected."]},
+            "/status": {"ready": slot == 0, "unacked": 2, "oldest_unacked_age_seconds": slot, "ledger": ledger},
+        }
+    spawner.of(2).answers = None
+    ready = await answers.answer("/readyz", "")
+    assert ready.status == 503
+    assert json.loads(ready.body)["reasons"] == [
+        "Worker 1: MQTT session 0 is not connected.",
+        "Worker 2 does not answer.",
+    ]
+    status = json.loads((await answers.answer("/status", "")).body)
+    assert status["ledger"] == {"received": 10, "in_flight": 4}
+    assert (status["unacked"], status["oldest_unacked_age_seconds"], status["ready"]) == (4, 1, False)
+    assert [(worker["worker"], worker["up"]) for worker in status["workers"]] == [(0, True), (1, True), (2, False)]
+    assert (await answers.answer("/healthz", "")).status == 200
+    assert (await answers.answer("/nowhere", "")).status == 404
+
+
+CHANGES = [
+    ({"instance": "b"}, "instance was gateway and is b"),
+    ({"http": HttpSettings(port=1)}, "http.port was 9464 and is 1"),
+    ({"http": HttpSettings(host="0.0.0.0")}, "http.host"),
+    ({"workers": 0}, "workers is 0"),
+]
+
+
+@pytest.mark.parametrize(("change", "says"), CHANGES, ids=[says for _, says in CHANGES])
+def test_what_a_reload_cannot_change_is_said(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        _check_change(Settings(workers=2), Settings(**{"workers": 2, **change}))
+
+
+def test_a_reload_may_change_the_number_of_workers() -> None:
+    assert _check_change(Settings(workers=2), Settings(workers=5)) == 5
