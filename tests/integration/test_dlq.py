@@ -398,6 +398,30 @@ async def test_a_dry_run_says_what_would_be_and_writes_nothing(desk: Desk) -> No
     assert await desk.records() == []
 
 
+async def test_a_replay_goes_through_the_interceptors_of_today(desk: Desk) -> None:
+    """One message becomes several records, one is dropped, one fails: each has one fate, and no other dead letter."""
+    await desk.write(
+        letter("devices/many", b'{"r": [{"n": "a"}, {"n": "b"}, {"n": "c"}]}'),
+        letter("devices/none", b'{"r": []}'),
+        letter("devices/bad", b"no JSON"),
+    )
+    with desk.file.open("a") as file:
+        file.write('[[routes.interceptors]]\nuse = "split"\npath = "r"\nkey = "n"\n')
+    status, text = await desk.run("replay", "--all", "--dry-run", "--json")
+    assert status == ExitStatus.INCOMPLETE
+    previews = [json.loads(line) for line in text.splitlines()[:3]]
+    would = next(one for one in previews if one["outcome"] == "would be replayed")
+    assert sorted(one["key"] for one in would["destinations"]) == ["a", "b", "c"]
+    status, text = await desk.run("replay", "--all")
+    assert status == ExitStatus.INCOMPLETE
+    assert "3 dead letters: 1 replayed, 1 filtered, 1 refused." in text
+    assert "filtered: empty_array" in text
+    assert "refused: interceptor_error" in text
+    assert values(await desk.records()) == [b'{"n":"a"}', b'{"n":"b"}', b'{"n":"c"}']
+    done = {one["mqtt_topic"]: one["replay"] is not None for one in await desk.listed()}
+    assert done == {"devices/many": True, "devices/none": False, "devices/bad": False}
+
+
 async def test_routes_with_topics_of_their_own_are_read_too(desk: Desk, make_topic: Any) -> None:
     own = await make_topic()
     common, desk.dead = desk.dead, own

@@ -17,6 +17,7 @@ from tests.unit.data_path import DEAD_LETTERS, Path
 from tests.unit.fake_kafka import FakeKafka
 from tests.unit.manual_time import manual_time
 from tests.unit.test_dispatch import Rig
+from tests.unit.test_intercepted_dispatch import Rig as InterceptedRig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -320,3 +321,34 @@ async def test_a_defect_while_looking_is_told() -> None:
         await asyncio.sleep(2)
         await stops.stop(0)
         assert told == [broken]
+
+
+@manual_time
+async def test_held_messages_of_a_route_with_interceptors_go_through_them_when_they_are_let_go() -> None:
+    """They become several records or none, in the spans they came in; a span of which nothing is left is durable."""
+    kafka = FakeKafka()
+    topic = kafka.topic("t", 3)
+    async with Path(kafka) as path:
+        rig = InterceptedRig(path, {"use": "split", "path": "r", "key": "n"})
+        rig.take({"r": [{"n": "before"}]})  # known to the intercepted lane
+        path.flush()
+        rig.dispatcher.stop("route")
+        rig.take({"r": []})
+        path.flush()  # a span with nothing but a message that will be dropped
+        for number in range(30):
+            rig.take({"r": [{"n": f"{number}-{part}"} for part in range(number % 4)]})
+            if number % 3 == 2:
+                path.flush()
+        path.flush()
+        await asyncio.sleep(1)
+        assert rig.dispatcher.holding.messages("route") == 31
+        assert len(topic.records()) == 1
+        assert path.balanced(), path.ledger
+        rig.dispatcher.release("route")
+        await path.until(lambda: not rig.dispatcher.holding, "all let go")
+        await rig.done()
+        rig.chains.close()
+    written = {(record.key or b"").decode() for record in topic.records()}
+    assert written == {"before", *(f"{n}-{part}" for n in range(30) for part in range(n % 4))}
+    assert (path.ledger.delivered, path.ledger.filtered) == (23, 9)
+    assert path.owner.released == [b"%d" % n for n in range(32)], "in MQTT order"
