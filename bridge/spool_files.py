@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Files", "Topics", "put_aside"]
 
+import contextlib
 import fcntl
 import json
 import os
@@ -17,6 +18,8 @@ from bridge.spool_segments import sync_folder
 if TYPE_CHECKING:
     from pathlib import Path
 
+# Kept free for the index: on a full disk delivered batches must be removable, and the gateway able to start.
+RESERVE_BYTES: Final = 4 << 20
 _SIDE_FILES: Final = ("", "-wal", "-shm", "-journal")
 
 
@@ -28,6 +31,7 @@ class Files:
         self.index = folder / "index.db"
         self.tally = folder / "tally"
         self.topics = folder / "topics.json"
+        self._reserve_path = folder / "reserve"
         self._lock_path = folder / "lock"
         self._lock = -1
 
@@ -51,6 +55,32 @@ class Files:
             ) from None
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    def free_bytes(self) -> int:
+        """What the disk has left for us. Raises OSError."""
+        found = os.statvfs(self.folder)
+        return found.f_bavail * found.f_frsize
+
+    def reserve(self) -> None:
+        """Occupy some space, to have it when the disk is full. Without enough of it nothing is done."""
+        if self._reserve_path.exists():
+            return
+        with contextlib.suppress(OSError):
+            if self.free_bytes() < 3 * RESERVE_BYTES:
+                return
+            fd = os.open(self._reserve_path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o640)
+            try:
+                os.posix_fallocate(fd, 0, RESERVE_BYTES)
+            finally:
+                os.close(fd)
+
+    def release(self) -> bool:
+        """Give the space back; whether there was any."""
+        try:
+            self._reserve_path.unlink()
+        except OSError:
+            return False
+        return True
 
     def unlock(self) -> None:
         """Give the folder back. The file stays: removing it would race with the next owner."""

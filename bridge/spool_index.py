@@ -6,12 +6,13 @@ it is whole but may be older than the log. ``spool_recovery`` makes good for tha
 
 from __future__ import annotations
 
-__all__ = ["DamagedError", "Index", "Row", "Sums", "is_damage"]
+__all__ = ["DamagedError", "Index", "Row", "Sums", "is_damage", "is_full"]
 
+import errno
 import sqlite3
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from zlib import crc32
 
 from bridge.errors import SpoolError
@@ -58,6 +59,7 @@ class Sums:
     batches: int = 0
     messages: int = 0
     bytes: int = 0
+    oldest_ms: int = 0  # of the first
 
 
 def is_damage(error: sqlite3.Error) -> bool:
@@ -68,8 +70,19 @@ def is_damage(error: sqlite3.Error) -> bool:
     return code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_FORMAT}
 
 
+def _text(text: bytes) -> str:
+    return text.decode(errors="replace")  # that it is damaged is found by its checksum
+
+
 def _checksum(*values: int | str) -> int:
     return crc32(repr(values).encode())
+
+
+def is_full(error: Exception) -> bool:
+    """Whether an error says that the disk has no space left."""
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+    return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
 
 
 class Index:
@@ -84,9 +97,22 @@ class Index:
             self._db.close()
             raise
 
+    @classmethod
+    def read_only(cls, path: Path) -> Self:
+        """The database as it is, also while another process writes it. Let go of it by ``release``."""
+        index = cls.__new__(cls)
+        index.path = path
+        index._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)  # noqa: SLF001 - its own
+        index._db.text_factory = _text  # noqa: SLF001
+        return index
+
+    def release(self) -> None:
+        """Close it without writing anything."""
+        self._db.close()
+
     def _prepare(self, instance: str) -> None:
         run = self._db.execute
-        self._db.text_factory = lambda text: text.decode(errors="replace")  # damaged text is found by its checksum
+        self._db.text_factory = _text
         run("PRAGMA cache_size = -512")  # KiB: its size is memory, and the pages in use are few
         version, application = self._number("user_version"), self._number("application_id")
         if version > FORMAT:
@@ -153,8 +179,10 @@ class Index:
         """What is stored by partition number; batches and bytes by segment. Reads and checks the whole index."""
         sums: dict[int, Sums] = {}
         live: dict[int, list[int]] = {}
-        for id_, segment, _, size, messages, _ in self._checked("SELECT * FROM batches"):
-            found = sums.setdefault(id_ >> ID_BITS, Sums())
+        for id_, segment, _, size, messages, opened_ms in self._checked("SELECT * FROM batches ORDER BY id"):
+            found = sums.get(id_ >> ID_BITS)
+            if found is None:
+                found = sums[id_ >> ID_BITS] = Sums(oldest_ms=opened_ms)
             found.batches += 1
             found.messages += messages
             found.bytes += size
@@ -197,6 +225,12 @@ class Index:
             "SELECT count(*), coalesce(sum(messages), 0) FROM batches WHERE id > ? AND id <= ?", (after, last)
         ).fetchone()
         return int(found[0]), int(found[1])
+
+    def of_partition(self, number: int) -> Iterator[Row]:
+        """All batches of a partition, in order."""
+        span = (number << ID_BITS, (number + 1) << ID_BITS)
+        for row in self._checked("SELECT * FROM batches WHERE id > ? AND id < ? ORDER BY id", *span):
+            yield Row(*row)
 
     def in_segment(self, segment: int) -> list[Row]:
         """The batches of one segment. Reads the whole index."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bridge.errors import SpoolError
 from bridge.spool_files import Files, Topics, put_aside
-from bridge.spool_index import Index, is_damage
+from bridge.spool_index import Index, is_damage, is_full
 from bridge.spool_recovery import Loading, Losses
 from bridge.spool_segments import HEADER_BYTES, Segments, check_header
 from bridge.spool_state import State
@@ -28,7 +28,12 @@ def open_state(folder: Path, instance: str) -> tuple[State, SpoolReport]:
     files = Files(folder)
     files.lock()
     try:
-        return _open_locked(files, instance)
+        try:
+            return _open_locked(files, instance)
+        except (sqlite3.Error, OSError) as error:
+            if not (is_full(error) and files.release()):
+                raise
+            return _open_locked(files, instance)
     except sqlite3.Error as error:
         files.unlock()
         raise SpoolError(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 __all__ = ["ReadResult", "Removal", "Removed", "Store", "StoredBatch"]
 
+import errno
+import os
 import sqlite3
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -15,7 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from bridge.errors import SpoolWriteError
-from bridge.spool_index import Row, is_damage
+from bridge.spool_files import RESERVE_BYTES
+from bridge.spool_index import Row, is_damage, is_full
 from bridge.spool_opening import open_state, rebuild
 from bridge.spool_record import ID_BITS, encode
 from bridge.spool_recovery import drop_lost, drop_segments
@@ -146,6 +149,7 @@ class Store:
         if self._behind or len(self._unindexed) >= _UNINDEXED:
             self.index_appended()
         state = self.state
+        self._need_space(sum(batch.stored_bytes for batches in calls for batch in batches))
         pieces: list[bytes] = []
         rows: list[tuple[PartitionState, Row]] = []
         ids: list[list[int]] = []
@@ -179,8 +183,24 @@ class Store:
         self._ends[segment] = state.log.end
         return ids
 
-    def index_appended(self) -> None:
-        """Add to the index what the log has gained. Raises SpoolWriteError; the next call tries again."""
+    def _need_space(self, size: int) -> None:
+        files = self.state.files
+        try:
+            free = files.free_bytes()
+        except OSError as error:
+            raise self._write_error(error) from error
+        if size + RESERVE_BYTES > free:
+            raise self._write_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        if not self.state.log.active:
+            files.reserve()
+
+    def imported(self, export: str) -> int:
+        """How many batches of an export are stored already."""
+        return int(self.state.index.fact(f"import {export}") or 0)
+
+    def index_appended(self, *, imported: tuple[str, int] | None = None) -> None:
+        """Add to the index what the log has gained, and how far an import has come. Raises SpoolWriteError; the next
+        call tries again."""
         if not self._unindexed:
             return
         state = self.state
@@ -191,11 +211,16 @@ class Store:
                     [row for _, row in self._unindexed],
                     [(p.number, p.topic, p.partition, p.last) for p in touched.values()],
                 )
+                if imported is not None:
+                    state.index.note(f"import {imported[0]}", str(imported[1]))
                 for segment, end in self._ends.items():
                     state.index.set_segment(segment, end, damaged=segment in state.damaged)
         except sqlite3.Error as error:
             self._behind = True
-            self._index_failed(error)
+            if self._released(error):
+                self.index_appended(imported=imported)
+            else:
+                self._index_failed(error)
         else:
             self._behind = False
             self._unindexed.clear()
@@ -287,6 +312,8 @@ class Store:
                                 if not counted:
                                     sums[-1].add(batches, messages, size)
         except sqlite3.Error as error:
+            if self._released(error):
+                return self.remove(removals, count_all=count_all)
             self._index_failed(error)
             return self.remove(removals, count_all=True)
         for partition, segment, batches, messages, size in gone:
@@ -406,6 +433,13 @@ class Store:
                 self.state.tally.write(partition.slot)
         except OSError as error:
             log.warning("spool_tally_failed", error=str(error))  # a witness less; nothing that is stored needs it
+
+    def _released(self, error: sqlite3.Error) -> bool:
+        """Whether the disk is full and there was space in reserve: then the same may be tried once more."""
+        if is_full(error) and self.state.files.release():
+            log.warning("spool_reserve_used", error=str(error))
+            return True
+        return False
 
     def _index_failed(self, error: sqlite3.Error) -> None:
         """Make the index anew when it is damaged; raises SpoolWriteError when it is not, or the disk forbids it."""

@@ -1,0 +1,200 @@
+"""gateway spool: what is stored is shown, exported and imported; never twice, never another's by accident."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from bridge.spool import Spool, SpoolBatch, spool_path
+from config.errors import ExitStatus
+from gateway.cli.main import main
+
+BATCHES = 7
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with settings; the spool's folder in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GATEWAY_CONFIG", raising=False)
+    (tmp_path / "gateway.toml").write_text('instance = "site-a"\n')
+    return spool_path(Path("data"), 0)
+
+
+def batch(number: int) -> SpoolBatch:
+    data = bytes([number]) * 1000
+    return SpoolBatch("tele", number % 2, "räute", 1, number == 3, 4, (1, 2), 1_700_000_000_000 + number, data)
+
+
+def fill(folder: Path, instance: str = "site-a") -> None:
+    async def run() -> None:
+        spool = Spool(folder, max_bytes=1 << 30, instance=instance)
+        await spool.open()
+        await spool.append([batch(number) for number in range(BATCHES)])
+        await spool.close()
+
+    asyncio.run(run())
+
+
+def stored(folder: Path, instance: str) -> list[SpoolBatch]:
+    async def run() -> list[SpoolBatch]:
+        spool = Spool(folder, max_bytes=1 << 30, instance=instance)
+        await spool.open()
+        found = [await spool.read(topic, partition, 0, 1 << 30) for topic, partition in sorted(spool.partitions())]
+        await spool.close()
+        return [one.batch for result in found for one in result.batches]
+
+    return asyncio.run(run())
+
+
+def output(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().out
+
+
+def test_status_of_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["spool", "status"]) == 0
+    assert "nothing was ever spooled" in output(capsys)
+    assert main(["spool", "status", "--json"]) == 0
+    assert json.loads(output(capsys))["exists"] is False
+    assert not folder.exists(), "looking must not make anything"
+
+
+def test_status_shows_what_waits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(folder)
+    assert main(["spool", "status", "--verify"]) == 0
+    text = output(capsys)
+    assert "7 batches with 28 messages" in text
+    assert "instance site-a, not in use" in text
+    assert "All batches can be read." in text
+    assert main(["spool", "status", "--json"]) == 0
+    status = json.loads(output(capsys))
+    assert (status["batches"], status["messages"], status["closed_properly"]) == (7, 28, True)
+    assert [(one["topic"], one["partition"], one["batches"]) for one in status["partitions"]] == [
+        ("tele", 0, 4),
+        ("tele", 1, 3),
+    ]
+    assert status["partitions"][0]["oldest_ms"] == 1_700_000_000_000
+
+
+def test_status_of_a_spool_in_use(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def run() -> None:
+        spool = Spool(folder, max_bytes=1 << 30, instance="site-a")
+        await spool.open()
+        await spool.append([batch(1)])
+        await spool.remember_topic("tele", 2)  # the index is written by then
+        assert await asyncio.to_thread(main, ["spool", "status"]) == 0
+        assert "1 batches with 4 messages" in (text := output(capsys))
+        assert "in use by process" in text
+        for command in (["status", "--verify"], ["export", "x"]):
+            assert await asyncio.to_thread(main, ["spool", *command]) != 0
+            error = capsys.readouterr().err
+            assert "in use by process" in error
+            assert "top the gateway" in error or "Stop that gateway" in error
+        await spool.append([batch(3)])
+        assert spool.batches == 2
+        await spool.close()
+
+    asyncio.run(run())
+
+
+def test_verify_finds_what_cannot_be_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(folder)
+    segment = next(folder.glob("*.log"))
+    content = bytearray(segment.read_bytes())
+    content[1500] ^= 1
+    segment.write_bytes(content)
+    assert main(["spool", "status", "--verify"]) == ExitStatus.MISSING_MESSAGES
+    assert "UNREADABLE: 1 batches with 4 messages of tele/1" in output(capsys)
+
+
+def test_an_export_is_imported_once(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(folder)
+    before = stored(folder, "site-a")
+    assert main(["spool", "export", "out.spool"]) == 0
+    assert "the spool still holds them" in output(capsys)
+    assert main(["spool", "export", "out.spool"]) == ExitStatus.FAILED
+    assert "exists already" in capsys.readouterr().err
+    (tmp_path / "b.toml").write_text('instance = "site-b"\ndata_dir = "b"\n')
+    there = ["--config", "b.toml", "--json"]
+    assert main(["spool", "import", "out.spool", *there]) == ExitStatus.FAILED
+    assert "from instance 'site-a', this is 'site-b'" in capsys.readouterr().err
+    meant = ["spool", "import", "out.spool", "--from-instance", "site-a", *there]
+    assert main(meant) == 0
+    assert json.loads(output(capsys)) == {
+        "batches": 7,
+        "messages": 28,
+        "file": "out.spool",
+        "imported_before": 0,
+    }
+    assert main(meant) == 0
+    assert json.loads(output(capsys))["batches"] == 0
+    assert stored(spool_path(Path("b"), 0), "site-b") == before
+
+
+def test_an_interrupted_import_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(folder)
+    before = stored(folder, "site-a")
+    assert main(["spool", "export", "out.spool", "--remove", "--json"]) == 0
+    assert json.loads(output(capsys))["removed"] is True
+    assert stored(folder, "site-a") == []
+    monkeypatch.setattr("gateway.cli.spool._CHUNK_BYTES", 1)
+    from bridge.spool_store import Store
+
+    real, left = Store.append, 3
+
+    def append(self: Store, calls: list[list[SpoolBatch]]) -> list[list[int]]:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        return real(self, calls)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "append", append)
+        patch.setattr("signal.raise_signal", lambda _signal: None)
+        patch.setattr("signal.signal", lambda *_: None)
+        with pytest.raises(KeyboardInterrupt):
+            main(["spool", "import", "out.spool"])
+    assert len(stored(folder, "site-a")) == 3
+    assert main(["spool", "import", "out.spool"]) == 0
+    assert "4 batches with 16 messages are stored; 3 batches were imported before" in output(capsys)
+    assert stored(folder, "site-a") == before
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda text: text[: text.rindex('{"end"')], "its end is missing"),
+        (lambda text: text.replace('"qos":1', '"qos":0', 1), "Line 2 of out.spool has changed"),
+        (lambda text: "hello\n", "Line 1 of out.spool has changed, or is no line of an export"),
+        (lambda text: "", "Line 1"),
+    ],
+    ids=["cut", "changed", "something else", "empty"],
+)
+def test_a_damaged_export_is_refused_before_anything_is_stored(
+    folder: Path, change: object, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(folder)
+    assert main(["spool", "export", "out.spool", "--remove"]) == 0
+    file = Path("out.spool")
+    assert callable(change)
+    file.write_text(change(file.read_text()))
+    assert main(["spool", "import", "out.spool"]) == ExitStatus.FAILED
+    assert says in capsys.readouterr().err
+    assert stored(folder, "site-a") == []
+
+
+def test_an_import_that_does_not_fit_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(folder)
+    assert main(["spool", "export", "out.spool"]) == 0
+    Path("gateway.toml").write_text('instance = "site-a"\n[spool]\nmax_bytes = "2MiB"\n')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bridge.spool_record.SpoolBatch.stored_bytes", 1 << 20)
+        assert main(["spool", "import", "out.spool"]) == ExitStatus.FAILED
+    assert "spool.max_bytes = 2097152" in capsys.readouterr().err
+    assert len(stored(folder, "site-a")) == BATCHES
