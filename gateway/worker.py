@@ -527,7 +527,12 @@ async def run_worker(
     stop = StopRequest()
     signals = StopSignals(stop)
     with signals:
-        worker = Worker(settings, stop, membership, retiring=retiring)
+        try:
+            worker = Worker(settings, stop, membership, retiring=retiring)
+        except Exception as error:
+            if membership is not None:
+                membership.failed(error)
+            raise
         for warning in worker.router.warnings:
             log.warning("routes_doubtful", warning=warning)
         worker.service.lifecycle.listen(partial(_on_state, membership))

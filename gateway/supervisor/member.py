@@ -94,8 +94,12 @@ class Membership:
         self._say("ready")
 
     def failed(self, error: BaseException) -> None:
-        """The worker ends because of this."""
-        self._say("failed", sentence=str(error) or repr(error))
+        """The worker ends because of this, perhaps before it has listened to the supervisor at all."""
+        sentence = str(error) or repr(error)
+        if self._channel is None:
+            self._socket.sendall(json.dumps({"say": "failed", "sentence": sentence}).encode() + b"\n")
+        else:
+            self._say("failed", sentence=sentence)
 
     def stopped(self, unacked: int) -> None:
         """The worker has stopped; so many messages come again."""
