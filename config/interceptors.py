@@ -2,9 +2,10 @@
 
 __all__ = ["InterceptorSettings"]
 
-from typing import Annotated, Any, Literal
+import json
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, SecretStr
+from pydantic import ConfigDict, Field, SecretStr, model_validator
 
 from config.model import Table
 
@@ -31,6 +32,18 @@ class InterceptorSettings(Table):
     secret: SecretStr | None = None
     """A secret the interceptor needs: the key of `mask`. Everything else in this table is shown by `gateway config
     show`."""
+
+    @model_validator(mode="after")
+    def _check_options(self) -> Self:
+        """Options travel as JSON from a supervisor to its workers; TOML knows dates as well."""
+        for name, value in (self.model_extra or {}).items():
+            try:
+                json.dumps(value)
+            except TypeError:
+                raise ValueError(
+                    f"{name}: an option is text, number, true or false, a list or a table of these"
+                ) from None
+        return self
 
     @property
     def label(self) -> str:

@@ -23,6 +23,7 @@ from config.load import load
 from config.model import Table
 from config.settings import Settings
 from config.show import as_data, as_text
+from config.transfer import from_json, to_json
 
 if TYPE_CHECKING:
     from bridge.interceptors import Chains, Context
@@ -300,6 +301,25 @@ def test_config_check_finds_what_only_the_interceptors_know(tmp_path: Path, caps
     )
     assert main(["config", "check", "--config", str(file)]) == 78
     assert "routes[0].interceptors[0] (filter), expression: '('" in capsys.readouterr().err
+
+
+def test_settings_reach_a_worker_with_all_their_options(tmp_path: Path) -> None:
+    secret = tmp_path / "key"
+    secret.write_text("hunter2 hunter2 hunter2")
+    file = tmp_path / "gateway.toml"
+    file.write_text(FILE.format(secret=secret))
+    settings = load(file, environ={}).settings
+    there = from_json(to_json(settings))
+    assert there == settings
+    assert there.routes[0].interceptors[0].options == {"add": {"site": "north", "version.major": 2}}
+    assert there.interceptors[0].options["secret"].get_secret_value() == "hunter2 hunter2 hunter2"
+
+
+def test_an_option_that_json_does_not_know_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text('[[interceptors]]\nuse = "filter"\nsince = 2026-01-01\n')
+    with pytest.raises(ConfigError, match=r"interceptors\[0\].*since: an option is text"):
+        load(file, environ={})
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
