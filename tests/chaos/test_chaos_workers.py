@@ -13,12 +13,14 @@ from gateway.identity import slots
 from gateway.supervisor.place import find_supervisor
 from tests.brokers.scripted_rules import Rules
 from tests.chaos.harness import FULL, Gateway, account, run_to_end, wait_until
+from tests.chaos.publisher import Publishers
 from tests.chaos.threaded import Absence, ThreadedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.embedded.kafka import KafkaCluster
+    from tests.brokers.mosquitto import Mosquitto
     from tests.chaos.fixtures import MakeGateway
 
 pytestmark = pytest.mark.slow
@@ -371,3 +373,54 @@ def test_a_frozen_worker_holds_nobody_up(kafka: KafkaCluster, make_gateway: Make
         assert gateway.process.wait(30) == 75
         (killed,) = gateway.events("worker_killed")
         assert killed["pid"] == frozen
+
+
+def test_a_stop_in_the_middle_of_a_roll(kafka: KafkaCluster, make_gateway: MakeGateway, unique: str) -> None:
+    """Whichever process has the slot, and however warm the other is: all end, in good order, and the next start finds
+    everything."""
+    with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000)) as broker:
+        gateway = make_gateway(broker.port, kafka.bootstrap, unique, workers=2, mqtt={"sessions": 1})
+        gateway.start()
+        broker.start_load(500)
+        for milestone in ("operation_asked", "worker_replaced"):
+            gateway.process.signal(signal.SIGUSR2)
+            gateway.process.signal(signal.SIGHUP)
+            wait_until(lambda: gateway.events(milestone), f"{milestone}; {gateway.tail()}")  # noqa: B023
+            assert gateway.stop(20) == -signal.SIGTERM, gateway.tail()
+            assert gateway.events("supervisor_stopped")[0]["clean"]
+            gateway.start()
+        found = finish(broker, gateway, kafka.bootstrap, unique)
+        assert found.copies == 0, str(found)
+
+
+def test_at_a_real_broker(
+    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway, unique: str
+) -> None:
+    """Rolled, a worker killed, the supervisor killed, scaled in: nothing is missing."""
+    broker = make_mosquitto()
+    gateway = make_gateway(broker.port, kafka.bootstrap, unique, workers=2, mqtt={"sessions": 1})
+    gateway.start()
+    with Publishers(broker.port, rate=500) as publishers:
+        load_for(SECONDS)
+        status, said = gateway.command("restart")
+        assert status == 0, said
+        load_for(SECONDS)
+        victim = gateway.pids()[1]
+        assert victim is not None
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: gateway.pids()[1] not in (victim, None), "another is started")
+        gateway.wait_ready()
+        gateway.kill()
+        gateway.start()
+        load_for(SECONDS)
+        gateway.configure(workers=1)
+        status, said = gateway.command("restart", "--reload")
+        assert status == 0, said
+        wait_until(lambda: gateway.metric("gateway_worker_slots_retiring") == 0, "the second slot is ended")
+        load_for(SECONDS)
+        published = publishers.stop()
+    wait_until(gateway.settled, "nothing is in flight")
+    assert gateway.imbalance() == 0
+    found = account(kafka.bootstrap, unique, published)
+    assert not found.missing, str(found)
+    assert not found.strangers, str(found)
