@@ -262,19 +262,25 @@ def test_killed_three_times_in_a_burst_from_mosquitto(
     broker = make_mosquitto(max_inflight=1000)
     gateway = make_gateway(broker.port, kafka.bootstrap, unique)
     gateway.start()
+    redelivered = 0.0
     with Publishers(broker.port, devices=40, rate=8000) as publishers:
         for _ in range(3):
             flowing(gateway, 5000)
+            redelivered += gateway.metric("gateway_mqtt_redelivered_total")
             gateway.kill()
             gateway.start()
         flowing(gateway, 5000)
         published = publishers.stop()
     wait_until(gateway.settled, "nothing is in flight")
+    redelivered += gateway.metric("gateway_mqtt_redelivered_total")
     found = account(kafka.bootstrap, unique, published)
-    print(found)
+    print(f"{found}; sent again by the broker: {redelivered:.0f}, by devices: {publishers.repeated}")
     assert not found.missing, str(found)
     assert not found.strangers, str(found)
-    assert found.copies <= 3 * 4 * 1000, str(found)
+    # What had no acknowledgement is what came again. On a busy machine that is much more than the gateway had not
+    # acknowledged: mosquitto has not read the PUBACKs yet, the kernel resets the killed process's connections, and with
+    # that they are gone; and mosquitto 2.0.11 lets a window grow beyond the receive maximum (its issue 2301).
+    assert found.copies <= redelivered + publishers.repeated, str(found)
     assert gateway.imbalance() == 0
 
 

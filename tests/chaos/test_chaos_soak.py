@@ -65,7 +65,7 @@ def test_a_short_soak_finds_all_well(folder: Path) -> None:
     result = json.loads(output.splitlines()[-1])
     assert result["missing"] == result["foreign"] == result["out_of_order"] == 0
     assert result["published"] > 60 * MINUTES * 100
-    assert sum(fault["count"] for fault in result["faults"].values()) >= 3
+    assert sum(fault["count"] for fault in result["faults"].values()) >= 2
     assert result["problems"] == []
     assert "--seed 5" in output, "so that it can be run again"
 
