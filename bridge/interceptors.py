@@ -303,11 +303,14 @@ class Chain:
 
 
 class Chains:
-    """The chains of all routes that have interceptors: made once for a worker, and shared by whatever moves records."""
+    """The chains of all routes that have interceptors: made once for a worker, and shared by whatever moves records.
+
+    ``listening``: routes of which some interceptor wants to hear of acknowledgements."""
 
     def __init__(self, chains: Mapping[str, Chain]) -> None:
         self._chains = dict(chains)
         self.get = self._chains.get
+        self.listening = frozenset(chain.route for chain in self if chain.acknowledging)
         self._closed = False
 
     def __iter__(self) -> Iterator[Chain]:
@@ -315,15 +318,13 @@ class Chains:
 
     def stored(self, route: str, metadata: RecordMetadata) -> None:
         """A batch of the route is durable."""
-        chain = self._chains.get(route)
-        if chain is not None and chain.acknowledging:
-            chain.acknowledged(metadata, None)
+        if route in self.listening:
+            self._chains[route].acknowledged(metadata, None)
 
     def given_up(self, route: str, metadata: RecordMetadata, error: BridgeError) -> None:
         """A record of the route will not be in its topic."""
-        chain = self._chains.get(route)
-        if chain is not None and chain.acknowledging:
-            chain.acknowledged(metadata, error)
+        if route in self.listening:
+            self._chains[route].acknowledged(metadata, error)
 
     def rows(self) -> dict[tuple[str, ...], float]:
         """How many calls had which outcome, by interceptor and outcome."""

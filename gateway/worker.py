@@ -306,7 +306,7 @@ class Worker:
 
     def batch_stored(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None:
         slot = batch.slot
-        if not slot.dead_letter:
+        if slot.route in self.chains.listening and not slot.dead_letter:
             self.chains.stored(slot.route, RecordMetadata(slot.queue.topic, partition, offset, batch.count))
         meters = self._meters.get(slot)
         if meters is None:
