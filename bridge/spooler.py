@@ -200,6 +200,12 @@ class Spooler:
             queue.backlog = None
         return queue.next_batch()
 
+    def take_over(self, queue: PartitionQueue, batch: Batch) -> None:
+        """Keep a batch that Kafka refused while it is being written: its place is in the spool, whose copy shows the
+        fault again. What is behind it waits for the write, which may fail."""
+        assert queue.backlog is not None
+        queue.backlog.writing.insert(0, batch)
+
     # --- to the disk -------------------------------------------------------------------------------
 
     def _look(self) -> None:
@@ -330,13 +336,15 @@ class Spooler:
 
     def _written(self, queue: PartitionQueue, batch: Batch, row_id: int) -> None:
         backlog = queue.backlog
-        assert backlog is not None
         batch.writing = False
         if batch.stored:
-            # Kafka has answered meanwhile, so as far as the ledger is concerned the disk never had it.
-            backlog.read_id = max(backlog.read_id, row_id)
+            # Kafka has answered meanwhile, so as far as the ledger is concerned the disk never had it. It was perhaps
+            # the last one of its partition, whose backlog ended with it.
+            if backlog is not None:
+                backlog.read_id = max(backlog.read_id, row_id)
             self.store.remove(queue.topic, queue.partition, [row_id])
             return
+        assert backlog is not None
         if batch is queue.in_flight:
             backlog.read_id = max(backlog.read_id, row_id)
             span = _Replayed(self, queue, [row_id], batch.messages, 0)
@@ -357,8 +365,7 @@ class Spooler:
         log.error("spool_not_written", error=str(error), repeat_key=type(error).__name__)
         for queue, batch in reversed(items):
             batch.writing = False
-            assert queue.backlog is not None
-            if batch in queue.backlog.writing:
+            if queue.backlog is not None and batch in queue.backlog.writing:
                 queue.backlog.writing.remove(batch)
             if batch is not queue.in_flight and not batch.stored:
                 queue.sealed.appendleft(batch)

@@ -422,3 +422,47 @@ async def test_a_kafka_that_is_away_when_its_producer_is_replaced_is_spooled() -
         kafka.thaw()
         await path.drained()
         assert list(dict.fromkeys(numbers(kafka))) == list(range(50))
+
+
+@pytest.mark.parametrize("disk_fails", [False, True])
+@pytest.mark.parametrize("answer", ["stored", "refused", "poisoned"])
+def test_kafka_answers_while_the_disk_is_writing_what_is_under_way(answer: str, disk_fails: bool) -> None:
+    """The batch under way is written to the disk, Kafka's answer is faster, and nothing else of the partition waits:
+    its end of spooling comes before the end of the write."""
+
+    @manual_time
+    async def scenario() -> None:
+        kafka = FakeKafka()
+        refuses = False
+        poison = PoisonedError("no", DeadLetterReason.INVALID_RECORD)
+        topic = kafka.topic("t", reject=lambda records: _verdict(records) if refuses else None)
+
+        def _verdict(records: list[StoredRecord]) -> BridgeError | None:
+            if answer == "refused":
+                return RefusedError("not yours")
+            return poison if any(record.value == value_of(7) for record in records) else None
+
+        async with SpoolPath(kafka) as path:
+            path.feed(0, 5)
+            await path.until(lambda: len(path.owner.released) == 5, "delivered")
+            path.spool.latency_s = lambda: 0.8
+            path.spool.fails = lambda: disk_fails
+            kafka.freeze()
+            path.feed(5, 5)
+            await path.until(lambda: path.spool.appends > 0, "the disk is writing")
+            refuses = answer != "stored"
+            kafka.thaw()
+            path.feed(10, 5)
+            await asyncio.sleep(5)
+            assert path.balanced(), path.ledger
+            refuses = answer == "poisoned"
+            path.spool.fails = lambda: False
+            await path.drained(within_s=60)
+            assert not path.disk.messages
+        got = numbers(kafka)
+        bad = [7] if answer == "poisoned" else []
+        assert list(dict.fromkeys(got)) == [n for n in range(15) if n not in bad], "in order, and nothing missing"
+        assert [int(value or b"") for value in kafka.topics[DEAD_LETTERS].values()] == bad
+        assert len(topic.values()) == len(got)
+
+    scenario()
