@@ -49,8 +49,9 @@ class TopicSettings(Table):
 
 class TopicsSettings(Table):
     create: bool = False
-    """Whether missing topics are created at start. Off, because partitions and replication are decisions of whoever
-    runs Kafka; a missing topic then ends the start with an error that names it."""
+    """Whether missing topics are created at start, and made anew, with as many partitions as they had, when they are
+    deleted later. Off, because partitions and replication are decisions of whoever runs Kafka; a missing topic then
+    ends the start with an error that names it, and a deleted one's messages wait until it is there again."""
 
     partitions: Annotated[Count, Field(ge=1, le=100_000)] = 12
     """Partitions of created topics that `declare` does not name, the dead-letter topic among them."""

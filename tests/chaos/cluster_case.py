@@ -46,6 +46,7 @@ class Case:
     ) -> None:  # fmt: skip
         self.admin = admin
         self.topic = topic
+        self.window = window  # messages a session may have unacknowledged
         self._rate = rate
         self._replicas = replicas
         self._config = config or {}

@@ -19,7 +19,7 @@ from gateway.embedded.kafka import KafkaCluster
 
 pytestmark = pytest.mark.slow
 
-GAP_S = 2.0
+GAP_S = 2.0 if FULL else 5.0  # 0.8 s was measured; the short form shares its cores with other tests
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def publish_some(case: Case, kind: str) -> None:
 @pytest.mark.parametrize("create", [True, False], ids=["made anew", "held"])
 def test_deleted(create: bool, admin: ClusterAdmin, make_gateway: MakeGateway, unique: str) -> None:
     """What Kafka had is destroyed, to the message what the gateway had reported as sent; nothing else is missing."""
-    kafka = {"topics": {"create": create, "partitions": 6, "replication": 3}}
+    kafka = {"topics": {"create": create, "partitions": 3, "replication": 3}}  # but it had 6, and has them again
     with Case(admin, make_gateway, unique, kafka=kafka, dead_letter={"topic": case_dead(admin, unique)}) as case:
         admin.delete(case.topic)
         wait_until(lambda: case.gateway.events("topic_gone"), "it is said")
