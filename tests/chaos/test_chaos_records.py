@@ -94,14 +94,14 @@ def dead_letters(admin: ClusterAdmin, topic: str) -> Counter[tuple[str, str]]:
     """How many whole dead letters there are of each device and reason; each number of a device once and in order."""
     counts: Counter[tuple[str, str]] = Counter()
     numbers: dict[str, list[int]] = {}
-    value = b""
+    values: dict[bytes | None, bytes] = {}
     for record in read_topic(admin.cluster.bootstrap, topic)[0]:
         headers = dict(record.headers)
-        value += record.value or b""
+        values[record.key] = values.get(record.key, b"") + (record.value or b"")
         part, _, parts = (headers.get("dlq.part") or b"1/1").partition(b"/")
         if part != parts:
-            continue  # a large one comes in parts, one after the other
-        document, value = json.loads(value), b""
+            continue  # a large one comes in parts, those of a key one after the other
+        document = json.loads(values.pop(record.key))
         numbers.setdefault(document["device"], []).append(document["seq"])
         counts[document["device"], (headers["dlq.reason"] or b"").decode()] += 1
     for device, found in numbers.items():
