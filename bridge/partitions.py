@@ -22,7 +22,7 @@ class Backlog:
 
     def __init__(self) -> None:
         self.spooling = False  # what is flushed goes to the spool
-        self.writing: list[Batch] = []  # being written; without the one that is under way to Kafka at the same time
+        self.writing: list[Batch] = []  # being written; the first may be under way to Kafka at the same time
         self.behind = 0  # batches on disk that have not been read back
         self.behind_messages = 0
         self.read_id = 0  # the last one read back, or known from before it was written
@@ -92,7 +92,7 @@ class PartitionQueue:
         if self.in_flight is not None:
             yield self.in_flight
         if self.backlog is not None:
-            yield from self.backlog.writing
+            yield from (batch for batch in self.backlog.writing if batch is not self.in_flight and not batch.stored)
             yield from self.backlog.loaded
         yield from self.sealed
 

@@ -230,7 +230,8 @@ class Sender:
         if isinstance(error, PoisonedError | RefusedError):
             # Kafka said no and stored nothing: the producer has its sequence numbers back and serves on.
             queue.in_flight = None
-            self._put_back_or_spool(queue, batch, error)
+            if not batch.writing:  # else its place is in the spool, whose copy shows the fault again
+                self._put_back(queue, batch, error)
             self._answered.set()
             self._send_next(queue)
             self.pump()
@@ -272,7 +273,8 @@ class Sender:
             batch = queue.in_flight
             if batch is not None:
                 queue.in_flight = None
-                self._put_back_or_spool(queue, batch, failures.get(queue))
+                if not batch.writing:
+                    self._put_back(queue, batch, failures.get(queue))
         self._started()
         self._held = False
         for queue in self.partitions.queues.values():
@@ -313,13 +315,6 @@ class Sender:
     def _started(self) -> None:
         self._number += 1
         self._observer.incarnation_started(self._number)
-
-    def _put_back_or_spool(self, queue: PartitionQueue, batch: Batch, error: BridgeError | None) -> None:
-        if not batch.writing:
-            self._put_back(queue, batch, error)
-            return
-        assert self.spooler is not None
-        self.spooler.take_over(queue, batch)
 
     def _put_back(self, queue: PartitionQueue, batch: Batch, error: BridgeError | None) -> None:
         """Put a batch that failed in front of its followers; what is known of the failure decides in which form."""

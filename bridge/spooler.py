@@ -54,12 +54,14 @@ SMALL_BYTES: Final = 32 * 1024  # batches below it are put together again when t
 @dataclass(frozen=True, slots=True)
 class SpoolPolicy:
     """``after_ns``: how long a partition may take nothing; 0: everything goes through the disk. ``acknowledges``
-    False: only Kafka does, and what MQTT will deliver again (QoS 1 and 2) is left to its window."""
+    False: only Kafka does, and what MQTT will deliver again (QoS 1 and 2) is left to its window. ``takes`` False:
+    nothing new goes to the disk, and what is there is delivered."""
 
     after_ns: int
     acknowledges: bool
     replay_bytes_per_s: int
     batch_bytes: int
+    takes: bool = True
 
 
 class _Replayed(Span):
@@ -112,7 +114,7 @@ class Spooler:
         self._closed = False  # nothing goes to the disk or comes from it any more
         self._ended = False  # nor is anything removed from it
         self.problem: str | None = None  # why the disk takes nothing at the moment
-        if not policy.after_ns:
+        if policy.takes and not policy.after_ns:
             partitions.made = self._begin
 
     # --- life --------------------------------------------------------------------------------------
@@ -125,8 +127,8 @@ class Spooler:
             backlog.behind = self.store.waiting(topic, partition)
             backlog.behind_messages = self.store.waiting_messages(topic, partition)
             self._ledger.recovered += backlog.behind_messages
-            backlog.spooling = True
-            self._spooling[queue] = None
+            if self._policy.takes:
+                self._begin(queue)
         self._look()
 
     async def close(self, *, patience_s: float = 0.0) -> None:
@@ -162,6 +164,13 @@ class Spooler:
         behind = sum(backlog.behind_messages for backlog in self._backlogs())
         # Without those that another of its batches has again: a dead letter made of one that was read back.
         return behind + sum(span.messages - span.spooled for span in self._replays)
+
+    def spooling(self) -> dict[str, list[int]]:
+        """The partitions whose messages go to the disk at the moment, by topic."""
+        found: dict[str, list[int]] = {}
+        for queue in self._spooling:
+            found.setdefault(queue.topic, []).append(queue.partition)
+        return found
 
     def _backlogs(self) -> Iterator[Backlog]:
         return (queue.backlog for queue in self._partitions.queues.values() if queue.backlog is not None)
@@ -200,12 +209,6 @@ class Spooler:
             queue.backlog = None
         return queue.next_batch()
 
-    def take_over(self, queue: PartitionQueue, batch: Batch) -> None:
-        """Keep a batch that Kafka refused while it is being written: its place is in the spool, whose copy shows the
-        fault again. What is behind it waits for the write, which may fail."""
-        assert queue.backlog is not None
-        queue.backlog.writing.insert(0, batch)
-
     # --- to the disk -------------------------------------------------------------------------------
 
     def _look(self) -> None:
@@ -215,7 +218,7 @@ class Spooler:
             return
         now_ns = self._clock_ns()
         late_ns = now_ns - self._policy.after_ns
-        for queue in self._partitions.queues.values():
+        for queue in self._partitions.queues.values() if self._policy.takes else ():
             if queue not in self._spooling:
                 oldest_ns = queue.oldest_ns()
                 if oldest_ns and max(oldest_ns, queue.last_acknowledged_ns) < late_ns and self._takes_any(queue):
@@ -271,6 +274,7 @@ class Spooler:
                 self._note_full()
                 return [], room
             batch.writing = True
+            backlog.writing.append(batch)
             taken.append(batch)
             room -= batch.size + FRAME_BYTES
         kept: list[Batch] = []
@@ -336,15 +340,14 @@ class Spooler:
 
     def _written(self, queue: PartitionQueue, batch: Batch, row_id: int) -> None:
         backlog = queue.backlog
+        assert backlog is not None
         batch.writing = False
+        backlog.writing.remove(batch)
         if batch.stored:
-            # Kafka has answered meanwhile, so as far as the ledger is concerned the disk never had it. It was perhaps
-            # the last one of its partition, whose backlog ended with it.
-            if backlog is not None:
-                backlog.read_id = max(backlog.read_id, row_id)
+            # Kafka has answered meanwhile, so as far as the ledger is concerned the disk never had it.
+            backlog.read_id = max(backlog.read_id, row_id)
             self.store.remove(queue.topic, queue.partition, [row_id])
             return
-        assert backlog is not None
         if batch is queue.in_flight:
             backlog.read_id = max(backlog.read_id, row_id)
             span = _Replayed(self, queue, [row_id], batch.messages, 0)
@@ -352,8 +355,6 @@ class Spooler:
             batch.on_disk = True
             batch.slot.accumulator.spooled(batch, span)
             return
-        if batch in backlog.writing:
-            backlog.writing.remove(batch)
         backlog.behind += 1
         backlog.behind_messages += batch.messages
         batch.slot.accumulator.spooled(batch)
@@ -365,8 +366,8 @@ class Spooler:
         log.error("spool_not_written", error=str(error), repeat_key=type(error).__name__)
         for queue, batch in reversed(items):
             batch.writing = False
-            if queue.backlog is not None and batch in queue.backlog.writing:
-                queue.backlog.writing.remove(batch)
+            assert queue.backlog is not None
+            queue.backlog.writing.remove(batch)
             if batch is not queue.in_flight and not batch.stored:
                 queue.sealed.appendleft(batch)
 
@@ -414,17 +415,19 @@ class Spooler:
             self._wanted.append(queue)
             return
         backlog.loading = False
-        size = sum(row.size for row in answer.batches)
+        # The last ones may have been written and not been counted yet: not before that.
+        rows = answer.batches[: backlog.behind - answer.lost_batches]
+        size = sum(row.size for row in rows)
         self._next_load_ns = self._clock_ns() + size * 1_000_000_000 // self._policy.replay_bytes_per_s
         self._lose(queue, backlog, answer.lost_batches, answer.lost_messages)
-        if answer.batches:
-            backlog.read_id = answer.batches[-1].id
-            for group in _alike(answer.batches):
+        if rows:
+            backlog.read_id = rows[-1].id
+            for group in _alike(rows):
                 restored = self._restore(queue, group)
                 backlog.behind -= len(group)
                 backlog.behind_messages -= sum(row.batch.messages for row in group)
                 backlog.loaded += restored
-        elif not answer.lost_batches:
+        elif not answer.batches and not answer.lost_batches:
             # The store has said so in its log when it found out: what it put aside is not there to be read.
             self._lose(queue, backlog, backlog.behind, backlog.behind_messages)
 

@@ -59,6 +59,7 @@ class Spooling:
             acknowledges=spool.acknowledge == "fsync",
             replay_bytes_per_s=spool.replay_max_bytes_per_second,
             batch_bytes=settings.kafka.batch_bytes,
+            takes=spool.enabled,
         )
         self.spooler = Spooler(
             self.store,
@@ -119,6 +120,17 @@ class Spooling:
         metrics.spool_bytes.watch(lambda: self.store.bytes)
         metrics.spool_oldest_age.watch(self._oldest_age_s)
         metrics.spool_failing.watch(lambda: int(self.spooler.problem is not None))
+
+    def facts(self) -> dict[str, object]:
+        """What /status says of it. Does not block."""
+        return {
+            "messages": self.spooler.messages(),
+            "bytes": self.store.bytes,
+            "max_bytes": self.store.max_bytes,
+            "oldest_age_seconds": self._oldest_age_s(),
+            "spooling": self.spooler.spooling(),
+            "problem": self.spooler.problem,
+        }
 
     def _oldest_age_s(self) -> float:
         oldest_ms = self.store.oldest_ms()

@@ -24,6 +24,7 @@ from bridge.partitions import Partitions
 from bridge.route_stops import RouteStops
 from bridge.routing import Router
 from bridge.sender import Sender, SenderPolicy
+from bridge.spool import spool_path
 from bridge.topic_watch import TopicWatch
 from config.errors import GatewayError
 from gateway import memory
@@ -104,7 +105,8 @@ class Worker:
         self._kafka_started = asyncio.Event()
         self._late: asyncio.Task[None] | None = None  # sees to the topics of a Kafka that was away at the start
         self.spooling: Spooling | None = None
-        if settings.spool.enabled:
+        # Switched off, it still delivers what it holds.
+        if settings.spool.enabled or spool_path(settings.data_dir, settings.worker).exists():
             self.spooling = Spooling(
                 settings, self.sender, self.ledger, lambda: self._stop.verb, self._fatal, self.topic_watch.preset
             )
@@ -209,6 +211,8 @@ class Worker:
     async def _retire(self) -> None:
         """Nothing waits for this slot any more: the worker may go."""
         await self.orphans.wait_ended()
+        if self.spooling is not None:
+            await self.spooling.spooler.drained()
         self._stop.request(StopVerb.RETIRE)
 
     # --- topics (bridge.parking.TopicLocator)
@@ -456,7 +460,8 @@ class Worker:
         """Asked by the identity, which stops last."""
         if self._stop.forced or self._stop.error is not None or not self.service.stops_cleanly:
             return Ending.UNCLEAN
-        return Ending.RETIRED if self._stop.verb is StopVerb.RETIRE else Ending.CLEAN
+        left = self.spooling is not None and self.spooling.store.batches
+        return Ending.RETIRED if self._stop.verb is StopVerb.RETIRE and not left else Ending.CLEAN
 
     def _fatal(self, error: BaseException) -> None:
         if isinstance(error, GatewayError):  # a sentence for people, and no defect of ours

@@ -29,6 +29,7 @@ def facts(worker: Worker) -> dict[str, object]:
             "cluster_id": worker.sender.producer.cluster_id() or identity.cluster_id,
             "incarnation": int(worker.metrics.kafka_incarnations.child().value),
         },
+        "spool": worker.spooling.facts() if worker.spooling is not None else None,
         "orphan_sessions": [
             {
                 "client_id": orphan.plan.client_id,

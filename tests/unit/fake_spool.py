@@ -38,6 +38,10 @@ class FakeDisk:
     def batches(self) -> int:
         return sum(len(rows) for rows in self.rows.values())
 
+    def since(self, row_id: int) -> list[tuple[int, SpoolBatch]]:
+        """What was written after an id and is still there, in order."""
+        return sorted((n, row) for rows in self.rows.values() for n, row in rows.items() if n > row_id and row.data)
+
     def destroy(self, topic: str, partition: int, row_id: int) -> int:
         """Flip a bit: the batch cannot be read any more. Returns its messages."""
         row = self.rows[topic, partition][row_id]

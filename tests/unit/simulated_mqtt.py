@@ -40,15 +40,26 @@ class Session:
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world
-        self.ingest = Ingest(
-            world.dispatcher, world.accumulator, world.dead_letters, v5=True, max_packet=1 << 20, max_record=MAX_RECORD
-        )
+        self.begin_life()
         self.queued: deque[Message] = deque()
         self.unacked: dict[bytes, Message] = {}  # sent and not acknowledged, in order
         self.received: list[bytes] = []  # PUBREC came, PUBCOMP did not
         self.connection: Connection | None = None
         self.ids = iter(range(number + 1, 1 << 30))
         self.redelivered = 0
+
+    def begin_life(self) -> None:
+        """The gateway's side of the session, made anew."""
+        world = self.world
+        self.ingest = Ingest(
+            world.dispatcher, world.accumulator, world.dead_letters, v5=True, max_packet=1 << 20, max_record=MAX_RECORD
+        )
+
+    def cut(self) -> None:
+        """The gateway is gone: nobody is left to be told."""
+        if self.connection is not None:
+            self.connection.ended = True
+            self.connection = None
 
     def connect(self) -> None:
         connection = self.connection = Connection(self)

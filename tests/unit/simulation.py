@@ -1,8 +1,9 @@
 """A world for the data path: an MQTT broker and a Kafka in memory, everything between them real, time that jumps.
 
 A seed decides what is published and what goes wrong: Kafka freezes, refuses, loses leaders, answers and incarnations,
-is away when a producer starts; connections break in mid-packet. Invariants are checked at every acknowledgement and at
-every look.
+is away when a producer starts; connections break in mid-packet; the spool's disk fails, or is full; the gateway is
+killed, and starts again on what is left: the disk, and the broker's sessions. Invariants are checked at every
+acknowledgement and at every look.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ __all__ = ["DEAD_LETTERS", "World"]
 import asyncio
 import random
 import re
+import time
 from collections import defaultdict
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from bridge import wire
 from bridge.accumulator import Accumulator
@@ -24,12 +28,14 @@ from bridge.errors import IncarnationError, PoisonedError, TopicMissingError, Un
 from bridge.ledger import Ledger
 from bridge.routing import Router
 from bridge.sender import Sender, SenderPolicy
+from bridge.spooler import Spooler, SpoolPolicy
 from bridge.wire import DeadLetterReason
 from config.settings import RouteSettings
 from gateway.mqtt.flow import Flow
 from gateway.mqtt.properties import parse_properties
 from tests.unit.data_path import Observer
-from tests.unit.fake_kafka import DOWN, FakeKafka
+from tests.unit.fake_kafka import DOWN, FakeBatch, FakeKafka
+from tests.unit.fake_spool import FakeDisk, FakeSpool
 from tests.unit.simulated_mqtt import MAX_RECORD, Message, Session
 
 if TYPE_CHECKING:
@@ -70,7 +76,6 @@ class World:
     def __init__(self, seed: int, *, misfortune: bool = True) -> None:
         self.random = random.Random(seed)
         self.misfortune = misfortune
-        loop = asyncio.get_running_loop()
         kafka = self.kafka = FakeKafka(batch_bytes=4000, request_timeout_s=2.0)
         for name, partitions in (("telemetry", 4), ("events", 2), ("logs", 3), ("state", 1), ("site-oslo", 2)):
             kafka.topic(name, partitions, reject=self.reject)
@@ -79,12 +84,31 @@ class World:
             kafka.latency_s = lambda: self.random.choice((0.001, 0.005, 0.05))
             kafka.lose = lambda: self.unlucky(0.005)
             kafka.late = lambda: self.unlucky(0.5)
+        self.disk = FakeDisk()
+        self.disk_fails = False
+        self.spool_bytes = self.random.choice((30_000, 1 << 30))
+        self.lives = 0
+        self.crash_wanted = False
+        self.messages: list[Message] = []
+        self._read: dict[tuple[str, int], int] = defaultdict(int)  # records of each partition looked at so far
+        self._durable: dict[str, set[int]] = defaultdict(set)
+        self._parts: dict[tuple[int, int], set[bytes]] = defaultdict(set)
+        self._rows = 0  # of the disk, looked at so far
+        self._spooled: set[int] = set()
+        self._spooled_parts: dict[tuple[int, int], set[bytes]] = defaultdict(set)
         self.router = Router(
             [RouteSettings.model_validate(route) for route in ROUTES], instance="gw", reserved_topics=[DEAD_LETTERS]
         )
-        self.accumulator = Accumulator(self._create_batch, self._complete)
-        self.ledger = Ledger(self.accumulator.in_flight)
         self.fatal: list[BaseException] = []
+        self._begin_life()
+        self.sessions = [Session(self, number) for number in range(3)]
+
+    def _begin_life(self) -> None:
+        """Everything that one process has, made anew: what an earlier one had is gone with it."""
+        loop = asyncio.get_running_loop()
+        self.lives += 1
+        self.accumulator = Accumulator(self._create_batch, self._complete)
+        self.ledger = Ledger(self._in_flight)
         self.observer = Observer()
         self.dead_letters = DeadLetters(
             self.accumulator, DEAD_LETTERS, instance="gw", partition_count=self.partition_count,
@@ -94,6 +118,21 @@ class World:
             self.accumulator.partitions, self._make_producer, SenderPolicy(10_000_000_000, 3_000_000_000),
             self.observer, lambda: round(loop.time() * 1e9), self.fatal.append,
         )  # fmt: skip
+        self.spool = FakeSpool(self.disk, max_bytes=self.spool_bytes)
+        if self.misfortune:
+            self.spool.latency_s = lambda: self.random.choice((0.0005, 0.002, 0.05))
+            self.spool.fails = lambda: self.disk_fails
+        self.spooler = Spooler(
+            self.spool, self.accumulator.partitions, lambda: self.sender.producer,
+            SpoolPolicy(1_000_000_000 if self.misfortune else 1 << 62, acknowledges=True, replay_bytes_per_s=1_000_000,
+                        batch_bytes=4000),
+            self.ledger, self.sender.resume, lambda: round(loop.time() * 1e9), self.fatal.append,
+        )  # fmt: skip
+        DeadLetters(
+            self.spooler.accumulator, DEAD_LETTERS, instance="gw", partition_count=self.partition_count,
+            max_record_bytes=MAX_RECORD, counted=lambda _reason, _count: None,
+        )  # fmt: skip
+        self.sender.spooler = self.spooler
         self.flow = Flow(
             self.accumulator, self.sender, self.ledger, linger_ns=5_000_000, pacing_ns=1_000_000,
             memory_bytes=MEMORY_BYTES,
@@ -103,14 +142,43 @@ class World:
             filtered=lambda _route, _reason: None, max_record_bytes=MAX_RECORD, cache_entries=20, property_entries=50,
             pump=self.sender.pump, failed=self.fatal.append,
         )  # fmt: skip
-        self.sessions = [Session(self, number) for number in range(3)]
-        self.messages: list[Message] = []
         self._seen = self.ledger.snapshot()
-        self._read: dict[tuple[str, int], int] = defaultdict(int)  # records of each partition looked at so far
-        self._durable: dict[str, set[int]] = defaultdict(set)
-        self._parts: dict[tuple[int, int], set[bytes]] = defaultdict(set)
+
+    async def _start_life(self) -> None:
+        while True:
+            try:
+                await self.sender.start()
+                break
+            except UnreachableError:
+                await asyncio.sleep(0.5)
+        self.spooler.opened()
+        for queue in list(self.accumulator.partitions.queues.values()):
+            self.sender.resume(queue)
+        for session in self.sessions:
+            session.connect()
+
+    async def _end_life(self) -> None:
+        self.flow.close()
+        await self.dispatcher.close()
+        await self.spooler.close()
+        await self.sender.close(patience_s=1)
+
+    async def crash(self) -> None:
+        """The process is killed, and started again: nothing of it is left but the disk."""
+        self.crash_wanted = False
+        self.spool.crashed = True
+        for session in self.sessions:
+            session.cut()
+        await self._end_life()
+        self._begin_life()
+        for session in self.sessions:
+            session.begin_life()
+        await self._start_life()
 
     # --- what a worker does
+
+    def _in_flight(self) -> int:
+        return self.accumulator.in_flight() + self.spooler.messages()
 
     def _create_batch(self, compressed: bool) -> BatchBuilder:
         return self.sender.create_batch(compressed)
@@ -192,7 +260,9 @@ class World:
     def misfortune_of(self, topic: FakeTopic, partition: FakePartition, session: Session) -> tuple[Wrong, Wrong]:
         """Something that goes wrong, and how it comes right again."""
         kafka = self.kafka
-        which = self.random.choice(("frozen", "leaderless", "refused", "unreachable", "broken", "broken"))
+        which = self.random.choice(
+            ("frozen", "leaderless", "refused", "unreachable", "broken", "broken", "disk", "killed")
+        )
         match which:
             case "frozen":
                 return kafka.freeze, kafka.thaw
@@ -202,6 +272,10 @@ class World:
                 return partial(setattr, topic, "refused", True), partial(setattr, topic, "refused", False)
             case "unreachable":
                 return partial(setattr, kafka, "unreachable", DOWN), partial(setattr, kafka, "unreachable", None)
+            case "disk":
+                return partial(setattr, self, "disk_fails", True), partial(setattr, self, "disk_fails", False)
+            case "killed":
+                return partial(setattr, self, "crash_wanted", True), lambda: None
             case _:
                 return session.break_off, lambda: None
 
@@ -235,17 +309,32 @@ class World:
                         if len(self._parts[number, count]) == count:
                             self._durable[name].add(number)
                 self._read[name, at] = len(partition.log)
+        for row_id, row in self.disk.since(self._rows):
+            self._rows = row_id
+            for record in FakeBatch.restored(row.data).stored:
+                number = number_of(record)
+                part = dict(record.headers).get(wire.DLQ_PART)
+                if part is None:
+                    self._spooled.add(number)
+                else:
+                    self._spooled_parts[number, int(part.split(b"/")[1])].add(part)
 
     def check_durable(self, message: Message) -> None:
-        if message.fate is not None:
-            self.look()
-            assert message.number in self._durable[message.fate], f"acknowledged before Kafka had it: {message}"
+        if message.fate is None:
+            return
+        self.look()
+        if message.number in self._durable[message.fate] or message.number in self._spooled:
+            return
+        for (number, count), parts in self._spooled_parts.items():
+            if number == message.number and len(parts | self._parts[number, count]) == count:
+                return
+        raise AssertionError(f"acknowledged before Kafka or the disk had it: {message}")
 
     def check(self) -> None:
         assert not self.fatal, self.fatal
         snapshot = self.ledger.snapshot()
         assert snapshot.imbalance == 0, snapshot
-        for term in ("received", "delivered", "filtered", "dead_lettered", "returned"):
+        for term in ("received", "recovered", "delivered", "filtered", "dead_lettered", "returned"):
             assert getattr(snapshot, term) >= getattr(self._seen, term), f"{term} fell: {self._seen}, then {snapshot}"
         self._seen = snapshot
         # The window, and QoS 0 that is read before reading pauses, are what may come on top.
@@ -254,15 +343,20 @@ class World:
 
     def drained(self) -> bool:
         waiting = any(s.queued or s.unacked or s.received for s in self.sessions)
-        return not waiting and self.accumulator.in_flight() == 0
+        return not waiting and self._in_flight() == 0 and not self.disk.batches()
 
     # --- the run
 
     async def run(self, count: int) -> None:
-        await self.sender.start()
+        """Publish so many messages, and come to a verdict when all of them have drained."""
+        loop = asyncio.get_running_loop()
+        jumping = SimpleNamespace(monotonic_ns=lambda: round(loop.time() * 1e9), time_ns=time.time_ns)
+        with patch("gateway.mqtt.ingest.time", jumping), patch("gateway.mqtt.flow.time", jumping):
+            await self._run(count)
+
+    async def _run(self, count: int) -> None:
+        await self._start_life()
         troubles = [asyncio.create_task(self.go_wrong()) for _ in range(2 if self.misfortune else 0)]
-        for session in self.sessions:
-            session.connect()
         published = 0
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + 3600
@@ -276,6 +370,8 @@ class World:
             elif loop.time() > deadline_s - 3000:
                 for trouble in troubles:
                     trouble.cancel()  # in the end all goes well, and everything drains
+            if self.crash_wanted:
+                await self.crash()
             for session in self.sessions:
                 if session.connection is None:
                     session.connect()
@@ -286,9 +382,7 @@ class World:
         for trouble in troubles:
             trouble.cancel()
         await asyncio.gather(*troubles, return_exceptions=True)
-        self.flow.close()
-        await self.dispatcher.close()
-        await self.sender.close(patience_s=1)
+        await self._end_life()
         self.verdict()
 
     def verdict(self) -> None:
