@@ -10,6 +10,7 @@ __all__ = ["DamagedError", "Index", "Row", "Sums", "is_damage", "is_full"]
 
 import errno
 import sqlite3
+import struct
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -35,6 +36,9 @@ CREATE TABLE batches (id INTEGER PRIMARY KEY, segment INTEGER NOT NULL, offset I
                       size INTEGER NOT NULL, messages INTEGER NOT NULL, opened_ms INTEGER NOT NULL,
                       crc INTEGER NOT NULL);
 """
+
+
+_ROW: Final = struct.Struct("<6q")
 
 
 class DamagedError(sqlite3.DatabaseError):
@@ -76,6 +80,14 @@ def _text(text: bytes) -> str:
 
 def _checksum(*values: int | str) -> int:
     return crc32(repr(values).encode())
+
+
+def _row_checksum(*numbers: int) -> int:
+    """The same for batches, of which there may be a million to check at a start: a quarter of the time."""
+    try:
+        return crc32(_ROW.pack(*numbers))
+    except struct.error:
+        return -1  # what stands there is no number any more
 
 
 def is_full(error: Exception) -> bool:
@@ -194,7 +206,7 @@ class Index:
     def add(self, rows: Sequence[Row], partitions: Sequence[tuple[int, str, int, int]]) -> None:
         """Add batches, and what is known of their partitions. Within a transaction."""
         self._db.executemany(
-            "INSERT OR IGNORE INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)", [(*row, _checksum(*row)) for row in rows]
+            "INSERT OR IGNORE INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)", [(*row, _row_checksum(*row)) for row in rows]
         )
         self._db.executemany(
             "REPLACE INTO partitions VALUES (?, ?, ?, ?, ?)", [(*known, _checksum(*known)) for known in partitions]
@@ -238,8 +250,9 @@ class Index:
 
     def _checked(self, query: str, *values: int) -> Iterator[list[Any]]:
         """Rows without their checksum, the last column. Raises DamagedError where it is wrong."""
+        checksum = _row_checksum if " FROM batches" in query else _checksum
         for *row, crc in self._db.execute(query, values):
-            if crc != _checksum(*row):
+            if crc != checksum(*row):
                 raise DamagedError(f"An entry in {self.path} has changed: {row}")
             yield row
 
@@ -257,7 +270,7 @@ class Index:
     def move(self, row: Row, segment: int, offset: int) -> None:
         """A batch stands elsewhere now. Within a transaction."""
         moved = row._replace(segment=segment, offset=offset)
-        self._db.execute("REPLACE INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)", (*moved, _checksum(*moved)))
+        self._db.execute("REPLACE INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)", (*moved, _row_checksum(*moved)))
 
     def sync(self) -> None:
         """Make everything committed durable."""

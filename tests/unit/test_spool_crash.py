@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 ROOT = Path(__file__).parents[2]
-KILLS = 12
+KILLS = 8
 
 CHILD = textwrap.dedent("""
     import asyncio, sys
@@ -63,15 +63,13 @@ def killed_after(folder: Path, starts: list[int], lines: int) -> list[int]:
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "open\n"
-        for _ in range(lines):
-            child.stdout.readline()
+        answers = [child.stdout.readline() for _ in range(lines)]
         child.kill()
-        # Answers that were on their way count too: whoever printed them had been told. The first ones as well.
-        rest = child.stdout.read()
+        answers += child.stdout.readlines()  # those that were on their way: whoever printed them had been told
     assert child.returncode == -signal.SIGKILL
-    for line in rest.splitlines():
-        if line.count(" ") == 1:
-            partition, number = map(int, line.split())
+    for answer in answers:
+        if answer.endswith("\n"):
+            partition, number = map(int, answer.split())
             told[partition] = number
     return told
 
