@@ -142,6 +142,12 @@ class Sender:
                 await asyncio.wait([task], timeout=patience_s)
         await self._producer.close(patience_s=patience_s)
 
+    def renew(self, reason: str) -> None:
+        """Replace the producer, for somebody beside us who writes through it and found it of no more use. Does not
+        block; what is under way is waited for, as at any replacement."""
+        log.warning("producer_renewal_asked", reason=reason)
+        self._begin_recovery()
+
     def create_batch(self, compressed: bool) -> BatchBuilder:
         return self._producer.create_batch(compressed=compressed)
 

@@ -34,6 +34,11 @@ __all__ = [
     "GATEWAY_MESSAGE_ID_KIND",
     "GATEWAY_RECEIVED_MS",
     "HEADERS",
+    "LEDGER_FIELDS",
+    "LEDGER_PARTITION",
+    "LEDGER_TERMS",
+    "LEDGER_VERSION",
+    "LEDGER_WORKER",
     "MQTT_CONTENT_TYPE",
     "MQTT_CORRELATION_DATA",
     "MQTT_DUP",
@@ -50,9 +55,12 @@ __all__ = [
     "Field",
     "Header",
     "HeaderSpec",
+    "LedgerField",
     "MessageIdKind",
     "header_bytes",
     "headers_table",
+    "ledger_schema",
+    "ledger_table",
 ]
 
 from enum import StrEnum
@@ -193,6 +201,84 @@ TELEMETRY_FIELDS: Final = (
     Field("rssi", "long", False, "dBm", "received signal strength"),
 )
 """The JSON object a device publishes as telemetry, one per MQTT message. Unknown fields are allowed and ignored."""
+
+
+LEDGER_VERSION: Final = 1
+"""Field ``v`` of every record on the ledger topic. It rises when a field changes its meaning; new fields do not."""
+
+LEDGER_PARTITION: Final = "partition"
+LEDGER_WORKER: Final = "worker"
+
+LEDGER_TERMS: Final = (
+    "received",
+    "recovered",
+    "delivered",
+    "filtered",
+    "dead_lettered",
+    "in_flight",
+    "returned",
+    "lost",
+)
+"""The terms of the account, MQTT messages each, as ``bridge.ledger`` defines them."""
+
+
+class LedgerField(NamedTuple):
+    """One field of a record on the ledger topic. ``kind`` is its type in Spark SQL's DDL; ``of`` says which records
+    have it: those of kind ``partition``, of kind ``worker``, or ``both``."""
+
+    name: str
+    kind: str
+    of: Literal["both", "partition", "worker"]
+    meaning: str
+
+
+LEDGER_FIELDS: Final = (
+    LedgerField("v", "int", "both", "version of this schema"),
+    LedgerField("kind", "string", "both", "`partition` or `worker`"),
+    LedgerField("gateway", "string", "both", "the instance, as in the header `gateway.id`"),
+    LedgerField("worker", "int", "both", "number of the worker within the instance"),
+    LedgerField("life", "string", "both", "one run of one worker process, from start to end; all counts begin anew"),
+    LedgerField("number", "bigint", "both", "which interval of the life, from 0; a number that is absent was lost"),
+    LedgerField("from_ms", "bigint", "both", "begin of the interval, ms since 1970 by the gateway's clock"),
+    LedgerField("to_ms", "bigint", "both", "its end; longer than `ledger.interval` where intervals were put together"),
+    LedgerField("route", "string", "partition", "the route's name"),
+    LedgerField("topic", "string", "partition", "the Kafka topic written to; for dead letters theirs"),
+    LedgerField("partition", "int", "partition", "the partition written to"),
+    LedgerField("dead_letter", "boolean", "partition", "whether these are the route's dead letters"),
+    LedgerField("tagged", "boolean", "partition", "whether the records have the header `gateway.id`"),
+    LedgerField("records", "bigint", "partition", "records that Kafka acknowledged in the interval"),
+    LedgerField("messages", "bigint", "partition", "MQTT messages whose last record is among them"),
+    LedgerField("bytes", "bigint", "partition", "bytes of their batches before compression"),
+    LedgerField("first_offset", "bigint", "partition", "lowest offset acknowledged; null if Kafka named none"),
+    LedgerField("last_offset", "bigint", "partition", "highest offset acknowledged; null if Kafka named none"),
+    LedgerField(
+        "runs", "array<array<bigint>>", "partition",
+        "each acknowledged offset: `[first, count]` of every unbroken run; null where there were too many to list",
+    ),
+    LedgerField("unlocated", "bigint", "partition", "those of `records` that Kafka acknowledged without an offset"),
+    LedgerField("state", "string", "worker", "`started`, `running`, or `stopped` in the last record of a life"),
+    LedgerField("started_ms", "bigint", "worker", "when the life began"),
+    LedgerField("entries", "int", "worker", "how many `partition` records belong to the interval"),
+    LedgerField("unwritten", "bigint", "worker", "ledger records of this life that Kafka refused for good: 0"),
+    LedgerField("previous_life", "string", "worker", "in `started`: the life before, if the data directory knows it"),
+    LedgerField("previous_clean", "boolean", "worker", "in `started`: whether that life had written its last record"),
+    *(LedgerField(term, "bigint", "worker", "the term of the account, in this life so far") for term in LEDGER_TERMS),
+    LedgerField("imbalance", "bigint", "worker", "received + recovered minus all other terms: 0"),
+    LedgerField("acknowledged", "bigint", "worker", "records that Kafka acknowledged in this life so far"),
+)  # fmt: skip
+"""The JSON objects on the ledger topic. docs/ledger.md prints ``ledger_table()``."""
+
+
+def ledger_schema() -> str:
+    """The schema of a ledger record for Spark's ``from_json``, in DDL."""
+    return ", ".join(f"`{field.name}` {field.kind}" for field in LEDGER_FIELDS)
+
+
+def ledger_table() -> str:
+    """The Markdown table of the fields of a ledger record."""
+    rows = ["| field | type | in | meaning |", "|---|---|---|---|"]
+    rows += [f"| `{field.name}` | {field.kind} | {field.of} | {field.meaning} |" for field in LEDGER_FIELDS]
+    return "\n".join(rows) + "\n"
 
 
 def _varint_bytes(number: int) -> int:

@@ -159,6 +159,24 @@ def _compacted_dead_letters(view: View) -> Iterator[str]:
             )
 
 
+def _ledger_topic(view: View) -> Iterator[str]:
+    ledger = view.settings.ledger.topic
+    if not ledger:
+        return
+    say = view.say("ledger", "topic")
+    if ledger in view.settings.dead_letter_topics:
+        yield (
+            f"{say} is also a topic of dead letters (dead_letter.topic, routes[].dead_letter_topic): the account and "
+            "what it counts could not be told apart; choose another topic for one of them."
+        )
+    for number, route in enumerate(view.settings.routes):
+        if route.topic == ledger:
+            yield (
+                f"{view.say('routes', number, 'topic')} is also {say}: the account and what it counts could not be "
+                "told apart; choose another topic for one of them."
+            )
+
+
 def _keys(view: View) -> Iterator[str]:
     compacted = {
         topic.name for topic in view.settings.kafka.topics.declare if "compact" in (topic.cleanup_policy or "")
@@ -201,6 +219,7 @@ REFUSED = (
     Rule(("routes",), _route_names),
     Rule(("routes", "dead_letter.topic"), _route_topics),
     Rule(("routes", "dead_letter.topic", "kafka.topics.declare"), _compacted_dead_letters),
+    Rule(("routes", "dead_letter.topic", "ledger.topic"), _ledger_topic),
     Rule(("routes", "kafka.topics.declare"), _keys),
 )
 

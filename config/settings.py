@@ -10,6 +10,7 @@ __all__ = [
     "HttpSettings",
     "InterceptorSettings",
     "KafkaSettings",
+    "LedgerSettings",
     "LogSettings",
     "MetadataHeader",
     "MqttSettings",
@@ -36,6 +37,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from config.grammar import Count, Duration
 from config.interceptors import InterceptorSettings
 from config.kafka import KafkaSettings, SaslSettings, TopicSettings, TopicsSettings
+from config.ledger import LedgerSettings
 from config.mqtt import MqttSettings, ProxySettings, SessionGroupSettings, StatusSettings, TlsSettings
 from config.routes import MetadataHeader, RouteSettings
 from config.service import DeadLetterSettings, FlowSettings, HttpSettings, LogSettings
@@ -98,6 +100,9 @@ class Settings(BaseSettings):
     spool: SpoolSettings = SpoolSettings()
     """Batches on disk while Kafka cannot take them."""
 
+    ledger: LedgerSettings = LedgerSettings()
+    """The account of every message, written to Kafka."""
+
     http: HttpSettings = HttpSettings()
     """Metrics and health."""
 
@@ -116,6 +121,11 @@ class Settings(BaseSettings):
         """Every topic that dead letters go to, the common one first. No route may write to one of them."""
         own = (route.dead_letter_topic for route in self.routes)
         return tuple(dict.fromkeys([self.dead_letter.topic, *(topic for topic in own if topic is not None)]))
+
+    @property
+    def own_topics(self) -> frozenset[str]:
+        """Kafka topics that the gateway writes for itself: no route may write to them."""
+        return frozenset({*self.dead_letter_topics, self.ledger.topic} - {""})
 
     @classmethod
     def settings_customise_sources(

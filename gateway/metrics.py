@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from bridge.interceptors import Chains
     from bridge.ledger import Ledger
+    from bridge.ledger_intervals import LedgerIntervals
     from config.settings import Settings
     from gateway.instruments import Definition
     from gateway.lifecycle import Lifecycle
@@ -225,6 +226,20 @@ class Metrics(MetricSet):
         labels=("route", "reason"),
         fixed=FILTERED,
     )
+    messages_delivered = counter(
+        "gateway_messages_delivered_total",
+        "MQTT messages whose last record Kafka acknowledged, by route; a redelivered message counts again.",
+        "routes",
+        unit="messages",
+        labels=("route",),
+    )
+    messages_dead_lettered = counter(
+        "gateway_messages_dead_lettered_total",
+        "MQTT messages whose dead letter Kafka acknowledged, by the route that took them.",
+        "gateway_dlq_records_total says why",
+        unit="messages",
+        labels=("route",),
+    )
     kafka_records_sent = counter(
         "gateway_kafka_records_sent_total",
         "Records Kafka acknowledged with acks=all.",
@@ -343,7 +358,7 @@ class Metrics(MetricSet):
     ledger_messages = counter(
         "gateway_ledger_messages_total",
         "The growing terms of the ledger; with the messages in flight they balance:"
-        " received + recovered = delivered + filtered + dead_lettered + in flight + returned.",
+        " received + recovered = delivered + filtered + dead_lettered + in flight + returned + lost.",
         "none: this is the account, not a lever",
         unit="messages",
         labels=("term",),
@@ -360,6 +375,12 @@ class Metrics(MetricSet):
         "Messages the account cannot place: 0 always, above 0 some vanished, below 0 some were counted twice.",
         "none: anything but 0 is a defect; keep the log and report it",
         unit="messages",
+    )
+    ledger_waiting = gauge(
+        "gateway_ledger_intervals_waiting",
+        "Intervals of the account that are not on the ledger topic yet; beyond 60 the oldest are put together.",
+        "ledger.topic: whether Kafka takes records there",
+        unit="intervals",
     )
     event_loop_delay = histogram(
         "gateway_event_loop_delay_seconds",
@@ -449,6 +470,11 @@ class Metrics(MetricSet):
             for stage in chain.stages:
                 stage.observe = self.intercept_seconds.child(stage.label).observe_many
 
+    def watch_routes(self, intervals: LedgerIntervals) -> None:
+        """Shows what became of each route's messages in Kafka."""
+        self.messages_delivered.watch_rows(lambda: _by_route(intervals, dead_letter=False))
+        self.messages_dead_lettered.watch_rows(lambda: _by_route(intervals, dead_letter=True))
+
     def watch_lifecycle(self, lifecycle: Lifecycle) -> None:
         """Shows the state's number."""
         self.lifecycle_state.watch(lambda: lifecycle.state)
@@ -464,6 +490,10 @@ class Metrics(MetricSet):
 def _interceptor_labels(settings: Settings) -> list[str]:
     chosen = (one for route in settings.routes for one in (*settings.interceptors, *route.interceptors))
     return list(dict.fromkeys(one.label for one in chosen))
+
+
+def _by_route(intervals: LedgerIntervals, *, dead_letter: bool) -> dict[tuple[str, ...], float]:
+    return {(route,): count for route, count in intervals.messages(dead_letter=dead_letter).items()}
 
 
 _INTRODUCTION: Final = """\
@@ -482,7 +512,7 @@ the scraper asks. This page is printed from `gateway/metrics.py`.
 - Everything is counted per batch and read at scrape time. A scrape sees one moment: the ledger's terms of one scrape
   belong together.
 - What became of a route's messages: `gateway_mqtt_messages_received_total` of the route, against the same route's
-  `gateway_end_to_end_seconds_count` and `gateway_messages_filtered_total`.
+  `gateway_messages_delivered_total`, `gateway_messages_dead_lettered_total` and `gateway_messages_filtered_total`.
 - `process_*` are the process's own: CPU seconds, resident memory, open files, start time.
 """
 

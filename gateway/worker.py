@@ -33,6 +33,7 @@ from gateway.group_plan import group_plans, orphan_plan
 from gateway.http import HttpServer
 from gateway.identity import Ending, Identity
 from gateway.instruments import EventLoopProbe
+from gateway.ledger_log import LedgerLog, LedgerSource
 from gateway.lifecycle import Lifecycle, Service, State, StopRequest, StopVerb
 from gateway.metrics import Metrics, send_failure_labels
 from gateway.mqtt.orphans import Orphans
@@ -79,7 +80,7 @@ class Worker:
         self._stop = stop
         self._meters: dict[Slot, Meters] = {}
         self.metrics = Metrics(settings)
-        self.router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.dead_letter_topics)
+        self.router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.own_topics)
         self.chains = load_chains(settings)
         self._kafka_client_id = settings.kafka.client_id.replace("${instance}", settings.instance).replace(
             "${worker}", str(settings.worker)
@@ -111,6 +112,9 @@ class Worker:
                 settings, self.sender, self.ledger, lambda: self._stop.verb, self._fatal, self.topic_watch.preset
             )
             self._bury_from(self.spooling.spooler.accumulator)
+        self.ledger_log = LedgerLog(
+            settings, LedgerSource(self.ledger, lambda: self.sender.producer, self.sender.renew)
+        )
         shared = Shared(
             self.router,
             self.sender,
@@ -162,19 +166,12 @@ class Worker:
         """
         probe = EventLoopProbe(self.metrics.event_loop_delay.child())
         spool = () if self.spooling is None else (self.spooling, _KafkaOrSpool(self))
+        kafka = (_Kafka(self), self.topic_watch)
+        last = (*spool, _Ledger(self), self.route_stops, probe, _Rest(self))
         if membership is not None:
-            return (
-                _Kafka(self),
-                self.topic_watch,
-                membership,
-                self.identity,
-                *spool,
-                self.route_stops,
-                probe,
-                _Rest(self),
-            )
+            return (*kafka, membership, self.identity, *last)
         assert self.http is not None
-        return (self.identity, self.http, _Kafka(self), self.topic_watch, *spool, self.route_stops, probe, _Rest(self))
+        return (self.identity, self.http, *kafka, *last)
 
     def _bury_from(self, accumulator: Accumulator) -> None:
         """Give an accumulator that no session group has the dead letters of its records."""
@@ -245,7 +242,7 @@ class Worker:
         return sorted(self.router.kafka_topics.union(self.settings.dead_letter_topics))
 
     def _make_producer(self) -> KafkaProducer:
-        topics = {*self.routed_topics(), *(topic for topic, _ in self.partitions.queues)}
+        topics = {*self.routed_topics(), *self.settings.own_topics, *(topic for topic, _ in self.partitions.queues)}
         return KafkaProducer(
             self.settings.kafka, self._kafka_client_id, topics, self.identity.confirm_cluster, self.batch_retried
         )
@@ -288,6 +285,7 @@ class Worker:
         while True:
             try:
                 await self._topics.ensure(self._kafka_producer(), self.routed_topics())
+                await self.ledger_log.ensure(self._topics, self._kafka_producer())
             except RetriableError as error:
                 await self._wait_for_kafka(error, backoff)
             else:
@@ -309,6 +307,7 @@ class Worker:
     # ----------------------------------------------------------------------------
 
     def batch_stored(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None:
+        self.ledger_log.intervals.stored(batch, partition, offset)
         slot = batch.slot
         if slot.route in self.chains.listening and not slot.dead_letter:
             self.chains.stored(slot.route, RecordMetadata(slot.queue.topic, partition, offset, batch.count))
@@ -380,6 +379,8 @@ class Worker:
         metrics, groups = self.metrics, self.groups
         metrics.watch_ledger(self.ledger)
         metrics.watch_chains(self.chains)
+        metrics.watch_routes(self.ledger_log.intervals)
+        metrics.ledger_waiting.watch(lambda: self.ledger_log.waiting)
         metrics.watch_lifecycle(self.service.lifecycle)
         metrics.kafka_partitions_unused.watch_rows(
             lambda: {(state.name,): state.unused for state in self.topic_watch.states()}
@@ -388,7 +389,7 @@ class Worker:
             self.spooling.watch_metrics(metrics, self.settings.spool.max_bytes)
         metrics.buffer_bytes.watch(lambda: sum(group.accumulator.buffered_bytes for group in groups))
         metrics.oldest_unacked_age.watch(lambda: (self._oldest_age_ns() or 0) / 1e9)
-        metrics.mqtt_messages_received.watch_rows(self._received_rows)
+        metrics.mqtt_messages_received.watch_rows(self.received_rows)
         metrics.mqtt_acks.watch(lambda: sum(session.acknowledged for session in self.all_sessions()))
         metrics.mqtt_received_bytes.watch(lambda: sum(session.received_bytes for session in self.all_sessions()))
         metrics.mqtt_redelivered.watch(lambda: sum(session.redelivered for session in self.all_sessions()))
@@ -409,7 +410,8 @@ class Worker:
         yield from self.sessions
         yield from self.orphans.sessions
 
-    def _received_rows(self) -> dict[tuple[str, ...], float]:
+    def received_rows(self) -> dict[tuple[str, ...], float]:
+        """Messages taken in by route and QoS."""
         rows: dict[tuple[str, ...], float] = {}
         for group in self.groups:
             for slot in group.accumulator.slots:
@@ -487,6 +489,7 @@ class _Kafka:
         for group in self._worker.groups:
             await group.close()
         await self._worker.close_late()
+        await self._worker.ledger_log.stop(deadline_ns)  # nothing is sent any more, and the producer still stands
         await self._worker.sender.close(patience_s=min(left_s, 2.0))
 
 
@@ -503,6 +506,22 @@ class _KafkaOrSpool:
 
     async def stop(self, deadline_ns: int) -> None:
         """There is nothing to let go of."""
+
+
+class _Ledger:
+    """The begin of the account's writing, which needs the slot. Its end is the producer's: it may take as long as Kafka
+    does, and the next worker must not wait for it."""
+
+    name = "ledger"
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    async def start(self) -> None:
+        await self._worker.ledger_log.start()
+
+    async def stop(self, deadline_ns: int) -> None:
+        """There is nothing to do yet."""
 
 
 class _Rest:

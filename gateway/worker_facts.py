@@ -40,7 +40,30 @@ def facts(worker: Worker) -> dict[str, object]:
             for orphan in worker.orphans.sessions
             if not orphan.gone
         ],
+        "routes": _routes(worker),
     }
+
+
+def _routes(worker: Worker) -> dict[str, dict[str, int]]:
+    """What became of each route's messages; the empty name is where no route took them."""
+    intervals = worker.ledger_log.intervals
+    terms = ("received", "delivered", "filtered", "dead_lettered")
+    rows = {route.name: dict.fromkeys(terms, 0) for route in worker.settings.routes}
+
+    def add(route: str, term: str, count: float) -> None:
+        row = rows.setdefault(route, dict.fromkeys(terms, 0))
+        row[term] += int(count)
+
+    for (route, _qos), count in worker.received_rows().items():
+        add(route, "received", count)
+    for route, count in intervals.messages(dead_letter=False).items():
+        add(route, "delivered", count)
+    for route, count in intervals.messages(dead_letter=True).items():
+        add(route, "dead_lettered", count)
+    for (route, _reason), count in worker.metrics.messages_filtered.read().items():
+        if count:
+            add(route, "filtered", count)
+    return rows
 
 
 def say_what_is_left(worker: Worker) -> None:

@@ -112,14 +112,14 @@ def _check_routes(loaded: Loaded) -> tuple[list[str], list[str]]:
     problems: list[str] = []
     for number, route in enumerate(settings.routes):
         try:
-            Router([route], instance=settings.instance, reserved_topics=settings.dead_letter_topics)
+            Router([route], instance=settings.instance, reserved_topics=settings.own_topics)
         except ConfigError as error:
             origin = loaded.origin(("routes", number))
             problems += [f"routes[{number}] ({origin}): {problem}" for problem in error.problems]
     if problems or not settings.routes:
         return problems, []
     try:
-        router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.dead_letter_topics)
+        router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.own_topics)
     except ConfigError as error:
         return [f"routes ({loaded.origin('routes')}): {problem}" for problem in error.problems], []
     from bridge.interceptor_loading import load_chains

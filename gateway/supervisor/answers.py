@@ -99,6 +99,7 @@ class FleetAnswers:
                 "unacked": sum(worker["unacked"] for worker in up),
                 "oldest_unacked_age_seconds": max(ages, default=None),
                 "ledger": _sum_ledgers([worker["ledger"] for worker in up]),
+                "routes": _sum_routes([worker["routes"] for worker in up]),
                 "slots_retiring": self._fleet.retiring,
                 "workers": workers,
             }
@@ -108,6 +109,12 @@ class FleetAnswers:
 async def _ask_one(worker: Any, path: str, accept: str) -> Answer | None:
     answer: Answer | None = await worker.ask(path, accept) if worker is not None else None
     return answer
+
+
+def _sum_routes(workers: list[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
+    """What became of each route's messages, in all workers that answer."""
+    names = dict.fromkeys(name for routes in workers for name in routes)
+    return {name: _sum_ledgers([routes[name] for routes in workers if name in routes]) for name in names}
 
 
 def _sum_ledgers(ledgers: list[dict[str, int]]) -> dict[str, int]:

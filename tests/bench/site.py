@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 class Site:
     """Hands each run a fresh topic and directory, and takes them away afterwards; a context manager for what the whole
-    call shares: the topic for dead letters, which has to stay empty.
+    call shares: the topic for dead letters, which has to stay empty, and the ledger's.
     """
 
     def __init__(self, kafka: Kafka, directory: Path, *, quick: bool) -> None:
@@ -29,14 +29,16 @@ class Site:
         self.quick: Final = quick
         self._directory = directory
         self._numbers = itertools.count()
-        self._dead_letters = ""
+        self._dead_letters = self._ledger = ""
 
     def __enter__(self) -> Self:
         self._dead_letters = self.kafka.create_topic()
+        self._ledger = self.kafka.create_topic()
         return self
 
     def __exit__(self, *_error: object) -> None:
         self.kafka.delete_topic(self._dead_letters)
+        self.kafka.delete_topic(self._ledger)
 
     def scaled(self, count: int) -> int:
         """A count of messages, a fifth of it in a quick call."""
@@ -56,7 +58,7 @@ class Site:
 
     def place(self, mqtt_port: int, topic: str, directory: Path) -> Place:
         """Where a subject runs."""
-        return Place(mqtt_port, self.kafka.bootstrap, topic, self._dead_letters, directory / "subject")
+        return Place(mqtt_port, self.kafka.bootstrap, topic, self._dead_letters, self._ledger, directory / "subject")
 
     def check_records(self, topic: str, distinct: int, cycles: int = 1, *, in_order: bool) -> Account:
         """Every message has its record, and ``in_order`` each partition's came in order unless some came twice; raises

@@ -35,6 +35,7 @@ class Place:
     kafka: str
     topic: str
     dead_letters: str
+    ledger: str
     directory: Path
 
 
@@ -189,6 +190,7 @@ class Gateway:
             "mqtt": {"addresses": [f"mqtt://127.0.0.1:{place.mqtt_port}"], **self.mqtt},
             "kafka": {"bootstrap_servers": [place.kafka], **self.kafka},
             "dead_letter": {"topic": place.dead_letters},
+            "ledger": {"topic": place.ledger},
             "http": {"port": http_port},
             "routes": [{"name": "telemetry", "filters": ["devices/#"], "topic": place.topic, **self.route}],
         }

@@ -188,6 +188,7 @@ def test_topics_survive_a_broker_and_are_acknowledged_by_two() -> None:
     declared = {topic.name: topic for topic in topics.declare}
     for route in settings().routes:
         assert route.topic in declared, f"route {route.name} writes to {route.topic}, which is not declared"
+    assert declared[settings().ledger.topic].retention == declared["devices.telemetry"].retention
     for copies in [topics.replication, *(topic.replication for topic in declared.values())]:
         assert copies == len(BROKERS)
         assert int(environment(BROKERS[0])["KAFKA_MIN_INSYNC_REPLICAS"]) == copies - 1

@@ -207,6 +207,14 @@ CONTRADICTIONS = {
     "route to another's dead letters": Case(
         route('dead_letter_topic = "t"'), ('routes[0].dead_letter_topic = "t" (gateway.toml:5)', "told apart")
     ),
+    "route to the ledger": Case(
+        route(topic="gateway-ledger"),
+        ('routes[0].topic = "gateway-ledger" (gateway.toml:4)', 'ledger.topic = "gateway-ledger" (default)', "account"),
+    ),
+    "dead letters to the ledger": Case(
+        '[ledger]\ntopic = "gateway-dead-letters"\n' + route(),
+        ('ledger.topic = "gateway-dead-letters" (gateway.toml:2)', "dead_letter.topic", "told apart"),
+    ),
     "dead letters compacted": Case(
         '[[kafka.topics.declare]]\nname = "bad"\ncleanup_policy = "compact"\n' + route('dead_letter_topic = "bad"'),
         ('kafka.topics.declare[0].cleanup_policy = "compact" (gateway.toml:3)', '"bad"', "the last one of each key"),

@@ -178,6 +178,7 @@ async def test_status_tells_the_sessions_and_the_account() -> None:
                 "dead_lettered": 0,
                 "in_flight": 3,
                 "returned": 0,
+                "lost": 0,
                 "imbalance": 1,
             },
         }
