@@ -39,6 +39,7 @@ class ExitStatus(IntEnum):
     MISSING_MESSAGES = 3, "the demo's or a verification's account does not balance"
     NOT_FOUND = 4, "nothing is there that was asked for"
     INCOMPLETE = 5, "only a part was done; the output says what was not, and why"
+    UNJUDGED = 6, "a verification found nothing missing, but could not judge everything"
     UNAVAILABLE = 69, "a broker could not be reached, or a topic is missing"
     UNDRAINED = 75, "stopped at the deadline with messages unacknowledged; they will be delivered again"
     REFUSED = 77, "a broker refused the credentials or rights; trying again is vain"

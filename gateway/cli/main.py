@@ -13,11 +13,11 @@ from importlib.metadata import version
 
 from config.errors import ExitStatus, GatewayError
 
-_COMMANDS = ("run", "restart", "retire", "identity", "dlq", "spool", "config", "dev", "demo", "stream")
+_COMMANDS = ("run", "restart", "retire", "identity", "verify", "dlq", "spool", "config", "dev", "demo", "stream")
 _EPILOG = (
     "exit status: 0 success, 1 failure, 2 wrong arguments, 3 messages missing, 4 nothing is there that was asked for, "
-    "5 only a part was done, 69 a broker or topic is not there, 75 stopped before everything was acknowledged (it will "
-    "be redelivered), 77 refused by a broker, 78 bad settings"
+    "5 only a part was done, 6 a verification could not judge everything, 69 a broker or topic is not there, "
+    "75 stopped before everything was acknowledged (it will be redelivered), 77 refused by a broker, 78 bad settings"
 )
 
 

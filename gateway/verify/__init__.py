@@ -1,0 +1,1 @@
+"""The comparison of the ledger topic with what Kafka holds: `gateway verify`."""

@@ -1,0 +1,131 @@
+"""The workers' side of the account: each life's terms, whether its records are all there, and how it ended."""
+
+from __future__ import annotations
+
+__all__ = ["Life", "Lives", "Window"]
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from bridge.ledger_records import PartitionRecord, WorkerRecord
+
+Ending = Literal["stopped", "crashed", "running", "silent"]
+
+_EARLIER_MS = 150_000
+"""A record is counted in the interval it was acknowledged in, and has the time it was received at, which is earlier by
+at most ``kafka.delivery_timeout`` (120 s) while Kafka answers at all."""
+
+
+class Window(NamedTuple):
+    """A time whose acknowledgements no ledger record counts."""
+
+    from_ms: int
+    to_ms: int
+
+    def holds(self, timestamp_ms: int) -> bool:
+        return self.from_ms - _EARLIER_MS <= timestamp_ms <= self.to_ms
+
+
+@dataclass(slots=True)
+class Life:
+    """One run of one worker, as far as the span has it."""
+
+    worker: int
+    name: str
+    started_ms: int = 0
+    last: WorkerRecord | None = None
+    worst_imbalance: int = 0
+    lowest: int | None = None
+    highest: int = -1
+    seen: int = 0
+    next_started_ms: int | None = None
+    crashed_before: str | None = None  # the life before it, where that ended without its last record
+    silent_ms: int = 0
+    unmatched: dict[int, int] = field(default_factory=dict)  # interval to partition records announced minus found
+
+    def ending(self, now_ms: int) -> Ending:
+        """How it ended. ``silent``: no word for three intervals, and no life after it that would tell."""
+        if self.last is not None and self.last.state == "stopped":
+            return "stopped"
+        if self.next_started_ms is not None:
+            return "crashed"
+        quiet_ms = now_ms - (self.last.to_ms if self.last else self.started_ms)
+        return "silent" if quiet_ms > self.silent_ms else "running"
+
+    def missing_numbers(self) -> int:
+        """Intervals between the first and the last that have no ``worker`` record."""
+        return 0 if self.lowest is None else self.highest - self.lowest + 1 - self.seen
+
+
+class Lives:
+    """Every life of the gateway in the span. ``complete_from_ms``: what was written before may have expired."""
+
+    def __init__(self, interval_ms: int, complete_from_ms: int) -> None:
+        self._interval_ms = interval_ms
+        self._complete_from_ms = complete_from_ms
+        self._lives: dict[tuple[int, str], Life] = {}
+
+    def sorted(self) -> list[Life]:
+        """By worker, then in time; each knows when the next of its worker began."""
+        lives = sorted(self._lives.values(), key=lambda life: (life.worker, life.started_ms))
+        for life, following in pairwise(lives):
+            life.next_started_ms = following.started_ms if following.worker == life.worker else None
+        return lives
+
+    def add_worker(self, record: WorkerRecord) -> None:
+        """Take in a ``worker`` record; none comes twice."""
+        life = self._life(record.worker, record.life)
+        life.started_ms = record.started_ms
+        if record.previous_clean is False:
+            life.crashed_before = record.previous_life
+        if life.last is None or record.number > life.last.number:
+            life.last = record
+        life.silent_ms = max(life.silent_ms, 3 * max(self._interval_ms, record.to_ms - record.from_ms))
+        if abs(record.imbalance) > abs(life.worst_imbalance):
+            life.worst_imbalance = record.imbalance
+        life.lowest = record.number if life.lowest is None else min(life.lowest, record.number)
+        life.highest = max(life.highest, record.number)
+        life.seen += 1
+        self._match(life, record.number, record.entries, record.to_ms)
+
+    def add_partition(self, record: PartitionRecord) -> None:
+        """Take in a ``partition`` record; none comes twice."""
+        life = self._life(record.worker, record.life)
+        self._match(life, record.number, -1, record.to_ms)
+
+    def incomplete(self) -> int:
+        """Intervals of which a ledger record is missing that should be there."""
+        count = 0
+        for life in self._lives.values():
+            count += life.missing_numbers()
+            # An interval whose worker record a crash prevented has partition records beyond the last number.
+            count += sum(1 for number, left in life.unmatched.items() if left and number <= life.highest)
+        return count
+
+    def windows(self, now_ms: int) -> list[Window]:
+        """When acknowledgements went uncounted: the open interval of each life that did not end in good order."""
+        windows = []
+        for life in self.sorted():
+            if life.crashed_before is not None and (life.worker, life.crashed_before) not in self._lives:
+                windows.append(Window(0, life.started_ms))  # of which the span has no word
+            if life.ending(now_ms) != "stopped":
+                from_ms = life.last.to_ms if life.last is not None else life.started_ms
+                windows.append(Window(from_ms, life.next_started_ms or now_ms))
+        return windows
+
+    def _life(self, worker: int, name: str) -> Life:
+        life = self._lives.get((worker, name))
+        if life is None:
+            life = self._lives[worker, name] = Life(worker, name)
+        return life
+
+    def _match(self, life: Life, number: int, count: int, to_ms: int) -> None:
+        if to_ms < self._complete_from_ms:
+            return
+        left = life.unmatched.get(number, 0) + count
+        if left:
+            life.unmatched[number] = left
+        else:
+            life.unmatched.pop(number, None)

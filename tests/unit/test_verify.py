@@ -1,0 +1,488 @@
+"""`gateway verify` notices one record too few and one too many, and says what it cannot know."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bridge.ports import StoredRecord
+from config.errors import ExitStatus
+from gateway.verify.check import Span
+from gateway.verify.report import as_json, as_text
+from tests.unit.fake_kafka import FakeKafka, FakeTopic
+from tests.unit.ledger_path import LEDGER, TAG, FakeLog, LedgerPath
+from tests.unit.manual_time import manual_time
+
+if TYPE_CHECKING:
+    from gateway.verify.check import Verdict
+    from gateway.verify.place import PlaceResult
+
+DAY_MS = 86_400_000
+
+
+def place(verdict: Verdict, topic: str = "t", partition: int = 0) -> PlaceResult:
+    (found,) = [one for one in verdict.places if (one.topic, one.partition) == (topic, partition)]
+    assert found.acknowledged == (found.found + found.missing + found.expired + found.compacted + found.unjudged)
+    return found
+
+
+async def delivered(kafka: FakeKafka, count: int = 10, *, tagged: bool = True) -> FakeTopic:
+    """A whole life that delivered ``count`` messages to one partition, in two intervals."""
+    topic = kafka.topics.get("t") or kafka.topic("t", 2)
+    async with LedgerPath(kafka) as path:
+        await path.deliver("t", count // 2, tagged=tagged)
+        await path.interval()
+        await path.deliver("t", count - count // 2, tagged=tagged)
+    assert path.written
+    return topic
+
+
+def foreign(number: int = 0) -> StoredRecord:
+    return StoredRecord(1_000_000, b"k", b"foreign %d" % number, [])
+
+
+# --- all is well ---
+
+
+@manual_time
+async def test_all_there() -> None:
+    kafka = FakeKafka()
+    await delivered(kafka)
+    verdict = await FakeLog(kafka).verify()
+    assert verdict.exit_status is ExitStatus.OK
+    result = place(verdict)
+    assert (result.state, result.acknowledged, result.found, result.messages) == ("ok", 10, 10, 10)
+    assert result.routes == {"route": 10}
+    (life,) = verdict.lives
+    assert life.ending(verdict.now_ms) == "stopped"
+    text = as_text(verdict)
+    assert "Everything that was acknowledged is in Kafka" in text
+    assert json.loads(as_json(verdict))["status"] == 0
+
+
+@manual_time
+async def test_other_writers_between_ours_are_neither_ours_nor_missing() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t", 2)
+    log = topic.partitions[0].log
+    async with LedgerPath(kafka) as path:
+        for number in range(30):
+            log.append(foreign(number))
+            await path.deliver("t", 1 + number % 3)
+        log.append(foreign())
+    result = place(await FakeLog(kafka).verify())
+    assert (result.state, result.acknowledged, result.found, result.surplus) == ("ok", 60, 60, 0)
+
+
+@manual_time
+async def test_a_worker_that_runs_has_an_open_interval() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t", 2)
+    async with LedgerPath(kafka) as path:
+        await path.deliver("t", 4)
+        await path.interval()
+        await path.deliver("t", 3)
+        verdict = await FakeLog(kafka).verify()
+        assert verdict.exit_status is ExitStatus.OK
+        assert (place(verdict).acknowledged, place(verdict).open, place(verdict).surplus) == (4, 3, 0)
+        assert verdict.lives[0].ending(verdict.now_ms) == "running"
+        assert verdict.lives[0].ending(verdict.now_ms + 300_000) == "silent"
+
+
+# --- one too few ---
+
+
+@manual_time
+async def test_one_record_deleted_from_the_middle() -> None:
+    kafka = FakeKafka()
+    await delivered(kafka)
+    log = FakeLog(kafka)
+    log.deleted = {("t", 0, 4)}
+    verdict = await log.verify()
+    assert verdict.exit_status is ExitStatus.MISSING_MESSAGES
+    result = place(verdict)
+    assert (result.state, result.missing, result.absent) == ("missing", 1, [(4, 5)])
+    text = as_text(verdict)
+    assert "t/0: no record at offsets 4." in text
+    assert "MISSING: t/0: 1 of 10 acknowledged records are missing." in text
+
+
+@manual_time
+async def test_a_copy_does_not_make_up_for_a_record_that_is_missing() -> None:
+    """As counting alone would have it: ten acknowledged, ten there."""
+    kafka = FakeKafka()
+    topic = await delivered(kafka)
+    topic.partitions[0].log.append(replace(topic.partitions[0].log[7], timestamp_ms=0))
+    log = FakeLog(kafka)
+    log.deleted = {("t", 0, 4)}
+    result = place(await log.verify())
+    assert (result.state, result.found, result.missing, result.surplus) == ("missing", 9, 1, 1)
+
+
+@manual_time
+async def test_the_last_records_lost_with_an_unclean_leader() -> None:
+    kafka = FakeKafka()
+    topic = await delivered(kafka)
+    del topic.partitions[0].log[8:]
+    verdict = await FakeLog(kafka).verify()
+    assert place(verdict).missing == 2
+    assert "log ends before offsets it has acknowledged" in as_text(verdict)
+
+
+@manual_time
+async def test_lost_records_whose_offsets_others_have_taken() -> None:
+    kafka = FakeKafka()
+    topic = await delivered(kafka)
+    topic.partitions[0].log[8:] = [foreign(), foreign(), foreign()]
+    verdict = await FakeLog(kafka).verify()
+    assert (place(verdict).missing, place(verdict).found) == (2, 8)
+    assert "hold records of somebody else" in as_text(verdict)
+
+
+@manual_time
+async def test_records_deleted_before_retention_would_have() -> None:
+    kafka = FakeKafka()
+    await delivered(kafka)
+    log = FakeLog(kafka)
+    log.starts["t", 0] = 3
+    verdict = await log.verify()
+    assert (place(verdict).missing, place(verdict).expired) == (3, 0)
+    assert "removed sooner than retention says" in as_text(verdict)
+
+
+@manual_time
+async def test_a_topic_that_is_gone_and_one_made_anew() -> None:
+    kafka = FakeKafka()
+    await delivered(kafka)
+    old = kafka.topics.pop("t")
+    verdict = await FakeLog(kafka).verify()
+    assert (place(verdict).missing, verdict.exit_status) == (10, ExitStatus.MISSING_MESSAGES)
+    assert "no such topic" in as_text(verdict)
+    kafka.topic("t", len(old.partitions))
+    async with LedgerPath(kafka, "second") as path:
+        await path.deliver("t", 4)
+    result = place(await FakeLog(kafka).verify())
+    assert (result.acknowledged, result.found, result.missing) == (14, 4, 10)
+
+
+# --- one too many ---
+
+
+@manual_time
+async def test_copies_are_surplus_and_no_error() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t", 2)
+    async with LedgerPath(kafka) as path:
+        await path.deliver("t", 5)
+        kafka.lose = lambda: True
+        path.append(path.slot("t"), b"copied", headers=list(TAG), timestamp=path.now_ms())
+        path.flush()
+        await asyncio.sleep(1)
+        kafka.lose = lambda: False
+        path.sender.renew("so that it is sent again")
+        await path.drained()
+        await path.interval()
+        await asyncio.sleep(600)
+    assert len(topic.records()) == 7
+    verdict = await FakeLog(kafka).verify()
+    result = place(verdict)
+    assert (result.state, result.acknowledged, result.found, result.surplus) == ("surplus", 6, 6, 1)
+    assert verdict.exit_status is ExitStatus.OK
+
+
+@manual_time
+async def test_a_batch_counted_twice_in_the_account() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t", 2)
+    async with LedgerPath(kafka) as path:
+        await path.deliver("t", 5)
+        stored = path.intervals.stored
+
+        def twice(*arguments: object) -> None:
+            stored(*arguments)  # type: ignore[arg-type]
+            stored(*arguments)  # type: ignore[arg-type]
+
+        path.intervals.stored = twice  # type: ignore[method-assign]
+        await path.deliver("t", 1)
+    verdict = await FakeLog(kafka).verify()
+    assert verdict.exit_status is ExitStatus.MISSING_MESSAGES
+    assert place(verdict).missing == 1
+    assert "acknowledged twice" in as_text(verdict)
+
+
+# --- inside the gateway ---
+
+
+@pytest.mark.parametrize(("copies", "words"), [(0, "1 messages vanished"), (2, "1 messages were counted twice")])
+def test_a_record_skipped_or_doubled_on_the_way(copies: int, words: str) -> None:
+    """The account of the gateway does not balance, and says so to whoever verifies, though Kafka has what it took."""
+
+    @manual_time
+    async def run() -> None:
+        kafka = FakeKafka()
+        kafka.topic("t", 2)
+        kafka.fault = lambda record: copies if record.value == b"3" else 1
+        async with LedgerPath(kafka) as path:
+            for number in range(6):
+                path.append(path.slot("t"), b"%d" % number, headers=list(TAG), timestamp=path.now_ms())
+                path.flush()
+            path.balanced = lambda: True  # type: ignore[method-assign]
+            await path.until(lambda: len(path.owner.released) == 6, "acknowledged")
+            assert path.ledger.imbalance() == 1 - copies
+            await path.interval()
+        verdict = await FakeLog(kafka).verify()
+        assert verdict.exit_status is ExitStatus.MISSING_MESSAGES
+        assert place(verdict).missing == 0
+        assert words in as_text(verdict)
+
+    run()
+
+
+@manual_time
+async def test_messages_that_a_disk_lost_are_a_deficit() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t", 2)
+    async with LedgerPath(kafka) as path:
+        await path.deliver("t", 2)
+        path.ledger.recovered += 3
+        path.ledger.lost += 3
+    verdict = await FakeLog(kafka).verify()
+    assert verdict.exit_status is ExitStatus.MISSING_MESSAGES
+    assert "a disk lost 3 messages" in as_text(verdict)
+
+
+# --- what cannot be known ---
+
+
+@manual_time
+async def test_what_retention_took_is_expired_not_missing() -> None:
+    kafka = FakeKafka()
+    await delivered(kafka)
+    log = FakeLog(kafka)
+    log.starts["t", 0] = 3
+    later_ms = round(asyncio.get_running_loop().time() * 1000) + 8 * DAY_MS
+    verdict = await log.verify(now_ms=later_ms)
+    assert verdict.exit_status is ExitStatus.OK
+    assert (place(verdict).state, place(verdict).expired, place(verdict).found) == ("expired", 3, 7)
+    log.starts["t", 0] = 10
+    assert (await log.verify(now_ms=later_ms)).exit_status is ExitStatus.UNJUDGED, "nothing is left to compare with"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expired"),
+    [
+        ({"retention_ms": DAY_MS}, False),
+        ({"retention_ms": None}, False),
+        ({"retention_ms": None, "by_size": True}, True),
+        ({"retention_ms": 1, "deletes": False, "compacted": True}, False),
+        ({"known": False}, True),
+    ],
+)
+def test_only_what_the_topics_settings_explain_has_expired(settings: dict[str, object], expired: bool) -> None:
+    @manual_time
+    async def run() -> None:
+        kafka = FakeKafka()
+        await delivered(kafka)
+        log = FakeLog(kafka)
+        log.starts["t", 0] = 2
+        log.settings["t"] = settings
+        assert place(await log.verify()).expired == (2 if expired else 0)
+
+    run()
+
+
+@manual_time
+async def test_retention_that_goes_on_while_the_topic_is_read() -> None:
+    kafka = FakeKafka()
+    await delivered(kafka)
+    log = FakeLog(kafka)
+    view = await log.topic("t")
+
+    async def as_before(name: str) -> object:
+        log.starts["t", 0] = 4
+        return view
+
+    log.topic = as_before  # type: ignore[method-assign, assignment]
+    result = place(await log.verify())
+    assert (result.expired, result.missing, result.found) == (4, 0, 6)
+
+
+@manual_time
+async def test_compaction_leaves_gaps_but_takes_nothing_from_the_end() -> None:
+    kafka = FakeKafka()
+    topic = await delivered(kafka)
+    log = FakeLog(kafka)
+    log.settings["t"] = {"compacted": True, "deletes": False}
+    log.deleted = {("t", 0, 2), ("t", 0, 5)}
+    result = place(await log.verify())
+    assert (result.state, result.compacted, result.missing, result.found) == ("compacted", 2, 0, 8)
+    del topic.partitions[0].log[9:]
+    result = place(await log.verify())
+    assert (result.state, result.compacted, result.missing) == ("missing", 2, 1)
+
+
+@manual_time
+async def test_without_the_header_offsets_alone_decide_and_that_is_said() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t", 2)
+    async with LedgerPath(kafka) as path:
+        path.writer._plan = replace(path.writer._plan, tagged=frozenset())
+        await path.deliver("t", 5, tagged=False)
+        kafka.topics["t"].partitions[0].log.append(foreign())
+        await path.deliver("t", 5, tagged=False)
+    log = FakeLog(kafka)
+    verdict = await log.verify()
+    assert (place(verdict).state, place(verdict).found, place(verdict).surplus) == ("ok", 10, 0)
+    assert "records of other writers cannot be told apart" in as_text(verdict)
+    log.deleted = {("t", 0, 5)}
+    assert place(await log.verify()).missing == 0, "the foreign record"
+    log.deleted = {("t", 0, 6)}
+    assert place(await log.verify()).missing == 1
+
+
+@manual_time
+async def test_what_a_crashed_life_acknowledged_last_is_unaccounted_not_lost() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t", 2)
+    async with LedgerPath(kafka, "first") as path:
+        await path.deliver("t", 5)
+        await path.interval()
+        await path.deliver("t", 3)
+        path.crash()
+    async with LedgerPath(kafka, "second", before=("first", False)) as path:
+        await path.deliver("t", 4)
+    verdict = await FakeLog(kafka).verify()
+    assert verdict.exit_status is ExitStatus.OK
+    result = place(verdict)
+    assert (result.state, result.acknowledged, result.found, result.open) == ("open", 9, 9, 3)
+    assert [life.ending(verdict.now_ms) for life in verdict.lives] == ["crashed", "stopped"]
+    assert "unaccounted for, not lost" in as_text(verdict)
+
+
+@manual_time
+async def test_no_account_no_verdict() -> None:
+    kafka = FakeKafka()
+    kafka.topic(LEDGER)
+    verdict = await FakeLog(kafka).verify()
+    assert verdict.exit_status is ExitStatus.UNJUDGED == 6
+    assert "no record of gateway 'gw' in the span" in as_text(verdict)
+
+
+@manual_time
+async def test_an_account_with_a_hole_is_no_account() -> None:
+    kafka = FakeKafka()
+    await delivered(kafka)
+    rows = [
+        (LEDGER, number, offset)
+        for number, partition in enumerate(kafka.topics[LEDGER].partitions)
+        for offset in range(len(partition.log))
+    ]
+    for row in rows:
+        log = FakeLog(kafka)
+        log.deleted = {row}
+        verdict = await log.verify()
+        document = json.loads(kafka.topics[LEDGER].partitions[row[1]].log[row[2]].value or b"")
+        if document["kind"] == "worker" and document["state"] != "running":
+            continue  # the first or the last word: what lies between is complete
+        assert verdict.exit_status is ExitStatus.UNJUDGED, document
+        assert "the ledger itself is incomplete" in as_text(verdict)
+
+
+@manual_time
+async def test_what_was_written_twice_counts_once() -> None:
+    kafka = FakeKafka()
+    await delivered(kafka)
+    for partition in kafka.topics[LEDGER].partitions:
+        partition.log[:] = [record for record in partition.log for _ in range(2)]
+    verdict = await FakeLog(kafka).verify()
+    assert verdict.exit_status is ExitStatus.OK
+    assert place(verdict).acknowledged == 10
+
+
+@manual_time
+async def test_other_gateways_and_strangers_on_the_ledger_topic() -> None:
+    kafka = FakeKafka()
+    await delivered(kafka)
+    log = kafka.topics[LEDGER].partitions[0].log
+    log += [StoredRecord(0, b"other/0", b"not even JSON", []), StoredRecord(0, None, b"x", [])]
+    assert (await FakeLog(kafka).verify()).exit_status is ExitStatus.OK
+    log.append(StoredRecord(0, b"gw/0", b"not even JSON", []))
+    verdict = await FakeLog(kafka).verify()
+    assert verdict.exit_status is ExitStatus.UNJUDGED
+    assert "1 ledger records cannot be read" in as_text(verdict)
+
+
+@manual_time
+async def test_a_span_reads_no_more_than_it_needs() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t", 2)
+    ends = []
+    async with LedgerPath(kafka) as path:
+        for _ in range(10):
+            await path.deliver("t", 10)
+            await path.interval()
+            ends.append(path.now_ms() // 60_000 * 60_000)
+    log = FakeLog(kafka)
+    verdict = await log.verify(span=Span(ends[3], ends[5]))
+    assert (place(verdict).acknowledged, log.read) == (20, 20)
+    assert verdict.exit_status is ExitStatus.OK
+    log.deleted = {("t", 0, 45)}
+    assert (await log.verify(span=Span(ends[3], ends[5]))).exit_status is ExitStatus.MISSING_MESSAGES
+    assert (await log.verify(span=Span(ends[4]))).exit_status is ExitStatus.OK
+
+
+@manual_time
+async def test_offsets_that_were_not_listed_are_judged_by_their_number() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t", 2)
+    log = topic.partitions[0].log
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bridge.ledger_intervals.MAX_RUNS", 2)
+        async with LedgerPath(kafka) as path:
+            for _ in range(10):
+                log.append(foreign())
+                await path.deliver("t", 2)
+    kafka_log = FakeLog(kafka)
+    result = place(await kafka_log.verify())
+    assert (result.state, result.acknowledged, result.found) == ("ok", 20, 20)
+    kafka_log.deleted = {("t", 0, 4)}
+    assert place(await kafka_log.verify()).missing == 1
+
+
+@manual_time
+async def test_a_batch_that_kafka_acknowledged_without_an_offset() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t", 2)
+    async with LedgerPath(kafka) as path:
+        await path.deliver("t", 5)
+        stored = path.intervals.stored
+        path.intervals.stored = lambda batch, partition, _offset: stored(batch, partition, -1)  # type: ignore[method-assign]
+        await path.deliver("t", 1)
+        path.intervals.stored = stored  # type: ignore[method-assign]
+        await path.deliver("t", 5)
+    log = FakeLog(kafka)
+    verdict = await log.verify()
+    assert (place(verdict).state, place(verdict).found) == ("ok", 11)
+    log.deleted = {("t", 0, 5)}
+    verdict = await log.verify()
+    assert (place(verdict).unjudged, verdict.exit_status) == (1, ExitStatus.UNJUDGED)
+
+
+@manual_time
+async def test_memory_is_bounded_and_a_shorter_span_is_the_way_out() -> None:
+    from gateway.verify.check import TooMuchError
+
+    kafka = FakeKafka()
+    topic = kafka.topic("t", 2)
+    async with LedgerPath(kafka) as path:
+        for _ in range(30):
+            topic.partitions[0].log.append(foreign())
+            await path.deliver("t", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gateway.verify.check.MAX_RUNS", 20)
+        with pytest.raises(TooMuchError, match="--last"):
+            await FakeLog(kafka).verify()
