@@ -165,7 +165,7 @@ class LedgerIntervals:
         self._from_ms = now_ms
 
     def stored(self, batch: Batch, partition: int, offset: int) -> None:
-        """Kafka has a batch: count it. 0.7 µs a batch."""
+        """Kafka has a batch: count it. 0.8 µs a batch."""
         slot = batch.slot
         key = (slot.route, slot.queue.topic, partition, slot.dead_letter)  # a NamedTuple takes 0.3 µs more to make
         entry = self._open.get(key)

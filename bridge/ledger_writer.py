@@ -37,6 +37,7 @@ log = structlog.get_logger("ledger")
 
 _LOOK_S: Final = 0.5  # how often it is looked whether the producer a batch was given to has been replaced
 _BATCH_RECORDS: Final = 500
+_PATIENCE_S: Final = 300.0  # for an answer; twice what the routes' batches have by default
 _RENEW_AFTER_S: Final = 600.0  # a producer is replaced on the ledger's account at most so often
 
 
@@ -205,20 +206,29 @@ class LedgerWriter:
             answer = producer.send(self._plan.topic, partition, builder)
         except BridgeError as error:
             return error, taken
-        # The answer of a producer that has been replaced never comes.
+        # A producer that has been replaced never answers. Until then no other batch may go to the partition.
+        loop = asyncio.get_running_loop()
+        sent_s = loop.time()
         while not answer.done() and producer is self._producer():
+            if loop.time() - sent_s > _PATIENCE_S:
+                self._ask_for_another("no answer")
             await asyncio.wait([answer], timeout=_LOOK_S)
         if not answer.done():
             return LeaderMissingError("The producer was replaced before Kafka answered."), taken
         return producer.failure(answer), taken
 
+    def _ask_for_another(self, why: str) -> None:
+        """The producer is of no more use for the ledger's partition; for the routes' it may be, so not too often."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._renewed_s > _RENEW_AFTER_S:
+            self._renewed_s = now_s
+            self._renew(f"The ledger topic {self._plan.topic} cannot be written: {why}")
+
     async def _wait(self, error: BridgeError, backoff: Backoff) -> None:
         loop = asyncio.get_running_loop()
         producer = self._producer()
-        if isinstance(error, IncarnationError) and loop.time() - self._renewed_s > _RENEW_AFTER_S:
-            # Its sequence numbers for the ledger's partition are lost; for the routes' partitions they may be good.
-            self._renewed_s = loop.time()
-            self._renew(f"The ledger topic cannot be written: {error}")
+        if isinstance(error, IncarnationError):
+            self._ask_for_another(str(error))
         if isinstance(error, RefusedError | IncarnationError):
             log.warning("ledger_write_failed", topic=self._plan.topic, error=str(error), repeat_key=self._plan.topic)
         producer.watch_topic(self._plan.topic)

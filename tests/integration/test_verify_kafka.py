@@ -62,6 +62,9 @@ class Site:
         wait_until(lambda: self.gateway.metric("gateway_messages_delivered_total") - before >= messages, "delivered")
         self.mqtt.stop_load()
         wait_until(self.gateway.settled, "settled")
+        status = self.gateway.status()
+        route, ledger = status["routes"]["telemetry"], status["ledger"]
+        assert route == {name: ledger[name] for name in ("received", "delivered", "filtered", "dead_lettered")}
         assert self.gateway.stop() == -signal.SIGTERM
 
     def verify(self, *options: str) -> tuple[int, dict[str, Any]]:
