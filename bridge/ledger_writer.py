@@ -54,7 +54,7 @@ class LedgerWriter:
     """Writes one life's account. Belongs to the event loop's thread.
 
     Args:
-        producer: the producer of the moment; it must know the ledger topic.
+        producer: the producer of the moment, None while there has been none; it must know the ledger topic.
         renew: asks for another producer, when this one can write no more to the ledger's partition.
         now_ms: the wall clock.
     """
@@ -66,7 +66,7 @@ class LedgerWriter:
         intervals: LedgerIntervals,
         ledger: Ledger,
         *,
-        producer: Callable[[], Producer],
+        producer: Callable[[], Producer | None],
         renew: Callable[[str], None],
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
@@ -171,10 +171,13 @@ class LedgerWriter:
 
     async def _partitions(self) -> int:
         topic = self._plan.topic
-        while (count := self._producer().partition_count(topic)) is None:
-            self._producer().watch_topic(topic)
+        while True:
+            producer = self._producer()
+            if producer is not None:
+                if (count := producer.partition_count(topic)) is not None:
+                    return count
+                producer.watch_topic(topic)
             await asyncio.sleep(_LOOK_S)
-        return count
 
     async def _write_partition(self, partition: int, records: list[KeyValue]) -> None:
         backoff = Backoff(100_000_000, 10_000_000_000)
@@ -197,6 +200,7 @@ class LedgerWriter:
     async def _send(self, partition: int, records: list[KeyValue]) -> tuple[BridgeError | None, int]:
         """Hand over as many records as a batch takes, and wait for what becomes of them."""
         producer = self._producer()
+        assert producer is not None, "its partitions were known, so there was one"
         builder, taken = producer.create_batch(compressed=True), 0
         now_ms = self._now_ms()
         while taken < len(records) and builder.append(taken, now_ms, *records[taken], []) is not None:
@@ -226,11 +230,11 @@ class LedgerWriter:
 
     async def _wait(self, error: BridgeError, backoff: Backoff) -> None:
         loop = asyncio.get_running_loop()
-        producer = self._producer()
         if isinstance(error, IncarnationError):
             self._ask_for_another(str(error))
         if isinstance(error, RefusedError | IncarnationError):
             log.warning("ledger_write_failed", topic=self._plan.topic, error=str(error), repeat_key=self._plan.topic)
-        producer.watch_topic(self._plan.topic)
+        if (producer := self._producer()) is not None:
+            producer.watch_topic(self._plan.topic)
         loop_ns = round(loop.time() * 1e9)
         await asyncio.sleep(backoff.next_ns(loop_ns) / 1e9)

@@ -72,10 +72,10 @@ def _ended_path(directory: Path, worker: int) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSource:
-    """What the account is made of, and what it is written with."""
+    """What the account is made of, and what it is written with. ``producer`` is None before the first has started."""
 
     ledger: Ledger
-    producer: Callable[[], Producer]
+    producer: Callable[[], Producer | None]
     renew: Callable[[str], None]
 
 

@@ -112,9 +112,7 @@ class Worker:
                 settings, self.sender, self.ledger, lambda: self._stop.verb, self._fatal, self.topic_watch.preset
             )
             self._bury_from(self.spooling.spooler.accumulator)
-        self.ledger_log = LedgerLog(
-            settings, LedgerSource(self.ledger, lambda: self.sender.producer, self.sender.renew)
-        )
+        self.ledger_log = LedgerLog(settings, LedgerSource(self.ledger, self._started_producer, self.sender.renew))
         shared = Shared(
             self.router,
             self.sender,
@@ -223,6 +221,9 @@ class Worker:
     def _pinned(self, topic: str, count: int) -> None:
         if self.spooling is not None:
             self.spooling.remember(topic, count)
+
+    def _started_producer(self) -> KafkaProducer | None:
+        return self._kafka_producer() if self.sender.started else None
 
     def _kafka_producer(self) -> KafkaProducer:
         producer = self.sender.producer
