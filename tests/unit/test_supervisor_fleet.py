@@ -180,7 +180,13 @@ async def test_the_port_speaks_for_all_and_of_those_that_do_not_answer(fleet: Fl
     for slot in range(3):
         spawner.of(slot).answers = {
             "/readyz": {"ready": slot == 0, "reasons": [] if slot == 0 else ["MQTT session 0 is not connected."]},
-            "/status": {"ready": slot == 0, "unacked": 2, "oldest_unacked_age_seconds": slot, "ledger": ledger},
+            "/status": {
+                "ready": slot == 0,
+                "unacked": 2,
+                "oldest_unacked_age_seconds": slot,
+                "ledger": ledger,
+                "routes": {"telemetry": {"received": 5}, f"of worker {slot}": {"received": 1}},
+            },
         }
     spawner.of(2).answers = None
     ready = await answers.answer("/readyz", "")
@@ -191,6 +197,8 @@ async def test_the_port_speaks_for_all_and_of_those_that_do_not_answer(fleet: Fl
     ]
     status = json.loads((await answers.answer("/status", "")).body)
     assert status["ledger"] == {"received": 10, "in_flight": 4}
+    assert status["routes"].pop("telemetry") == {"received": 10}
+    assert list(status["routes"].values()) == [{"received": 1}] * 2
     assert (status["unacked"], status["oldest_unacked_age_seconds"], status["ready"]) == (4, 1, False)
     assert [(worker["worker"], worker["up"]) for worker in status["workers"]] == [(0, True), (1, True), (2, False)]
     assert (await answers.answer("/healthz", "")).status == 200
