@@ -22,6 +22,7 @@ from tests.brokers.scripted_rules import Flying, Rules, Session
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
 
 RETAIN_AS_PUBLISHED = 8
 NEVER = 0xFFFF_FFFF  # a session expiry that does not come (MQTT 5.0 section 3.1.2.11.2)
@@ -48,6 +49,7 @@ class ScriptedBroker:
         self.dropped: list[Message] = []  # for want of room, though the publisher was acknowledged
         self.unrouted: list[Message] = []  # nobody was subscribed: PUBACK says 0x10
         self.lost_messages: list[Message] = []  # with a session that was kicked, or ended by a DISCONNECT
+        self.trap: tuple[int, Callable[[], None]] | None = None  # called at the n-th acknowledgement from now, at once
         self.blocked = 0  # connections ended because they did not take what was sent
         self._turns: dict[tuple[str, str], int] = {}
         self._tls = tls
@@ -324,6 +326,11 @@ class ScriptedBroker:
         assert flying is not None, f"{session.client_id} sent {kind.name} for id {packet_id}, which is not under way"
         if kind is not Type.PUBCOMP:
             session.acknowledged.append(packet_id)
+            if self.trap is not None:
+                left, function = self.trap
+                self.trap = (left - 1, function) if left > 1 else None
+                if left <= 1:
+                    function()
         if kind is Type.PUBREC:
             assert flying.qos == 2
             session.flying[packet_id] = replace(flying, received=True)

@@ -1,9 +1,10 @@
-"""kill -9 at random moments of a life: start, steady running, a burst, a stop, a reconnect. 200 in the full form."""
+"""kill -9 at random moments: start, steady running, a burst, an outage, a stop, a reconnect. 200 in the full form."""
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -19,15 +20,20 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-KILLS = 200 if FULL else 10
-MOMENTS = ("start", "steady", "burst", "stop", "reconnect")
+KILLS = 200 if FULL else 12
+MOMENTS = ("start", "steady", "burst", "outage", "stop", "reconnect")
 
 
 class Killer:
-    """Brings a gateway to a moment of its life and kills it there; ``unacknowledged`` adds up what comes again."""
+    """Brings a gateway to a moment of its life and kills it there; ``unacknowledged`` adds up what comes again.
 
-    def __init__(self, gateway: Gateway, broker: ThreadedBroker, rng: random.Random) -> None:
+    Steady and in a burst it dies at a random acknowledgement, as the broker reads it; in an outage with Kafka frozen,
+    when what is not in Kafka yet is in its memory alone: whoever acknowledges too early is found out there.
+    """
+
+    def __init__(self, gateway: Gateway, kafka: KafkaCluster, broker: ThreadedBroker, rng: random.Random) -> None:
         self._gateway = gateway
+        self._kafka = kafka
         self._broker = broker
         self._rng = rng
         self.unacknowledged = 0
@@ -41,10 +47,14 @@ class Killer:
             gateway.start()
             self._pause(0.3)
             if moment == "steady":
-                self._pause(0.7)
+                self._die_at_acknowledgement(self._rng.randrange(1, 200))
             elif moment == "burst":
                 broker.burst(self._rng.randrange(1000, 5000))
-                self._pause(0.3)
+                self._die_at_acknowledgement(self._rng.randrange(1, 1000))
+            elif moment == "outage":
+                self._kafka.freeze()
+                broker.burst(self._rng.randrange(1000, 5000))
+                self._pause(1.0)
             elif moment == "stop":
                 gateway.terminate()
                 self._pause(0.3)
@@ -53,8 +63,19 @@ class Killer:
                 broker.call(self._cut)
                 self._pause(0.6)
         gateway.kill()
+        self._kafka.thaw()
         wait_until(lambda: broker.call(lambda: not broker.broker.links), "the broker notices")
         self.unacknowledged += broker.unacknowledged()
+
+    def _die_at_acknowledgement(self, number: int) -> None:
+        """In the very moment when the broker reads it: what is acknowledged must be in Kafka by then."""
+        pid = self._gateway.process.pid
+
+        def arm() -> None:
+            self._broker.broker.trap = (number, lambda: os.kill(pid, signal.SIGKILL))
+
+        self._broker.call(arm)
+        wait_until(lambda: not self._gateway.alive, "the trap is sprung")
 
     def _cut(self) -> None:
         for link in list(self._broker.broker.links):
@@ -73,12 +94,15 @@ def test_killed_at_random_moments(kafka: KafkaCluster, make_gateway: MakeGateway
     with ThreadedBroker(Rules(strategy="hash_clientid", queue=10_000_000)) as broker:
         gateway = make_gateway(broker.port, kafka.bootstrap, unique)
         gateway.start()  # the sessions are there before the first message
-        killer = Killer(gateway, broker, rng)
+        killer = Killer(gateway, kafka, broker, rng)
         broker.start_load(300)
         gateway.kill()
         killer.unacknowledged += broker.unacknowledged()
-        for number in range(KILLS):
-            killer.kill_at(MOMENTS[number % len(MOMENTS)])
+        try:
+            for number in range(KILLS):
+                killer.kill_at(MOMENTS[number % len(MOMENTS)])
+        finally:
+            kafka.thaw()  # it is not this test's alone
         gateway.start()
         published = broker.stop_load()
         wait_until(broker.drained, f"everything is acknowledged; {gateway.tail()}", 120)
