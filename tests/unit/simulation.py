@@ -71,7 +71,11 @@ def number_of(record: StoredRecord) -> int:
 
 
 class World:
-    """Everything, made from a seed. ``misfortune`` False: nothing goes wrong, and each record is there exactly once."""
+    """Everything, made from a seed. ``misfortune`` False: nothing goes wrong, and each record is there exactly once.
+
+    ``beside``: topics whose records are no messages."""
+
+    beside: frozenset[str] = frozenset()
 
     def __init__(self, seed: int, *, misfortune: bool = True) -> None:
         self.random = random.Random(seed)
@@ -188,7 +192,7 @@ class World:
 
     def _make_producer(self) -> object:
         made = {topic for topic, _ in self.accumulator.partitions.queues}
-        return self.kafka.make_producer({*self.router.kafka_topics, DEAD_LETTERS, *made})
+        return self.kafka.make_producer({*self.router.kafka_topics, DEAD_LETTERS, *self.beside, *made})
 
     def partition_count(self, topic: str) -> int | None:
         return self.sender.producer.partition_count(topic)
@@ -297,7 +301,7 @@ class World:
     def look(self) -> None:
         """Take note of what Kafka has got since the last look."""
         for name, topic in self.kafka.topics.items():
-            for at, partition in enumerate(topic.partitions):
+            for at, partition in enumerate(topic.partitions if name not in self.beside else ()):
                 for record in partition.log[self._read[name, at] :]:
                     number = number_of(record)
                     part = dict(record.headers).get(wire.DLQ_PART)
@@ -402,7 +406,7 @@ class World:
     def check_order(self) -> None:
         """First occurrences of an MQTT topic's messages are in the order published, except where no key keeps it."""
         for name, topic in self.kafka.topics.items():
-            if name in ("logs", DEAD_LETTERS):
+            if name in {"logs", DEAD_LETTERS, *self.beside}:
                 continue
             for partition in topic.partitions:
                 firsts: dict[str, list[int]] = defaultdict(list)
@@ -415,7 +419,8 @@ class World:
 
     def copies(self) -> int:
         """Records beyond the first of each message, parts of dead letters aside."""
-        total = sum(len(topic.records()) for name, topic in self.kafka.topics.items() if name != DEAD_LETTERS)
+        others = {DEAD_LETTERS, *self.beside}
+        total = sum(len(topic.records()) for name, topic in self.kafka.topics.items() if name not in others)
         return total - sum(len(numbers) for name, numbers in self._durable.items() if name != DEAD_LETTERS)
 
 
