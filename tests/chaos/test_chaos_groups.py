@@ -1,0 +1,130 @@
+"""A route with sessions of its own: alarms do not wait behind telemetry, whatever telemetry waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_LOG_APPEND_TIME, Consumer, TopicPartition
+
+from tests.brokers.packets import Message
+from tests.brokers.scripted_rules import Rules
+from tests.brokers.topics import create_topic, delete_topics
+from tests.chaos.harness import FULL, account, wait_until
+from tests.chaos.threaded import ThreadedBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.embedded.kafka import KafkaCluster
+    from tests.chaos.fixtures import MakeGateway
+
+pytestmark = pytest.mark.slow
+
+BACKLOG = 1_000_000 if FULL else 150_000
+ALARMS = 100
+P99_MS = 100
+
+
+def routes(telemetry: str, alarms: str) -> list[dict[str, object]]:
+    return [
+        {"name": "alarms", "filters": ["devices/+/alarm"], "topic": alarms, "group": "alarms"},
+        {"name": "telemetry", "filters": ["devices/#"], "topic": telemetry},
+    ]
+
+
+def raise_alarm(broker: ThreadedBroker, number: int) -> None:
+    """One alarm, which says when it was published."""
+
+    def publish() -> None:
+        body = json.dumps({"number": number, "ms": time.time() * 1000}).encode()
+        broker.broker.publish(Message("devices/d1/alarm", body, 1, publisher="alarmist"))
+
+    broker.call(publish)
+
+
+def delays_ms(bootstrap: str, topic: str, count: int) -> list[float]:
+    """From each alarm's publication to its place in Kafka's log, by the broker's clock."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "alarms", "enable.auto.commit": False})
+    found: dict[int, float] = {}
+    try:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        deadline = time.monotonic() + 30
+        while len(found) < count:
+            assert time.monotonic() < deadline, f"{len(found)} of {count} alarms"
+            for message in consumer.consume(1000, 0.2):
+                kind, appended_ms = message.timestamp()
+                assert kind == TIMESTAMP_LOG_APPEND_TIME
+                value = message.value()
+                assert value is not None
+                body = json.loads(value)
+                found.setdefault(body["number"], appended_ms - body["ms"])
+    finally:
+        consumer.close()
+    return sorted(found.values())
+
+
+def test_alarms_are_in_kafka_at_once_while_a_backlog_of_telemetry_drains(
+    kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
+) -> None:
+    alarms = f"{unique}-alarms"
+    asyncio.run(create_topic(kafka.bootstrap, alarms, config={"message.timestamp.type": "LogAppendTime"}))
+    with ThreadedBroker(Rules(strategy="hash_clientid", queue=10_000_000, max_inflight=1000)) as broker:
+        gateway = make_gateway(
+            broker.port, kafka.bootstrap, unique,
+            mqtt={"groups": [{"name": "alarms"}]}, routes=routes(unique, alarms),
+        )  # fmt: skip
+        gateway.start()
+        assert gateway.stop() == -15, "the sessions stay, and queue what comes"
+        broker.start_load(1, devices=50)
+        broker.burst(BACKLOG)
+        wait_until(lambda: broker.call(lambda: sum(len(s.queue) for s in broker.broker.sessions.values())) >= BACKLOG,
+                   "the backlog is there")  # fmt: skip
+        published = broker.stop_load()
+        gateway.start(ready=False)
+        wait_until(gateway.running, "it drains")
+        began, number = time.monotonic(), 0
+        while not broker.drained() or number < ALARMS:
+            raise_alarm(broker, number)
+            number += 1
+            next_s = began + number * 0.02
+            wait_until(lambda due=next_s: time.monotonic() >= due, "the next alarm is due")
+        drained_s = time.monotonic() - began
+        found = delays_ms(kafka.bootstrap, alarms, number)
+        p99 = found[int(len(found) * 0.99)]
+        print(f"{BACKLOG} messages drained in {drained_s:.1f} s beside {number} alarms: median "
+              f"{found[len(found) // 2]:.0f} ms, p99 {p99:.0f} ms, longest {found[-1]:.0f} ms")  # fmt: skip
+        wait_until(gateway.settled, "nothing is in flight")
+        assert not account(kafka.bootstrap, unique, published).missing
+        assert gateway.imbalance() == 0
+        assert p99 <= P99_MS
+
+
+def test_alarms_are_acknowledged_while_telemetry_cannot_be_written(
+    make_kafka: Callable[..., KafkaCluster], make_gateway: MakeGateway, unique: str
+) -> None:
+    """Without a spool, and with telemetry's topic gone: its windows fill, and reading pauses."""
+    kafka = make_kafka()
+    alarms = f"{unique}-alarms"
+    for topic in (unique, f"{unique}-dead", alarms):
+        asyncio.run(create_topic(kafka.bootstrap, topic, config={"message.timestamp.type": "LogAppendTime"}))
+    with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000)) as broker:
+        gateway = make_gateway(
+            broker.port, kafka.bootstrap, unique, spool={"enabled": False}, ledger={"topic": ""},
+            kafka={"topics": {"create": False}},
+            mqtt={"groups": [{"name": "alarms"}]}, routes=routes(unique, alarms),
+        )  # fmt: skip
+        gateway.start()
+        asyncio.run(delete_topics(kafka.bootstrap, [unique]))
+        wait_until(lambda: not gateway.ready(), "the topic is gone")
+        broker.start_load(2000)
+        wait_until(lambda: broker.unacknowledged() >= 4 * 32, "telemetry's windows are full")
+        for number in range(ALARMS):
+            raise_alarm(broker, number)
+        found = delays_ms(kafka.bootstrap, alarms, ALARMS)
+        assert found[int(ALARMS * 0.99)] <= 10 * P99_MS, "100 at once, behind nothing else"
+        wait_until(lambda: broker.unacknowledged() == 4 * 32, "and every alarm is acknowledged", 10)
+        broker.stop_load()
