@@ -29,8 +29,8 @@ class SpoolSettings(Table):
 
     acknowledge: Literal["fsync", "never"] = "fsync"
     """When a spooled message is acknowledged to MQTT. `fsync`: once the disk has it; until Kafka has it too, it exists
-    on this disk alone. `never`: only Kafka acknowledges; the spool then holds no more than the sessions' windows, and
-    losing the disk loses nothing."""
+    on this disk alone. `never`: only Kafka acknowledges; the spool then takes messages of QoS 0 alone, which nobody
+    acknowledges, the others wait in their session's window, and losing the disk loses nothing acknowledged."""
 
     replay_max_bytes_per_second: Annotated[ByteCount, Field(ge=64 * 1024, le=1 << 40)] = 64 << 20
     """Most that a worker reads back and sends to Kafka in a second. 64 MiB is over ten times what 15,000 small messages
