@@ -163,6 +163,7 @@ class Accumulator:
         self.now_ns = 0
         self.dead_letters: DeadLetters  # set by the one that takes this accumulator's records
         self.parked_messages = 0  # held elsewhere until their topic is known, each with a pending span
+        self.freed: Callable[[], None] | None = None  # told when bytes have been let go of; None: nobody waits for it
         self._slots: dict[tuple[str, int, str, int, bool], Slot] = {}
 
     @property
@@ -219,9 +220,7 @@ class Accumulator:
     def vacate(self, span: Span) -> None:
         """The opposite of ``occupy``. What the span waited for may have become nothing, and it be durable with that."""
         span.pending -= 1
-        head = self.spans
-        if head and not head[0].pending:
-            self._complete()
+        self._complete_head()
 
     @contextmanager
     def within(self, span: Span) -> Iterator[None]:
@@ -334,6 +333,8 @@ class Accumulator:
         head = self.spans
         if head and not head[0].pending:
             self._complete()
+        if self.freed is not None:  # no span may complete with them: the disk had them, or an older one waits
+            self.freed()
 
     def in_flight(self) -> int:
         """Messages received and not yet released, counted from batches and spans: the ledger's own look at what is

@@ -234,6 +234,7 @@ class Flow:
     def pause(self) -> None:
         """Read nothing more until half the memory is free: the second line behind the window, for QoS 0 and floods."""
         self.paused = True
+        self._accumulator.freed = self._freed
         for session in self._sessions:
             if session.handshaking:
                 session.listen()
@@ -242,8 +243,12 @@ class Flow:
         self._paced.clear()
         self.flush()
 
-    def _resume(self) -> None:
+    def _freed(self) -> None:
+        """Memory has been let go of."""
+        if self._accumulator.buffered_bytes >= self._memory_bytes // 2:
+            return
         self.paused = False
+        self._accumulator.freed = None
         if not self.reading_stopped:
             for session in self._sessions:
                 session.listen()
@@ -273,8 +278,6 @@ class Flow:
         if not self._writing:
             self._writing = True
             self._loop.call_soon(self._write)
-        if self.paused and self._accumulator.buffered_bytes < self._memory_bytes // 2:
-            self._resume()
 
     def _write(self) -> None:
         self._writing = False
