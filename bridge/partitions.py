@@ -18,7 +18,7 @@ class Backlog:
     """What of a partition is in the spool, or on its way there or back. All of it is older than what waits in memory
     alone, and goes before it."""
 
-    __slots__ = ("behind", "behind_messages", "loaded", "loading", "read_id", "spooling", "writing")
+    __slots__ = ("behind", "behind_messages", "loaded", "loading", "read_id", "spooling", "turn", "writing")
 
     def __init__(self) -> None:
         self.spooling = False  # what is flushed goes to the spool
@@ -28,6 +28,7 @@ class Backlog:
         self.read_id = 0  # the last one read back, or known from before it was written
         self.loaded: deque[Batch] = deque()  # read back
         self.loading = False
+        self.turn = False  # what memory alone has, and the disk is not to have, goes next
 
 
 class PartitionQueue:

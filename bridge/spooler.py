@@ -19,36 +19,32 @@ __all__ = ["SpoolPolicy", "Spooler"]
 import asyncio
 import contextlib
 import time
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from bridge.accumulator import Accumulator
-from bridge.batch import Batch, Span
 from bridge.errors import SpoolFullError, SpoolWriteError
 from bridge.partitions import Backlog
 from bridge.spool import SpoolBatch
+from bridge.spool_replay import Replay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
-    from bridge.accumulator import Slot
+    from bridge.accumulator import Accumulator
+    from bridge.batch import Batch
     from bridge.ledger import Ledger
     from bridge.partitions import PartitionQueue, Partitions
-    from bridge.ports import BatchBuilder, Producer, SpoolStore
-    from bridge.spool import StoredBatch
+    from bridge.ports import Producer, SpoolStore
 
 log = structlog.get_logger("spool")
 
 LOOK_INTERVAL_S: Final = 0.1  # how often stalled partitions are looked for; spool.after is a second
-WRITE_BYTES: Final = 4 << 20  # of one append: a commit of this size takes a slow disk some 40 ms
+WRITE_BYTES: Final = 4 << 20  # of one append, or one batch: a commit of this size takes a slow disk some 40 ms
 RETRY_S: Final = 1.0  # after a write that failed
-AHEAD_BYTES: Final = 4 << 20  # beyond it nothing is read back before the batch in front of it is acknowledged
 FRAME_BYTES: Final = 1024  # what a batch takes beyond its own bytes, at most
 FULL_ADVICE: Final = "Kafka has to take some first: look why it does not; MQTT clients are held back meanwhile"
-SMALL_BYTES: Final = 32 * 1024  # batches below it are put together again when they come back
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +60,32 @@ class SpoolPolicy:
     takes: bool = True
 
 
-class _Replayed(Span):
-    """What was read back at once, of one partition, and has to be removed from the disk once Kafka has it."""
+class _Write:
+    """Batches to be written at once: as many as one commit may have, or one that is larger, if the disk has room."""
 
-    __slots__ = ("ids", "messages", "queue", "size")
+    __slots__ = ("_left", "_room", "full", "items")
 
-    def __init__(self, spooler: Spooler, queue: PartitionQueue, ids: Sequence[int], messages: int, size: int) -> None:
-        super().__init__(lambda: spooler.settle(self))
-        self.queue = queue
-        self.ids = ids
-        self.messages = messages
-        self.size = size
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._left = WRITE_BYTES
+        self.full = False  # something was left out for which the disk has no room
+        self.items: list[tuple[PartitionQueue, Batch]] = []
+
+    def add(self, queue: PartitionQueue, batch: Batch) -> bool:
+        """Take a batch in; False when it has to wait."""
+        size = batch.size + FRAME_BYTES
+        if size > self._room:
+            self.full = True
+            return False
+        if size > self._left and self.items:
+            return False
+        self._room -= size
+        self._left -= size
+        assert queue.backlog is not None
+        batch.writing = True
+        queue.backlog.writing.append(batch)
+        self.items.append((queue, batch))
+        return True
 
 
 class Spooler:
@@ -93,26 +104,20 @@ class Spooler:
     ) -> None:
         self.store = store
         self._partitions = partitions
-        self._producer = producer
         self._policy = policy
         self._ledger = ledger
         self._resume = resume
         self._clock_ns = clock_ns
         self._fatal = fatal
-        # Records of an earlier life enter here: they are owed no acknowledgement, and are no receipts of this one.
-        self.accumulator = Accumulator(self._create_batch, _no_span, partitions)
+        self._replay = Replay(
+            store, partitions, producer, ledger, resume, clock_ns, fatal,
+            bytes_per_s=policy.replay_bytes_per_s, batch_bytes=policy.batch_bytes,
+        )  # fmt: skip
         self._spooling: dict[PartitionQueue, None] = {}
-        self._wanted: deque[PartitionQueue] = deque()
-        self._replays: set[_Replayed] = set()
-        self._loaded_bytes = 0
-        self._next_load_ns = 0
         self._writer: asyncio.Task[None] | None = None
-        self._loader: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._retry_ns = 0
-        self._settled = asyncio.Event()
         self._closed = False  # nothing goes to the disk or comes from it any more
-        self._ended = False  # nor is anything removed from it
         self.problem: str | None = None  # why the disk takes nothing at the moment
         if policy.takes and not policy.after_ns:
             partitions.made = self._begin
@@ -137,33 +142,36 @@ class Spooler:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._loader is not None:
-            self._loader.cancel()
-            await asyncio.wait([self._loader])
+        await self._replay.close()
         if self._writer is not None:
             await asyncio.wait([self._writer])
         under_way = [queue for queue in self._partitions.queues.values() if queue.in_flight is not None]
         replays = [queue for queue in under_way if queue.in_flight is not None and queue.in_flight.on_disk]
         if replays and patience_s:
-            self._settled.clear()
+            settled = self._replay.settled
+            settled.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(patience_s):
                     while any(queue.in_flight is not None and queue.in_flight.on_disk for queue in replays):
-                        await self._settled.wait()
-                        self._settled.clear()
-        self._ended = True
+                        await settled.wait()
+                        settled.clear()
+        self._replay.end()
 
     async def drained(self) -> None:
         """Wait until the disk holds nothing any more, however long that takes."""
-        while self.messages():
-            self._settled.clear()
-            await self._settled.wait()
+        # Not until no message is left: the last of a message's records may be in Kafka, and the others here.
+        while not self._replay.idle or any(backlog.behind for backlog in self._backlogs()):
+            self._replay.settled.clear()
+            await self._replay.settled.wait()
+
+    @property
+    def accumulator(self) -> Accumulator:
+        """Where what was read back enters, and its dead letters."""
+        return self._replay.accumulator
 
     def messages(self) -> int:
         """Messages in the spool, read back or not, until Kafka has them: the ledger's own look at what is held."""
-        behind = sum(backlog.behind_messages for backlog in self._backlogs())
-        # Without those that another of its batches has again: a dead letter made of one that was read back.
-        return behind + sum(span.messages - span.spooled for span in self._replays)
+        return sum(backlog.behind_messages for backlog in self._backlogs()) + self._replay.messages()
 
     def spooling(self) -> dict[str, list[int]]:
         """The partitions whose messages go to the disk at the moment, by topic."""
@@ -191,18 +199,20 @@ class Spooler:
         assert backlog is not None
         if self._closed:
             return None
+        if backlog.behind and (not backlog.loaded or self._replay.has_room):
+            self._replay.want(queue)
+        if (backlog.turn or not backlog.loaded) and (backlog.loaded or backlog.behind or backlog.writing):
+            # In turn with what is on disk, which may have no end: their order is promised to nobody.
+            backlog.turn = False
+            if queue.sealed and not self._takes(queue.sealed[0]):
+                return queue.sealed.popleft()
         if backlog.loaded:
             batch = backlog.loaded.popleft()
-            if backlog.behind:
-                if self._loaded_bytes < AHEAD_BYTES:
-                    self._want(queue)
-            elif not backlog.loaded and not backlog.writing and self._policy.after_ns:
+            backlog.turn = True
+            if not (backlog.behind or backlog.loaded or backlog.writing) and self._policy.after_ns:
                 self._end(queue)  # new batches wait for this one in memory
             return batch
-        if backlog.behind:
-            self._want(queue)
-            return None
-        if backlog.writing:
+        if backlog.behind or backlog.writing:
             return None
         if self._policy.after_ns:
             self._end(queue)
@@ -240,6 +250,8 @@ class Spooler:
         if queue.backlog.spooling:
             queue.backlog.spooling = False
             self._spooling.pop(queue, None)
+            if not self._spooling:
+                self.problem = None  # nothing is asked of the disk any more
             log.info("spool_drained", topic=queue.topic, partition=queue.partition, repeat_key=queue.topic)
 
     def _takes(self, batch: Batch) -> bool:
@@ -255,47 +267,32 @@ class Spooler:
         """What to write next, in order for each partition; empty when there is nothing, or no room for it."""
         if self._clock_ns() < self._retry_ns:
             return []
-        items: list[tuple[PartitionQueue, Batch]] = []
-        room = min(WRITE_BYTES, self.store.max_bytes - self.store.bytes)
+        write = _Write(self.store.max_bytes - self.store.bytes)
         for queue in list(self._spooling):
-            taken, room = self._collect_from(queue, room)
-            items += ((queue, batch) for batch in taken)
-        return items
+            self._collect_from(queue, write)
+            if write.full:
+                self._note_full()
+        return write.items
 
-    def _collect_from(self, queue: PartitionQueue, room: int) -> tuple[list[Batch], int]:
-        """What of a queue to write next, and the bytes left for others. One that does not fit stays, and with it
-        everything behind it."""
-        taken: list[Batch] = []
+    def _collect_from(self, queue: PartitionQueue, write: _Write) -> None:
+        """Add what of a queue is to be written next. What does not fit stays, and with it everything behind it."""
         backlog = queue.backlog
         assert backlog is not None
         batch = queue.in_flight
-        if batch is not None and not batch.on_disk and self._takes(batch):
-            if batch.size + FRAME_BYTES > room:
-                self._note_full()
-                return [], room
-            batch.writing = True
-            backlog.writing.append(batch)
-            taken.append(batch)
-            room -= batch.size + FRAME_BYTES
+        if batch is not None and not batch.on_disk and self._takes(batch) and not write.add(queue, batch):
+            return
         kept: list[Batch] = []
         while (batch := queue.next_batch()) is not None:
             if not self._takes(batch):
                 kept.append(batch)
-                continue
-            if batch.size + FRAME_BYTES > room:
+            elif not write.add(queue, batch):
                 kept.append(batch)
-                self._note_full()
                 break
-            batch.writing = True
-            backlog.writing.append(batch)
-            taken.append(batch)
-            room -= batch.size + FRAME_BYTES
         queue.sealed.extendleft(reversed(kept))
-        return taken, room
 
     def _note_full(self) -> None:
         """Back-pressure: what does not fit stays in memory, unacknowledged, until the disk has room again."""
-        if self.store.max_bytes - self.store.bytes < WRITE_BYTES and self.problem is None:
+        if self.problem is None:
             self.problem = f"the spool holds {self.store.bytes} bytes of spool.max_bytes = {self.store.max_bytes}"
             log.error("spool_full", bytes=self.store.bytes, max_bytes=self.store.max_bytes, advice=FULL_ADVICE)
 
@@ -350,10 +347,8 @@ class Spooler:
             return
         if batch is queue.in_flight:
             backlog.read_id = max(backlog.read_id, row_id)
-            span = _Replayed(self, queue, [row_id], batch.messages, 0)
-            self._replays.add(span)
             batch.on_disk = True
-            batch.slot.accumulator.spooled(batch, span)
+            batch.slot.accumulator.spooled(batch, self._replay.hold(queue, [row_id], batch.messages))
             return
         backlog.behind += 1
         backlog.behind_messages += batch.messages
@@ -370,163 +365,3 @@ class Spooler:
             queue.backlog.writing.remove(batch)
             if batch is not queue.in_flight and not batch.stored:
                 queue.sealed.appendleft(batch)
-
-    # --- and back ----------------------------------------------------------------------------------
-
-    def _want(self, queue: PartitionQueue) -> None:
-        assert queue.backlog is not None
-        if queue.backlog.loading or self._closed:
-            return
-        queue.backlog.loading = True
-        self._wanted.append(queue)
-        if self._loader is None:
-            self._loader = asyncio.get_running_loop().create_task(self._load_all())
-            self._loader.add_done_callback(self._loaded_all)
-
-    async def _load_all(self) -> None:
-        while self._wanted:
-            wait_ns = self._next_load_ns - self._clock_ns()
-            if wait_ns > 0:
-                await asyncio.sleep(wait_ns / 1e9)
-            queue = self._wanted.popleft()
-            await self._load(queue)
-            self._resume(queue)
-
-    def _loaded_all(self, task: asyncio.Task[None]) -> None:
-        self._loader = None
-        if task.cancelled():
-            return
-        if (error := task.exception()) is not None:
-            self._fatal(error)
-        elif self._wanted:
-            queue = self._wanted.popleft()
-            assert queue.backlog is not None
-            queue.backlog.loading = False
-            self._want(queue)
-
-    async def _load(self, queue: PartitionQueue) -> None:
-        backlog = queue.backlog
-        assert backlog is not None
-        try:
-            answer = await self.store.read(queue.topic, queue.partition, backlog.read_id, self._policy.batch_bytes)
-        except SpoolWriteError as error:
-            log.error("spool_not_read", error=str(error), repeat_key="read")  # noqa: TRY400 - a sentence
-            await asyncio.sleep(RETRY_S)
-            self._wanted.append(queue)
-            return
-        backlog.loading = False
-        # The last ones may have been written and not been counted yet: not before that.
-        rows = answer.batches[: backlog.behind - answer.lost_batches]
-        size = sum(row.size for row in rows)
-        self._next_load_ns = self._clock_ns() + size * 1_000_000_000 // self._policy.replay_bytes_per_s
-        self._lose(queue, backlog, answer.lost_batches, answer.lost_messages)
-        if rows:
-            backlog.read_id = rows[-1].id
-            for group in _alike(rows):
-                restored = self._restore(queue, group)
-                backlog.behind -= len(group)
-                backlog.behind_messages -= sum(row.batch.messages for row in group)
-                backlog.loaded += restored
-        elif not answer.batches and not answer.lost_batches:
-            # The store has said so in its log when it found out: what it put aside is not there to be read.
-            self._lose(queue, backlog, backlog.behind, backlog.behind_messages)
-
-    def _lose(self, queue: PartitionQueue, backlog: Backlog, batches: int, messages: int) -> None:
-        """The disk has destroyed what was acknowledged: say so, and go on."""
-        if batches:
-            backlog.behind -= batches
-            backlog.behind_messages -= messages
-            self._ledger.lost += messages
-            log.critical("spool_lost", topic=queue.topic, partition=queue.partition, messages=messages)
-            self._settled.set()
-
-    def _restore(self, queue: PartitionQueue, rows: list[StoredBatch]) -> Iterable[Batch]:
-        """Rows of one slot as batches to be sent: small ones put together."""
-        first = rows[0].batch
-        slot = self.accumulator.slot(
-            first.route, first.qos, queue.topic, queue.partition, dead_letter=first.dead_letter
-        )
-        size = sum(row.size for row in rows)
-        messages = sum(row.batch.messages for row in rows)
-        span = _Replayed(self, queue, [row.id for row in rows], messages, size)
-        span.sealed = True
-        self._replays.add(span)
-        self._loaded_bytes += size
-        # Wall clocks step: a moment in the future, or before the machine's own start, would make no sense of ages.
-        now_ns = self.accumulator.now_ns = self._clock_ns()
-        opened_ns = now_ns - min(max(0, time.time_ns() // 1_000_000 - first.opened_ms) * 1_000_000, now_ns - 1)
-        if len(rows) == 1:
-            builders = [(self._producer().restore(first.data), first.messages, list(first.unfinished))]
-        else:
-            builders = self._merge(rows)
-        batches = []
-        for builder, messages, unfinished in builders:
-            batch = Batch(slot, builder, opened_ns)
-            batch.count = messages + len(unfinished)
-            batch.counted = messages
-            batch.unfinished = unfinished
-            batch.size = builder.size()
-            batch.on_disk = True
-            batch.parts = [(span, messages)]
-            span.pending += 1
-            self.accumulator.buffered_bytes += batch.size
-            batches.append(batch)
-        return batches
-
-    def _merge(self, rows: list[StoredBatch]) -> list[tuple[BatchBuilder, int, list[int]]]:
-        """One batch, or more, of the records of several; with each one's messages and unfinished records."""
-        producer = self._producer()
-        made: list[tuple[BatchBuilder, int, list[int]]] = []
-        builder = producer.create_batch(compressed=True)
-        count, unfinished = 0, list[int]()
-        for row in rows:
-            own = frozenset(row.batch.unfinished)
-            for number, record in enumerate(producer.records(producer.restore(row.batch.data))):
-                fields = (record.timestamp_ms, record.key, record.value, record.headers)
-                if builder.append(count, *fields) is None:
-                    builder.close(count)
-                    made.append((builder, count - len(unfinished), unfinished))
-                    builder = producer.create_batch(compressed=True)
-                    count, unfinished = 0, []
-                    taken = builder.append(count, *fields)
-                    assert taken is not None, "a first record always fits"
-                if number in own:
-                    unfinished.append(count)
-                count += 1
-        builder.close(count)
-        made.append((builder, count - len(unfinished), unfinished))
-        return made
-
-    def settle(self, span: _Replayed) -> None:
-        """Kafka has what was read back at once, or the disk has it again as dead letters: remove it."""
-        self._replays.discard(span)
-        self._ledger.delivered += span.stored
-        self._ledger.dead_lettered += span.dead
-        self._ledger.filtered += span.filtered
-        if not self._ended:
-            self.store.remove(span.queue.topic, span.queue.partition, span.ids)
-        self._loaded_bytes -= span.size
-        self._settled.set()
-
-    def _create_batch(self, compressed: bool) -> BatchBuilder:
-        return self._producer().create_batch(compressed=compressed)
-
-
-def _alike(rows: Sequence[StoredBatch]) -> Iterable[list[StoredBatch]]:
-    """Neighbours that may become one batch: of one slot, and small; in order."""
-    group: list[StoredBatch] = []
-    last: Slot | object | None = None
-    for row in rows:
-        batch = row.batch
-        kind = (batch.route, batch.qos, batch.dead_letter) if len(batch.data) < SMALL_BYTES else object()
-        if group and kind != last:
-            yield group
-            group = []
-        group.append(row)
-        last = kind
-    if group:
-        yield group
-
-
-def _no_span(_span: Span) -> None:
-    """No span of the spooler's own accumulator is ever flushed: nothing is read from MQTT into it."""

@@ -1,14 +1,19 @@
-"""What must not stand still, or grow, while the spool is at work."""
+"""What must not stand still, or grow, while the spool is at work: reading, replays, a retirement, the alarm."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+from bridge.errors import PoisonedError, RefusedError
+from bridge.parking import mark_unfinished
+from bridge.spooler import WRITE_BYTES
+from bridge.wire import DeadLetterReason
 from gateway.mqtt.flow import Flow
-from tests.unit.data_path import value_of
+from tests.unit.data_path import DEAD_LETTERS, value_of
 from tests.unit.fake_kafka import FakeKafka
 from tests.unit.manual_time import manual_time
-from tests.unit.spool_path import SpoolPath
+from tests.unit.spool_path import SpoolPath, numbers
 
 if TYPE_CHECKING:
     from bridge.batch import Span
@@ -50,3 +55,145 @@ async def test_reading_goes_on_when_what_filled_memory_was_on_disk_already() -> 
         await path.drained()
         assert not flow.paused, "nothing is held, and nothing is read"
         flow.close()
+
+
+@manual_time
+async def test_a_retirement_waits_for_records_of_unfinished_messages_too() -> None:
+    """One message, two records in two partitions; it is counted with the second, and the first one's row with none."""
+    kafka = FakeKafka()
+    topic = kafka.topic("t", 2)
+    topic.partitions[0].has_leader = False
+    async with SpoolPath(kafka) as path:
+        path.accumulator.now_ns = path.clock_ns()
+        first, last = path.slot("t", 0), path.slot("t", 1)
+        path.accumulator.append(first, timestamp=7, key=None, value=b"0", headers=[])
+        mark_unfinished(first)
+        path.append(last, b"1")
+        path.flush()
+        await path.until(lambda: len(path.owner.released) == 1, "by the disk and by Kafka", within_s=3)
+        assert path.disk.batches() == 1
+        drained = asyncio.create_task(path.spooler.drained())
+        await asyncio.sleep(1)
+        assert not drained.done(), "its first record is on this disk alone"
+        topic.partitions[0].has_leader = True
+        await drained
+        assert sorted(numbers(kafka)) == [0, 1]
+        assert path.disk.batches() == 0
+
+
+@manual_time
+async def test_the_alarm_of_a_full_spool_ends_with_the_outage() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t")
+    async with SpoolPath(kafka, max_bytes=3500) as path:
+        kafka.freeze()
+        path.append(path.slot("t"), value_of(0, 2000))
+        path.flush()
+        await path.until(lambda: len(path.owner.released) == 1, "by the disk", within_s=3)
+        path.append(path.slot("t"), value_of(1, 2000))
+        path.flush()
+        await asyncio.sleep(1)
+        assert path.spooler.problem
+        kafka.thaw()
+        await path.drained()
+        assert path.spooler.spooling() == {}
+        assert path.spooler.problem is None
+
+
+@manual_time
+async def test_the_alarm_of_a_failing_disk_ends_when_nobody_asks_it_any_more() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t")
+    async with SpoolPath(kafka) as path:
+        path.spool.fails = lambda: True
+        kafka.freeze()
+        path.feed(0, 5)
+        await asyncio.sleep(3)
+        assert path.spooler.problem
+        kafka.thaw()
+        await path.drained()
+        path.feed(5, 5)
+        await path.drained()
+        assert path.spooler.spooling() == {}
+        assert path.spooler.problem is None
+
+
+@manual_time
+async def test_a_batch_larger_than_one_write_is_spooled_by_itself() -> None:
+    kafka = FakeKafka(batch_bytes=WRITE_BYTES + 5000)
+    kafka.topic("t").partitions[0].has_leader = False
+    async with SpoolPath(kafka) as path:
+        path.feed(0, 2)
+        await asyncio.sleep(2)
+        path.append(path.slot("t"), value_of(2, WRITE_BYTES + 1))
+        path.flush()
+        path.feed(3, 2)
+        await path.until(lambda: len(path.owner.released) == 5, "by the disk", within_s=3)
+        assert path.disk.messages == 5
+        kafka.topics["t"].partitions[0].has_leader = True
+        await path.drained()
+        assert numbers(kafka) == list(range(5))
+
+
+@manual_time
+async def test_a_replay_whose_dead_letters_nobody_takes_does_not_fill_memory() -> None:
+    """All that is on disk is poisoned, Kafka does not take dead letters, and the disk has no room for them."""
+    kafka = FakeKafka(batch_bytes=100_000)
+    topic = kafka.topic("t", 2)
+    dead = kafka.topic(DEAD_LETTERS)
+    topic.partitions[0].has_leader = topic.partitions[1].has_leader = False
+    async with SpoolPath(kafka) as path:
+        for number in range(150):
+            path.append(path.slot("t"), value_of(number, 90_000))
+            path.flush()
+            await asyncio.sleep(0.02)
+        await path.until(lambda: len(path.owner.released) == 150, "by the disk", within_s=3)
+        path.spool.max_bytes = path.disk.bytes
+        topic.reject = lambda records: (
+            PoisonedError("no", DeadLetterReason.INVALID_RECORD) if len(records[0].value or b"") > 1000 else None
+        )
+        dead.refused = True
+        topic.partitions[0].has_leader = topic.partitions[1].has_leader = True
+        await asyncio.sleep(60)
+        assert path.spooler.accumulator.buffered_bytes < 6_000_000
+        assert path.held == 150
+        path.append(path.slot("t", 1), b"7")
+        path.flush()
+        await path.until(lambda: topic.partitions[1].log != [], "another partition goes on", within_s=5)
+        dead.refused = False
+        await path.drained(within_s=3000)
+        assert path.ledger.dead_lettered == 150
+        assert path.disk.batches() == 0
+
+
+@manual_time
+async def test_what_only_kafka_acknowledges_gets_its_turn_where_all_else_goes_through_the_disk() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t")
+    async with SpoolPath(kafka, after_ns=0, acknowledges=False) as path:
+        waited = path.append(path.slot("t", qos=1), value_of(1_000_000))
+        for number in range(3000):
+            path.accumulator.now_ns = path.clock_ns()
+            path.ledger.received += 1
+            path.accumulator.append(path.slot("t", qos=0), timestamp=7, key=b"k", value=value_of(number), headers=[])
+            path.flush()
+            await asyncio.sleep(0.001)
+            if path.owner.released:
+                break
+        assert path.owner.released == [waited]
+        await path.drained()
+
+
+@manual_time
+async def test_a_refused_partition_is_spooled_in_order_while_it_is_tried() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    async with SpoolPath(kafka, after_ns=0) as path:
+        topic.reject = lambda _records: RefusedError("not authorised")
+        for number in range(0, 100, 5):
+            path.feed(number, 5)
+            await asyncio.sleep(0.2)
+        await path.until(lambda: len(path.owner.released) == 100, "by the disk")
+        topic.reject = None
+        await path.drained()
+        assert numbers(kafka) == list(range(100))
