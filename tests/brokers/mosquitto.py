@@ -15,7 +15,7 @@ import signal
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import pytest
 
@@ -32,14 +32,18 @@ _START_SECONDS = 20.0
 _STOP_SECONDS = 20.0  # with persistence it writes its database first
 
 
+def missing(reason: str) -> NoReturn:
+    """Skip the test for want of a tool; in CI it fails, for there it would look green for ever."""
+    if os.environ.get("CI", "").lower() in ("true", "1"):
+        pytest.fail(f"{reason}; in CI that is a failure")
+    pytest.skip(reason)
+
+
 def find_mosquitto() -> str:
-    """The binary's path. Without one the test is skipped; in CI it fails: there it would look green for ever."""
+    """The binary's path. Without one the test is skipped, or fails in CI."""
     binary = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     if binary is None:
-        reason = "mosquitto is not installed (Debian: apt-get install mosquitto)"
-        if os.environ.get("CI", "").lower() in ("true", "1"):
-            pytest.fail(f"{reason}; in CI that is a failure")
-        pytest.skip(reason)
+        missing("mosquitto is not installed (Debian: apt-get install mosquitto)")
     return binary
 
 

@@ -68,6 +68,7 @@ class Gateway:
         self._process: GuardedProcess | None = None
         self.log_file = directory / "gateway.log"
         self._offset = 0
+        self.environment: dict[str, str] = {}  # beside the tests' own
         self._config = directory / "gateway.toml"
         self._data = directory / "data"
         settings = {
@@ -118,7 +119,7 @@ class Gateway:
         self._offset = self.log_file.stat().st_size if self.log_file.exists() else 0
         argv = [sys.executable, "-m", "gateway.cli.main", "run", "--config", str(self._config)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
-        self._process = GuardedProcess(argv, log=self.log_file, env=environment, cwd=ROOT)
+        self._process = GuardedProcess(argv, log=self.log_file, env=environment | self.environment, cwd=ROOT)
         if ready:
             self.wait_ready()
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import random
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.brokers.kafka_cluster import proxied_kafka
+from tests.brokers.mosquitto import missing
 from tests.brokers.scripted_rules import Rules
 from tests.chaos.harness import FULL, Watch, account, wait_until
 from tests.chaos.threaded import ThreadedBroker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gateway.embedded.kafka import KafkaCluster
     from tests.chaos.fixtures import MakeGateway
@@ -43,31 +48,53 @@ def finish(broker: ThreadedBroker, gateway: Gateway, published: dict[str, int], 
     return found
 
 
-def test_a_frozen_kafka_costs_nothing_but_time(
-    make_kafka: Callable[..., KafkaCluster], make_gateway: MakeGateway, unique: str
+@dataclass
+class Away:
+    """A Kafka, and how it goes away and comes back. ``bootstrap`` is where a witness asks, ``entry`` the gateway."""
+
+    bootstrap: str
+    entry: str
+    leave: Callable[[], object]
+    come_back: Callable[[], object]
+
+
+@pytest.fixture(params=["frozen", "black hole"])
+def away(request: pytest.FixtureRequest, make_kafka: Callable[..., KafkaCluster]) -> Iterator[Away]:
+    if request.param == "frozen":
+        kafka = make_kafka()
+        yield Away(kafka.bootstrap, kafka.bootstrap, kafka.freeze, kafka.thaw)
+        return
+    with proxied_kafka() as (cluster, proxy):
+        entry = f"127.0.0.1:{proxy.port}"
+        # Connections that swallowed something stay broken, as behind a firewall that has forgotten them.
+        yield Away(cluster.bootstrap, entry, proxy.swallow, lambda: proxy.swallow(False))
+
+
+def test_a_kafka_that_answers_nothing_costs_nothing_but_time(
+    away: Away, make_gateway: MakeGateway, unique: str
 ) -> None:
-    """The broker queues a second's messages, as EMQX does; the rest of the outage is on disk. The backlog shrinks at
-    three times the live rate or more."""
-    kafka = make_kafka()
+    """The broker queues a second's messages, as EMQX does; the rest of the outage is on disk, for memory is set to hold
+    a tenth of it. The backlog shrinks at three times the live rate or more."""
     with ThreadedBroker(Rules(strategy="hash_clientid", queue=1000)) as broker:
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique)
+        flow = {"memory_bytes": 5 << 20, "expected_packet_bytes": 200}
+        gateway = make_gateway(broker.port, away.entry, unique, flow=flow)
         gateway.start()
         broker.start_load(RATE)
         wait_until(lambda: gateway.metric("gateway_kafka_records_sent_total") > RATE, "messages flow")
         with Watch(gateway, rss_mib=RSS_MIB):
-            kafka.freeze()
+            away.leave()
             end = time.monotonic() + OUTAGE_S
             wait_until(lambda: spooled(gateway) > RATE, "the spool takes over", 10)
             wait_until(lambda: time.monotonic() > end, "the outage lasts", OUTAGE_S + 5)
             assert broker.unacknowledged() < RATE, "acknowledgements go on"
             held = spooled(gateway)
-            kafka.thaw()
+            away.come_back()
             wait_until(lambda: spooled(gateway) < held * 0.9, "the spool shrinks", 40)
             began, held = time.monotonic(), spooled(gateway)
             wait_until(lambda: spooled(gateway) < RATE / 10, f"the spool is empty; {gateway.tail()}", 60)
             seconds = time.monotonic() - began
             assert held / seconds + RATE > 3 * RATE, f"{held} messages took {seconds:.1f} s beside live traffic"
-            found = finish(broker, gateway, broker.stop_load(), kafka.bootstrap, unique)
+            found = finish(broker, gateway, broker.stop_load(), away.bootstrap, unique)
         assert found.copies <= RATE, str(found)
 
 
@@ -123,3 +150,89 @@ def test_store_and_forward_through_restarts_without_kafka(
         kafka.restart()
         wait_until(gateway.ready, f"/readyz is green again; {gateway.tail()}", 60)
         finish(broker, gateway, broker.stop_load(), kafka.bootstrap, unique)
+
+
+def cut(log: Path) -> None:
+    """The last third of a segment is gone."""
+    with log.open("r+b") as file:
+        file.truncate(log.stat().st_size * 2 // 3)
+
+
+def flip(log: Path) -> None:
+    """A bit here and there has changed."""
+    rng = random.Random(log.stat().st_size)
+    with log.open("r+b") as file:
+        for _ in range(12):
+            at = rng.randrange(4096, log.stat().st_size)
+            file.seek(at)
+            byte = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([byte ^ 1 << rng.randrange(8)]))
+
+
+@pytest.mark.parametrize("damage", [cut, flip])
+def test_a_spool_that_was_damaged_delivers_the_rest_and_says_how_much_is_gone(
+    damage: Callable[[Path], None], make_kafka: Callable[..., KafkaCluster], make_gateway: MakeGateway, unique: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """What is missing from Kafka is exactly what was reported as lost, and the rest is in order."""
+    kafka = make_kafka()
+    with ThreadedBroker(Rules(strategy="hash_clientid", queue=100_000)) as broker:
+        gateway = make_gateway(broker.port, kafka.bootstrap, unique)
+        gateway.start()
+        broker.start_load(RATE)
+        wait_until(lambda: gateway.metric("gateway_kafka_records_sent_total") > RATE, "messages flow")
+        kafka.freeze()
+        wait_until(lambda: spooled(gateway) > 2 * RATE, "much is on disk", 30)
+        published = broker.stop_load()
+        wait_until(broker.drained, "all of it is acknowledged")
+        gateway.kill()
+        kafka.thaw()
+        (log,) = (tmp_path / "gateway-1" / "data" / "worker-0" / "spool").glob("*.log")
+        damage(log)
+        gateway.start()
+        wait_until(lambda: not gateway.status()["ledger"]["in_flight"], f"it drains; {gateway.tail()}")
+        lost = gateway.status()["ledger"]["lost"]
+        assert lost > 0
+        assert gateway.imbalance() == 0
+        assert gateway.events("spool_damaged") or gateway.events("spool_lost"), gateway.tail(30)
+        found = account(kafka.bootstrap, unique, published, deadline_s=1)
+        assert len(found.missing) == lost, str(found)
+        assert not found.strangers, str(found)
+        assert not found.out_of_order, str(found)
+
+
+def test_clocks_that_step_disturb_nothing(
+    make_kafka: Callable[..., KafkaCluster], make_gateway: MakeGateway, unique: str, tmp_path: Path
+) -> None:
+    """Half an hour forward, an hour back, and right again, under load and during an outage: the wall clock stamps
+    records and tells ages, and nothing else."""
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+    if library is None:
+        missing("libfaketime is not installed (Debian: apt-get install libfaketime)")
+    clock = tmp_path / "clock"
+    clock.write_text("+0")
+    kafka = make_kafka()
+    with ThreadedBroker(Rules(strategy="hash_clientid", queue=1000)) as broker:
+        gateway = make_gateway(broker.port, kafka.bootstrap, unique)
+        gateway.environment = {
+            "LD_PRELOAD": str(library), "FAKETIME_TIMESTAMP_FILE": str(clock), "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }  # fmt: skip
+        gateway.start()
+        broker.start_load(RATE // 3)
+        with Watch(gateway, rss_mib=RSS_MIB):
+            for step in ("+1800", "-1800", "+0"):
+                clock.write_text(step)
+                sent = gateway.metric("gateway_kafka_records_sent_total")
+                wait_until(lambda n=sent: gateway.metric("gateway_kafka_records_sent_total") > n + RATE, "it flows")
+            kafka.freeze()
+            wait_until(lambda: spooled(gateway) > RATE, "the spool takes over", 15)
+            clock.write_text("-1800")
+            held = spooled(gateway)
+            wait_until(lambda: spooled(gateway) > held + RATE, "and goes on", 15)
+            clock.write_text("+1800")
+            kafka.thaw()
+            wait_until(lambda: spooled(gateway) == 0, f"the spool is empty; {gateway.tail()}", 60)
+            finish(broker, gateway, broker.stop_load(), kafka.bootstrap, unique)
+        assert gateway.metric("gateway_dlq_records_total") == 0
