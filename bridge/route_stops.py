@@ -59,16 +59,23 @@ class _State(Enum):
 class _Route:
     """One route's state."""
 
-    __slots__ = ("gate", "meter", "name", "sentence", "since_ns", "state", "taken")
+    __slots__ = ("counters", "gates", "meter", "name", "sentence", "since_ns", "state")
 
     def __init__(self, name: str, gate: Gate, taken: Callable[[], int], limit: DeadLetterLimit, now_ns: int) -> None:
         self.name = name
-        self.gate = gate
-        self.taken = taken
+        self.gates = [gate]
+        self.counters = [taken]
         self.state = _State.RUNS
         self.since_ns = now_ns  # of the state
         self.meter = limit.meter(now_ns, taken())
         self.sentence = ""  # why it is stopped
+
+    def taken(self) -> int:
+        return sum(taken() for taken in self.counters)
+
+    def stop(self) -> None:
+        for gate in self.gates:
+            gate.stop(self.name)
 
 
 class RouteStops:
@@ -91,8 +98,16 @@ class RouteStops:
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, route: str, gate: Gate, taken: Callable[[], int]) -> None:
-        """Hold a route to the ceiling. ``taken`` counts the messages it has taken so far."""
-        self._routes[route] = _Route(route, gate, taken, self._limit, self._clock_ns())
+        """Hold a route to the ceiling. ``taken`` counts the messages that it has taken through this gate so far. It may
+        have several, which stop and go on together."""
+        watched = self._routes.get(route)
+        if watched is None:
+            self._routes[route] = _Route(route, gate, taken, self._limit, self._clock_ns())
+            return
+        watched.gates.append(gate)
+        watched.counters.append(taken)
+        if watched.state is not _State.RUNS:
+            gate.stop(route)
 
     @property
     def stopped(self) -> Mapping[str, str]:
@@ -107,14 +122,14 @@ class RouteStops:
         now_ns = self._clock_ns()
         if watched.state is _State.ON_TRIAL:
             self._change(watched, _State.RESTS, now_ns)
-            watched.gate.stop(route)
+            watched.stop()
             log.warning("route_trial_failed", route=route, reason=reason.value, error=str(error))
             return
         excess = watched.meter.dead(now_ns, watched.taken)
         if excess is not None:
             self._change(watched, _State.RESTS, now_ns)
             watched.sentence = self._sentence(route, excess, reason, error)
-            watched.gate.stop(route)
+            watched.stop()
             log.error("route_stopped", route=route, reason=reason.value, alarm=watched.sentence)
 
     def tick(self) -> None:
@@ -124,14 +139,16 @@ class RouteStops:
             if route.state is _State.RUNS:
                 route.meter.tick(now_ns, route.taken())
             elif route.state is _State.ON_TRIAL:
-                if route.gate.tried(route.name):
+                if any(gate.tried(route.name) for gate in route.gates):  # nothing may come through the others
                     self._change(route, _State.RUNS, now_ns)
                     route.meter = self._limit.meter(now_ns, route.taken())
-                    route.gate.release(route.name)
+                    for gate in route.gates:
+                        gate.release(route.name)
                     log.warning("route_resumed", route=route.name, tried=TRIAL_MESSAGES)
             elif now_ns - route.since_ns >= self._limit.retry_after_ns:
                 self._change(route, _State.ON_TRIAL, now_ns)
-                route.gate.admit(route.name, TRIAL_MESSAGES)
+                for gate in route.gates:
+                    gate.admit(route.name, TRIAL_MESSAGES)
 
     @staticmethod
     def _change(route: _Route, state: _State, now_ns: int) -> None:

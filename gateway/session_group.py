@@ -140,9 +140,9 @@ class SessionGroup:
         self.flow.completed(span)
 
     def hold_to(self, stops: RouteStops) -> None:
-        """Put the group's routes under the ceiling on dead letters."""
+        """Put the routes whose messages come this way under the ceiling on dead letters."""
         for route in self._shared.router.routes:
-            if route.group == self.plan.name:
+            if route.group == self.plan.name or self.plan.every_route:
                 stops.watch(route.name, self.dispatcher, partial(self._taken, route.name))
 
     def _taken(self, route: str) -> int:

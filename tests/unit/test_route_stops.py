@@ -12,6 +12,10 @@ from bridge.errors import PoisonedError
 from bridge.holding import CHUNK
 from bridge.route_stops import TRIAL_MESSAGES, RouteStops
 from bridge.wire import DeadLetterReason
+from config.settings import Settings
+from gateway.lifecycle import StopRequest
+from gateway.session_registry import SessionRecord
+from gateway.worker import Worker
 from tests.brokers.rig import make_rig, until
 from tests.unit.data_path import DEAD_LETTERS, Path
 from tests.unit.fake_kafka import FakeKafka
@@ -21,6 +25,7 @@ from tests.unit.test_intercepted_dispatch import Rig as InterceptedRig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path as FilePath
 
 SECOND = 1_000_000_000
 RETRY_S = 300
@@ -316,7 +321,7 @@ async def test_a_defect_while_looking_is_told() -> None:
         told: list[BaseException] = []
         stops = RouteStops(LIMIT, site.path.clock_ns, told.append)
         stops.watch("route", site.rig.dispatcher, iter([0]).__next__)
-        stops._routes["route"].taken = count
+        stops._routes["route"].counters = [count]
         await stops.start()
         await asyncio.sleep(2)
         await stops.stop(0)
@@ -352,3 +357,80 @@ async def test_held_messages_of_a_route_with_interceptors_go_through_them_when_t
     assert written == {"before", *(f"{n}-{part}" for n in range(30) for part in range(n % 4))}
     assert (path.ledger.delivered, path.ledger.filtered) == (23, 9)
     assert path.owner.released == [b"%d" % n for n in range(32)], "in MQTT order"
+
+
+class RecordingGate:
+    """What a dispatcher was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.passed = False
+
+    def stop(self, _route: str) -> None:
+        self.told.append("stop")
+
+    def admit(self, _route: str, count: int) -> None:
+        self.told.append(f"admit {count}")
+
+    def tried(self, _route: str) -> bool:
+        return self.passed
+
+    def release(self, _route: str) -> None:
+        self.told.append("release")
+
+
+def test_a_route_whose_messages_come_two_ways_is_stopped_on_both() -> None:
+    """As where a session of earlier settings brings some of them."""
+    now_ns = 1
+    stops = RouteStops(LIMIT, lambda: now_ns, lambda _error: None)
+    gates = [RecordingGate(), RecordingGate(), RecordingGate()]
+    taken = [30, 0]
+    stops.watch("route", gates[0], lambda: taken[0])
+    stops.watch("route", gates[1], lambda: taken[1])
+    for _ in range(5):
+        stops.made("route", DeadLetterReason.INVALID_RECORD, PoisonedError("no", DeadLetterReason.INVALID_RECORD))
+        assert not stops.stopped
+        taken[1] += 1
+        now_ns += 1
+    taken[1] = 0
+    stops.tick()
+    now_ns += 61 * SECOND
+    stops.tick()
+    for _ in range(5):
+        taken[1] += 1
+        stops.made("route", DeadLetterReason.INVALID_RECORD, PoisonedError("no", DeadLetterReason.INVALID_RECORD))
+    assert stops.stopped
+    stops.watch("route", gates[2], lambda: 0)
+    assert [gate.told for gate in gates] == [["stop"]] * 3
+    now_ns += RETRY_S * SECOND
+    stops.tick()
+    stops.tick()
+    assert [gate.told for gate in gates] == [["stop", f"admit {TRIAL_MESSAGES}"]] * 3
+    gates[1].passed = True  # nothing comes through the others
+    stops.tick()
+    assert not stops.stopped
+    assert [gate.told[2:] for gate in gates] == [["release"]] * 3
+
+
+async def test_the_sessions_of_earlier_settings_take_no_routes_ceiling_from_its_own(tmp_path: FilePath) -> None:
+    settings = Settings.model_validate(
+        {
+            "data_dir": tmp_path,
+            "mqtt": {"groups": [{"name": "alarms"}]},
+            "routes": [
+                {"name": "a", "filters": ["a/#"], "topic": "t"},
+                {"name": "b", "filters": ["b/#"], "topic": "t", "group": "alarms"},
+            ],
+        }
+    )
+    worker = Worker(settings, StopRequest())
+    record = SessionRecord("client", "9", ("$share/g/a/#",), "5", ("mqtt://127.0.0.1:1",))
+    worker._make_orphan(record, asyncio.Semaphore(), lambda: None)
+    main, alarms, orphans = (group.dispatcher.holding for group in worker.groups)
+    for name in ("a", "b"):
+        for gate in worker.route_stops._routes[name].gates:
+            gate.stop(name)
+    assert [("a" in held, "b" in held) for held in (main, alarms, orphans)] == [
+        (True, False), (False, True), (True, True),
+    ]  # fmt: skip
+    worker.chains.close()
