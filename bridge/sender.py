@@ -58,12 +58,12 @@ class SenderPolicy:
 class SenderObserver(Protocol):
     """Told of what happens to batches; called once per batch, never per record.
 
-    ``batch_stored`` gets the partition the batch went to (its slot may have moved on to another) and the offset of its
-    first record, -1 when Kafka has the batch and does not say where."""
+    Both get the partition of the batch, for its slot may have moved on to another; ``batch_stored`` also the offset of
+    its first record, -1 when Kafka has the batch and does not say where."""
 
     def batch_stored(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None: ...
 
-    def batch_failed(self, batch: Batch, error: BridgeError) -> None: ...
+    def batch_failed(self, batch: Batch, partition: int, error: BridgeError) -> None: ...
 
     def incarnation_started(self, number: int) -> None: ...
 
@@ -226,7 +226,7 @@ class Sender:
     def _failed(self, queue: PartitionQueue, batch: Batch, error: BridgeError) -> None:
         now_ns = self._clock_ns()
         batch.first_failed_ns = batch.first_failed_ns or now_ns
-        self._observer.batch_failed(batch, error)
+        self._observer.batch_failed(batch, queue.partition, error)
         if isinstance(error, LeaderMissingError):
             # Nothing was sent and no sequence number used: only wait.
             queue.in_flight = None

@@ -338,20 +338,19 @@ class Worker:
             metrics.kafka_batch_bytes.child(),
         )
 
-    def batch_failed(self, batch: Batch, error: BridgeError) -> None:
+    def batch_failed(self, batch: Batch, partition: int, error: BridgeError) -> None:
         reason, retriable = send_failure_labels(error)
         topic = batch.slot.queue.topic
         self.metrics.kafka_send_failures.child(topic, reason, retriable).value += 1
         if isinstance(error, PoisonedError):
             if batch.count == 1 and not batch.slot.dead_letter:  # a larger one is split, until the record is alone
-                given_up = RecordMetadata(topic, batch.slot.queue.partition, -1, 1)
-                self.chains.given_up(batch.slot.route, given_up, error)
+                self.chains.given_up(batch.slot.route, RecordMetadata(topic, partition, -1, 1), error)
         else:
             self.metrics.kafka_retries.child().value += 1
         log.warning(
             "batch_failed",
             topic=topic,
-            partition=batch.slot.queue.partition,
+            partition=partition,
             records=batch.messages,
             error=str(error),
             repeat_key=(topic, reason),

@@ -204,8 +204,8 @@ class ReplayPath:
                 fate.destinations.append(Destination(batch.slot.queue.topic, partition, None))
         self._moved.set()
 
-    def batch_failed(self, batch: Batch, error: BridgeError) -> None:
-        del batch, error
+    def batch_failed(self, batch: Batch, partition: int, error: BridgeError) -> None:
+        del batch, partition, error
         # A refused record's spans are let go of right behind this.
         asyncio.get_running_loop().call_soon(self._moved.set)
 

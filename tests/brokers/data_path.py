@@ -156,8 +156,8 @@ class MemoryProducer:
 class _Observer:
     def batch_stored(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None: ...
 
-    def batch_failed(self, batch: Batch, error: BridgeError) -> None:
-        raise AssertionError(f"a batch failed: {error}")
+    def batch_failed(self, batch: Batch, partition: int, error: BridgeError) -> None:
+        raise AssertionError(f"a batch for partition {partition} failed: {error}")
 
     def incarnation_started(self, number: int) -> None: ...
 

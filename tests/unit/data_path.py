@@ -53,6 +53,7 @@ class Observer:
     stored: int = 0
     offsets: list[tuple[str, int, int, int]] = field(default_factory=list)  # topic, partition, offset, records
     failed: list[BridgeError] = field(default_factory=list)
+    failed_at: list[int] = field(default_factory=list)  # in which partition
     incarnations: list[int] = field(default_factory=list)
 
     def batch_stored(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None:
@@ -60,8 +61,9 @@ class Observer:
         self.stored += batch.count
         self.offsets.append((batch.slot.queue.topic, partition, offset, batch.count))
 
-    def batch_failed(self, batch: Batch, error: BridgeError) -> None:
+    def batch_failed(self, batch: Batch, partition: int, error: BridgeError) -> None:
         assert batch.first_failed_ns
+        self.failed_at.append(partition)
         self.failed.append(error)
 
     def incarnation_started(self, number: int) -> None:

@@ -871,6 +871,25 @@ async def test_a_defect_in_the_watch_over_deadlines_is_fatal_not_silent() -> Non
 
 
 @manual_time
+async def test_a_failure_names_the_partition_of_its_batch_where_the_slot_has_moved_on() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t", 3)
+    topic.reject = lambda records: (
+        PoisonedError("no", DeadLetterReason.INVALID_RECORD) if records[0].value == b"bad" else None
+    )
+    async with Path(kafka) as path:
+        slot = path.accumulator.keyless_slot(path.route, 1, "t", 3)
+        path.append(slot, b"bad", key=None)
+        first = slot.queue.partition
+        path.flush()
+        path.append(slot, b"good", key=None)
+        assert slot.queue.partition != first
+        path.flush()
+        await path.drained()
+        assert path.observer.failed_at == [first]
+
+
+@manual_time
 async def test_a_batch_larger_than_settings_allow_now_is_taken_apart_into_more() -> None:
     """The spool keeps batches across a change of settings."""
     kafka = FakeKafka(batch_bytes=1000)
