@@ -40,6 +40,8 @@ class Session:
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world
+        self.number = number
+        self.connections = 0
         self.begin_life()
         self.queued: deque[Message] = deque()
         self.unacked: dict[bytes, Message] = {}  # sent and not acknowledged, in order
@@ -50,20 +52,20 @@ class Session:
 
     def begin_life(self) -> None:
         """The gateway's side of the session, made anew."""
-        world = self.world
+        group = self.group = self.world.gateway.groups[self.number % 2]
         self.ingest = Ingest(
-            world.dispatcher, world.accumulator, world.dead_letters, v5=True, max_packet=1 << 20, max_record=MAX_RECORD
+            group.dispatcher, group.accumulator, group.dead_letters, v5=True, max_packet=1 << 20, max_record=MAX_RECORD
         )
 
     def cut(self) -> None:
         """The gateway is gone: nobody is left to be told."""
         if self.connection is not None:
-            self.connection.ended = True
+            self.connection.cut()
             self.connection = None
 
     def connect(self) -> None:
         connection = self.connection = Connection(self)
-        self.world.flow.add(connection)
+        self.group.flow.add(connection)
         connection.hear(b"".join(pubrel(int.from_bytes(packet_id)) for packet_id in self.received))
         again, self.unacked = self.unacked, {}
         for packet_id, message in again.items():
@@ -118,6 +120,9 @@ class Connection:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.world = session.world
+        self.group = session.group
+        session.connections += 1
+        self.prefix = b"%d:%d:" % (session.number, session.connections)
         self.pace_ns = 500_000
         self.idle_ticks = 0
         self.handshaking = False
@@ -157,7 +162,7 @@ class Connection:
         data, self._wire = bytes(self._wire[:size]), self._wire[size:]
         data = self._rest + data
         ingest = self.session.ingest
-        self.world.dispatcher.delivery_prefix = b"sim:"
+        self.group.dispatcher.delivery_prefix = self.prefix
         used, messages = ingest.feed(data)
         self._rest = data[used:]
         if ingest.answers:
@@ -165,7 +170,7 @@ class Connection:
             ingest.answers.clear()
             self.session.completed(answers)
         pressed = len(self.session.unacked) >= WINDOW // 2
-        self.world.flow.took(messages, size, pressed=pressed)
+        self.group.flow.took(messages, size, pressed=pressed)
         self._schedule()
 
     def hand_over(self, span: Span) -> None:
@@ -188,10 +193,16 @@ class Connection:
                 assert these == sent[: len(these)]
                 self.session.acknowledged(these, qos)
 
+    def cut(self) -> None:
+        """What was released and not written is not written any more."""
+        self.ended = True
+        self._release1, self._release2 = [], []
+
     def end(self) -> None:
         """The network broke it: what had not been read is lost with it."""
         self.ended = True
         self.session.connection = None
-        self.world.flow.remove(self)
-        self.world.ledger.returned += self.world.accumulator.returned(self)
-        self.world.flow.flush()
+        self.group.flow.remove(self)
+        self.group.flow.returned(self.group.accumulator.returned(self))
+        self.group.dispatcher.returned(self.prefix)
+        self.group.flow.flush()

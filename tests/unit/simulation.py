@@ -1,9 +1,9 @@
 """A world for the data path: an MQTT broker and a Kafka in memory, everything between them real, time that jumps.
 
 A seed decides what is published and what goes wrong: Kafka freezes, refuses, loses leaders, answers and incarnations,
-is away when a producer starts; connections break in mid-packet; the spool's disk fails, or is full; the gateway is
-killed, and starts again on what is left: the disk, and the broker's sessions. Invariants are checked at every
-acknowledgement and at every look.
+is away when a producer starts; topics grow; connections break in mid-packet; the spool's disk fails, or is full; the
+gateway is killed, or stopped, and starts again on what is left, the disk and the broker's sessions, perhaps with other
+settings. Invariants are checked at every acknowledgement and at every look.
 """
 
 from __future__ import annotations
@@ -15,45 +15,36 @@ import random
 import re
 import time
 from collections import defaultdict
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from bridge import wire
-from bridge.accumulator import Accumulator
-from bridge.dead_letter import DeadLetters
-from bridge.dispatch import Dispatcher
-from bridge.errors import IncarnationError, PoisonedError, TopicMissingError, UnreachableError
-from bridge.ledger import Ledger
+from bridge.errors import IncarnationError, PoisonedError
 from bridge.routing import Router
-from bridge.sender import Sender, SenderPolicy
-from bridge.spooler import Spooler, SpoolPolicy
 from bridge.wire import DeadLetterReason
 from config.settings import RouteSettings
-from gateway.mqtt.flow import Flow
-from gateway.mqtt.properties import parse_properties
-from tests.unit.data_path import Observer
-from tests.unit.fake_kafka import DOWN, FakeBatch, FakeKafka
-from tests.unit.fake_spool import FakeDisk, FakeSpool
+from tests.unit.fake_kafka import DOWN, FakeBatch, FakeKafka, FakePartition
+from tests.unit.fake_spool import FakeDisk
+from tests.unit.simulated_gateway import DEAD_LETTERS, PARTS, Gateway, Plan
 from tests.unit.simulated_mqtt import MAX_RECORD, Message, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bridge.batch import Span
     from bridge.errors import BridgeError
-    from bridge.ports import BatchBuilder, StoredRecord
-    from tests.unit.fake_kafka import FakePartition, FakeTopic
+    from bridge.ports import StoredRecord
+    from tests.unit.fake_kafka import FakeTopic
 
     Wrong = Callable[[], object]
 
-DEAD_LETTERS = "dead-letters"
-MEMORY_BYTES = 300_000
 ROUTES = (
     {"name": "slow", "filters": ["devices/+/event"], "topic": "events", "key": "${payload.id}"},
     {"name": "keyless", "filters": ["devices/+/log"], "topic": "logs", "key": "", "metadata_headers": ["topic"]},
     {"name": "state", "filters": ["devices/+/state"], "topic": "state", "empty_payload": "tombstone"},
+    {"name": "split", "filters": ["devices/+/multi"], "topic": "parts"},
     {"name": "made", "filters": ["sites/#"], "topic": "site-${topic[1]}", "allowed_topics": "site-[a-z]+"},
     {"name": "fast", "filters": ["devices/#"], "topic": "telemetry", "metadata_headers": ["topic"]},
 )
@@ -70,6 +61,12 @@ def number_of(record: StoredRecord) -> int:
     return int(value)
 
 
+def part_of(record: StoredRecord) -> bytes | None:
+    """Which of how many records of its message it is; None where it is the only one."""
+    headers = dict(record.headers)
+    return headers.get(wire.DLQ_PART) or headers.get(PARTS)
+
+
 class World:
     """Everything, made from a seed. ``misfortune`` False: nothing goes wrong, and each record is there exactly once.
 
@@ -81,7 +78,9 @@ class World:
         self.random = random.Random(seed)
         self.misfortune = misfortune
         kafka = self.kafka = FakeKafka(batch_bytes=4000, request_timeout_s=2.0)
-        for name, partitions in (("telemetry", 4), ("events", 2), ("logs", 3), ("state", 1), ("site-oslo", 2)):
+        for name, partitions in (
+            ("telemetry", 4), ("events", 2), ("logs", 3), ("state", 1), ("site-oslo", 2), ("parts", 3),
+        ):  # fmt: skip
             kafka.topic(name, partitions, reject=self.reject)
         kafka.topic(DEAD_LETTERS, 2)
         if misfortune:
@@ -91,8 +90,11 @@ class World:
         self.disk = FakeDisk()
         self.disk_fails = False
         self.spool_bytes = self.random.choice((30_000, 1 << 30))
+        self.remembered: dict[str, int] = {}  # partitions of topics, on disk
+        self._plan = self._make_plan() if misfortune else Plan(after_ns=1 << 62)
         self.lives = 0
-        self.crash_wanted = False
+        self.restarts = 0
+        self.end_wanted = ""  # how the gateway is to end: "crash" or "restart"
         self.messages: list[Message] = []
         self._read: dict[tuple[str, int], int] = defaultdict(int)  # records of each partition looked at so far
         self._durable: dict[str, set[int]] = defaultdict(set)
@@ -107,108 +109,58 @@ class World:
         self._begin_life()
         self.sessions = [Session(self, number) for number in range(3)]
 
+    def _make_plan(self) -> Plan:
+        choose = self.random.choice
+        return Plan(
+            after_ns=choose((1_000_000_000, 1_000_000_000, 0)),
+            acknowledges=choose((True, True, False)),
+            memory_bytes=choose((300_000, 60_000)),
+            ceiling=choose((True, False)),
+        )
+
     def _begin_life(self) -> None:
-        """Everything that one process has, made anew: what an earlier one had is gone with it."""
-        loop = asyncio.get_running_loop()
+        """Everything that one process has, made anew: what an earlier one had is gone with it. Settings may have
+        changed meanwhile, and topics grown."""
         self.lives += 1
-        self.accumulator = Accumulator(self._create_batch, self._complete)
-        self.ledger = Ledger(self._in_flight)
-        self.observer = Observer()
-        self.dead_letters = DeadLetters(
-            self.accumulator, DEAD_LETTERS, instance="gw", partition_count=self.partition_count,
-            max_record_bytes=MAX_RECORD, counted=lambda _reason, _count: None,
+        plan = self._plan if self.lives == 1 else replace(
+            self._plan, takes=self.random.random() < 0.9, batch_bytes=self.random.choice((4000, 1500))
         )  # fmt: skip
-        self.sender = Sender(
-            self.accumulator.partitions, self._make_producer, SenderPolicy(10_000_000_000, 3_000_000_000),
-            self.observer, lambda: round(loop.time() * 1e9), self.fatal.append,
-        )  # fmt: skip
-        self.spool = FakeSpool(self.disk, max_bytes=self.spool_bytes)
+        self.kafka.batch_bytes = plan.batch_bytes
+        self.gateway = Gateway(self, plan)
         if self.misfortune:
-            self.spool.latency_s = lambda: self.random.choice((0.0005, 0.002, 0.05))
-            self.spool.fails = lambda: self.disk_fails
-        self.spooler = Spooler(
-            self.spool, self.accumulator.partitions, lambda: self.sender.producer,
-            SpoolPolicy(1_000_000_000 if self.misfortune else 1 << 62, acknowledges=True, replay_bytes_per_s=1_000_000,
-                        batch_bytes=4000),
-            self.ledger, self.sender.resume, lambda: round(loop.time() * 1e9), self.fatal.append,
-        )  # fmt: skip
-        DeadLetters(
-            self.spooler.accumulator, DEAD_LETTERS, instance="gw", partition_count=self.partition_count,
-            max_record_bytes=MAX_RECORD, counted=lambda _reason, _count: None,
-        )  # fmt: skip
-        self.sender.spooler = self.spooler
-        self.flow = Flow(
-            self.accumulator, self.sender, self.ledger, linger_ns=5_000_000, pacing_ns=1_000_000,
-            memory_bytes=MEMORY_BYTES,
-        )  # fmt: skip
-        self.dispatcher = Dispatcher(
-            self.router, self.accumulator, self, self.dead_letters, parse_properties=parse_properties,
-            filtered=lambda _route, _reason: None, max_record_bytes=MAX_RECORD, cache_entries=20, property_entries=50,
-            pump=self.sender.pump, failed=self.fatal.append,
-        )  # fmt: skip
-        self._seen = self.ledger.snapshot()
+            self.gateway.spool.latency_s = lambda: self.random.choice((0.0005, 0.002, 0.05))
+            self.gateway.spool.fails = lambda: self.disk_fails
+        self._seen = self.gateway.ledger.snapshot()
 
     async def _start_life(self) -> None:
-        while True:
-            try:
-                await self.sender.start()
-                break
-            except UnreachableError:
-                await asyncio.sleep(0.5)
-        self.spooler.opened()
-        for queue in list(self.accumulator.partitions.queues.values()):
-            self.sender.resume(queue)
+        await self.gateway.start()
         for session in self.sessions:
             session.connect()
 
-    async def _end_life(self) -> None:
-        self.flow.close()
-        await self.dispatcher.close()
-        await self.spooler.close()
-        await self.sender.close(patience_s=1)
+    async def _end_life(self, patience_s: float = 0.0) -> None:
+        await self.gateway.end(patience_s)
 
     async def crash(self) -> None:
         """The process is killed, and started again: nothing of it is left but the disk."""
-        self.crash_wanted = False
-        self.spool.crashed = True
+        self.end_wanted = ""
+        self.gateway.spool.crashed = True
+        await self._live_again(0.0)
+
+    async def restart(self) -> None:
+        """The process is told to stop, and started again: what was read goes where it goes, if that takes no time."""
+        self.end_wanted = ""
+        self.restarts += 1
+        await self.gateway.drain(self.random.choice((0.05, 2.0)))
+        await self._live_again(0.2)
+
+    async def _live_again(self, patience_s: float) -> None:
         for session in self.sessions:
             session.cut()
-        await self._end_life()
+        await self._end_life(patience_s)
         self._begin_life()
         for session in self.sessions:
             session.begin_life()
         await self._start_life()
-
-    # --- what a worker does
-
-    def _in_flight(self) -> int:
-        return self.accumulator.in_flight() + self.spooler.messages()
-
-    def _create_batch(self, compressed: bool) -> BatchBuilder:
-        return self.sender.create_batch(compressed)
-
-    def _complete(self, span: Span) -> None:
-        self.flow.completed(span)
-
-    def _make_producer(self) -> object:
-        made = {topic for topic, _ in self.accumulator.partitions.queues}
-        return self.kafka.make_producer({*self.router.kafka_topics, DEAD_LETTERS, *self.beside, *made})
-
-    def partition_count(self, topic: str) -> int | None:
-        return self.sender.producer.partition_count(topic)
-
-    async def locate(self, topic: str) -> int:
-        await asyncio.sleep(self.random.random())
-        if self.unlucky(0.3):
-            raise UnreachableError("not now")
-        producer = self.sender.producer
-        producer.watch_topic(topic)
-        if not await producer.refresh_metadata():
-            raise UnreachableError("no metadata")
-        count = producer.partition_count(topic)
-        if count is None:
-            raise TopicMissingError(f"Kafka has no topic {topic}.")
-        return count
 
     # --- what is published
 
@@ -232,8 +184,10 @@ class World:
                 "nowhere",
                 "no route",
                 "no id",
+                "multi",
+                "nothing",
             ),
-            (30, 10, 10, 5, 3, 10, 2, 1, 2, 3, 1),
+            (30, 10, 10, 5, 3, 10, 2, 1, 2, 3, 1, 8, 2),
         )[0]
         topic, payload, fate = {
             "telemetry": (f"devices/{device}/telemetry", body, "telemetry"),
@@ -247,6 +201,8 @@ class World:
             "nowhere": (f"sites/nowhere/{device}", body, DEAD_LETTERS),
             "no route": (f"elsewhere/{device}", body, None),
             "no id": (f"sites/NOT-ALLOWED/{device}", body, DEAD_LETTERS),
+            "multi": (f"devices/{device}/multi", b"%07d|%d" % (number, rnd.randint(1, 4)) + b"." * len(body), "parts"),
+            "nothing": (f"devices/{device}/multi", b"%07d|0" % number, None),
         }[kind]
         message = Message(number, topic, qos, payload, fate)
         self.messages.append(message)
@@ -265,7 +221,7 @@ class World:
         """Something that goes wrong, and how it comes right again."""
         kafka = self.kafka
         which = self.random.choice(
-            ("frozen", "leaderless", "refused", "unreachable", "broken", "broken", "disk", "killed")
+            ("frozen", "leaderless", "refused", "unreachable", "broken", "broken", "disk", "killed", "stopped", "grown")
         )
         match which:
             case "frozen":
@@ -279,7 +235,12 @@ class World:
             case "disk":
                 return partial(setattr, self, "disk_fails", True), partial(setattr, self, "disk_fails", False)
             case "killed":
-                return partial(setattr, self, "crash_wanted", True), lambda: None
+                return partial(setattr, self, "end_wanted", "crash"), lambda: None
+            case "stopped":
+                return partial(setattr, self, "end_wanted", "restart"), lambda: None
+            case "grown":
+                names = sorted(self.kafka.topics.keys() - self.beside)
+                return partial(kafka.topics[self.random.choice(names)].partitions.append, FakePartition()), lambda: None
             case _:
                 return session.break_off, lambda: None
 
@@ -304,7 +265,7 @@ class World:
             for at, partition in enumerate(topic.partitions if name not in self.beside else ()):
                 for record in partition.log[self._read[name, at] :]:
                     number = number_of(record)
-                    part = dict(record.headers).get(wire.DLQ_PART)
+                    part = part_of(record)
                     if part is None:
                         self._durable[name].add(number)
                     else:
@@ -317,7 +278,8 @@ class World:
             self._rows = row_id
             for record in FakeBatch.restored(row.data).stored:
                 number = number_of(record)
-                part = dict(record.headers).get(wire.DLQ_PART)
+                assert self._plan.acknowledges or row.qos == 0, "on disk, although only Kafka acknowledges"
+                part = part_of(record)
                 if part is None:
                     self._spooled.add(number)
                 else:
@@ -336,18 +298,19 @@ class World:
 
     def check(self) -> None:
         assert not self.fatal, self.fatal
-        snapshot = self.ledger.snapshot()
+        snapshot = self.gateway.ledger.snapshot()
         assert snapshot.imbalance == 0, snapshot
         for term in ("received", "recovered", "delivered", "filtered", "dead_lettered", "returned"):
             assert getattr(snapshot, term) >= getattr(self._seen, term), f"{term} fell: {self._seen}, then {snapshot}"
         self._seen = snapshot
         # The window, and QoS 0 that is read before reading pauses, are what may come on top.
-        assert self.accumulator.buffered_bytes < MEMORY_BYTES + 3 * 60_000, "memory"
+        for group in self.gateway.groups:
+            assert group.accumulator.buffered_bytes < self._plan.memory_bytes + 3 * 60_000, "memory"
         assert len(self.kafka.live) <= 1
 
     def drained(self) -> bool:
         waiting = any(s.queued or s.unacked or s.received for s in self.sessions)
-        return not waiting and self._in_flight() == 0 and not self.disk.batches()
+        return not waiting and self.gateway.in_flight() == 0 and not self.disk.batches()
 
     # --- the run
 
@@ -374,15 +337,15 @@ class World:
             elif loop.time() > deadline_s - 3000:
                 for trouble in troubles:
                     trouble.cancel()  # in the end all goes well, and everything drains
-            if self.crash_wanted:
-                await self.crash()
+            if self.end_wanted:
+                await (self.crash() if self.end_wanted == "crash" else self.restart())
             for session in self.sessions:
                 if session.connection is None:
                     session.connect()
                 session.fill()
             await asyncio.sleep(self.random.choice((0.001, 0.02, 0.3)))
             self.check()
-            assert loop.time() < deadline_s, f"does not drain: {self.ledger}"
+            assert loop.time() < deadline_s, f"does not drain: {self.gateway.ledger}"
         for trouble in troubles:
             trouble.cancel()
         await asyncio.gather(*troubles, return_exceptions=True)
@@ -392,15 +355,17 @@ class World:
     def verdict(self) -> None:
         self.look()
         self.check()
-        assert self.accumulator.buffered_bytes == 0
-        assert self.accumulator.parked_messages == 0
+        for accumulator in (self.gateway.spooler.accumulator, *(group.accumulator for group in self.gateway.groups)):
+            assert accumulator.buffered_bytes == 0
+            assert accumulator.parked_messages == 0
+        assert not any(group.flow.paused for group in self.gateway.groups)
         for message in self.messages:
             if message.fate is not None and message.qos:
                 assert message.number in self._durable[message.fate], f"missing: {message}"
             for name, numbers in self._durable.items():
                 assert name == message.fate or message.number not in numbers, f"{message} is in {name}"
         self.check_order()
-        ledger = self.ledger.snapshot()
+        ledger = self.gateway.ledger.snapshot()
         assert min(ledger.as_dict().values()) >= 0, ledger
 
     def check_order(self) -> None:
@@ -409,19 +374,20 @@ class World:
             if name in {"logs", DEAD_LETTERS, *self.beside}:
                 continue
             for partition in topic.partitions:
-                firsts: dict[str, list[int]] = defaultdict(list)
-                for number in dict.fromkeys(number_of(record) for record in partition.log):
+                firsts: dict[str, dict[int, None]] = defaultdict(dict)
+                for record in partition.log:
+                    number = number_of(record)
                     message = self.messages[number]
                     if message.qos:  # QoS 0 and the others are queued apart by many brokers, and by none promised
-                        firsts[f"{message.topic} QoS {message.qos}"].append(number)
+                        firsts[f"{message.topic} {record.key!r} QoS {message.qos}"][number] = None
                 for which, numbers in firsts.items():
-                    assert numbers == sorted(numbers), f"{which} out of order in {name}: {numbers}"
+                    assert list(numbers) == sorted(numbers), f"{which} out of order in {name}: {list(numbers)}"
 
     def copies(self) -> int:
-        """Records beyond the first of each message, parts of dead letters aside."""
-        others = {DEAD_LETTERS, *self.beside}
-        total = sum(len(topic.records()) for name, topic in self.kafka.topics.items() if name not in others)
-        return total - sum(len(numbers) for name, numbers in self._durable.items() if name != DEAD_LETTERS)
+        """Records beyond the first of each message, and of each part of one."""
+        topics = [topic for name, topic in self.kafka.topics.items() if name not in self.beside]
+        records = [record for topic in topics for record in topic.records()]
+        return len(records) - len({(number_of(record), part_of(record)) for record in records})
 
 
 def hash_of(text: str) -> int:

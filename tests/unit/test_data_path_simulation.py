@@ -31,10 +31,10 @@ def test_where_nothing_goes_wrong_every_record_is_there_exactly_once(seed: int) 
         world = World(seed, misfortune=False)
         await world.run(600)
         assert world.copies() == 0
-        assert world.observer.incarnations == [1]
-        assert world.ledger.returned == 0
+        assert world.gateway.observer.incarnations == [1]
+        assert world.gateway.ledger.returned == 0
         fates = [message.fate for message in world.messages]
-        assert world.ledger.filtered == fates.count(None)
-        assert world.ledger.dead_lettered == fates.count(DEAD_LETTERS)
+        assert world.gateway.ledger.filtered == fates.count(None)
+        assert world.gateway.ledger.dead_lettered == fates.count(DEAD_LETTERS)
 
     run()

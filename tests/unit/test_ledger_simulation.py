@@ -42,18 +42,20 @@ class AuditedWorld(World):
         if LEDGER not in self.kafka.topics:
             self.kafka.topic(LEDGER, 2)
         self.intervals = LedgerIntervals()
-        told = self.observer.batch_stored
+        gateway = self.gateway
+        told = gateway.observer.batch_stored
 
         def stored(batch: Batch, partition: int, offset: int, now_ns: int) -> None:
             self.intervals.stored(batch, partition, offset)
             self.stored += batch.count
             told(batch, partition, offset, now_ns)
 
-        self.observer.batch_stored = stored  # type: ignore[method-assign]
+        gateway.observer.batch_stored = stored  # type: ignore[method-assign]
         self.writer = LedgerWriter(
             LedgerPlan(LEDGER, INTERVAL_MS, frozenset()), Author("gw", 0, f"life {self.lives}", self.now_ms()),
-            self.intervals, self.ledger, producer=lambda: self.sender.producer if self.sender.started else None,
-            renew=self.sender.renew, now_ms=self.now_ms,
+            self.intervals, gateway.ledger,
+            producer=lambda: gateway.sender.producer if gateway.sender.started else None,
+            renew=gateway.sender.renew, now_ms=self.now_ms,
         )  # fmt: skip
 
     async def _start_life(self) -> None:
@@ -67,7 +69,7 @@ class AuditedWorld(World):
         finally:
             self.crashing = False
 
-    async def _end_life(self) -> None:
+    async def _end_life(self, patience_s: float = 0.0) -> None:
         if self.crashing:
             if (timer := self.writer._timer) is not None:
                 timer.cancel()
@@ -77,7 +79,7 @@ class AuditedWorld(World):
         else:
             # Its limit is by the real clock, its waiting by the loop's.
             assert await self.writer.stop(time.monotonic_ns() + 3600 * 10**9), "the account is written to its end"
-        await super()._end_life()
+        await super()._end_life(patience_s)
 
     def now_ms(self) -> int:
         return round(asyncio.get_running_loop().time() * 1000)
@@ -113,7 +115,7 @@ def test_every_record_that_the_account_names_is_found_and_one_that_is_taken_out_
         acknowledged = sum(place.acknowledged for place in verdict.places)
         assert acknowledged <= world.stored
         assert acknowledged == world.stored or world.lives > 1, "only a kill leaves something unaccounted for"
-        assert [life.ending(verdict.now_ms) for life in verdict.lives].count("stopped") == 1
+        assert [life.ending(verdict.now_ms) for life in verdict.lives].count("stopped") == 1 + world.restarts
         if verdict.places:
             place = world.random.choice(verdict.places)
             log.deleted = {(place.topic, place.partition, world.random.choice(world.offsets(place)))}
@@ -134,11 +136,11 @@ def test_where_nothing_goes_wrong_the_account_names_every_record(seed: int) -> N
         records = sum(len(topic.records()) for name, topic in world.kafka.topics.items() if name != LEDGER)
         assert sum(place.acknowledged for place in verdict.places) == records
         messages = sum(place.messages for place in verdict.places)
-        assert messages == world.ledger.delivered + world.ledger.dead_lettered
+        assert messages == world.gateway.ledger.delivered + world.gateway.ledger.dead_lettered
         (life,) = verdict.lives
         assert life.last is not None
         assert life.last.terms == {
-            term: getattr(world.ledger, term) for term in life.last.terms if term != "in_flight"
+            term: getattr(world.gateway.ledger, term) for term in life.last.terms if term != "in_flight"
         } | {"in_flight": 0}
 
     run()
