@@ -5,7 +5,7 @@ Called from the spool's thread only; every function blocks on the disk.
 
 from __future__ import annotations
 
-__all__ = ["Segments", "Span", "check_header"]
+__all__ = ["HEADER_BYTES", "Segments", "Span", "check_header", "make_header", "read_owner"]
 
 import contextlib
 import os
@@ -216,21 +216,29 @@ def make_header(instance: str) -> bytes:
     return _HEADER.pack(_MAGIC, FORMAT, crc32(name.ljust(64, b"\0")), name)
 
 
-def check_header(path: Path, instance: str) -> bool:
-    """Whether a segment's header is whole. Raises SpoolError when a newer gateway or another instance wrote it."""
+def read_owner(path: Path) -> str | None:
+    """The instance that a segment belongs to, None when its header is not whole. Raises SpoolError for a newer
+    format."""
     with path.open("rb") as file:
         start = file.read(HEADER_BYTES)
     if len(start) < HEADER_BYTES:
-        return False
+        return None
     magic, format_, crc, name = _HEADER.unpack(start)
     if magic != _MAGIC or crc32(name) != crc:
-        return False
+        return None
     if format_ > FORMAT:
         raise SpoolError(
             f"{path} has the spool's format {format_}; this gateway knows {FORMAT}. A newer gateway wrote it: run that "
             "one until the spool is empty, or move the folder away."
         )
-    owner = name.rstrip(b"\0").decode(errors="replace")
+    return str(name.rstrip(b"\0").decode(errors="replace"))
+
+
+def check_header(path: Path, instance: str) -> bool:
+    """Whether a segment's header is whole. Raises SpoolError when a newer gateway or another instance wrote it."""
+    owner = read_owner(path)
+    if owner is None:
+        return False
     if owner != instance:
         raise SpoolError(
             f"The spool in {path.parent} belongs to instance {owner!r}, not {instance!r}. Set data_dir or instance "

@@ -8,6 +8,8 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from bridge.spool import spool_path
+from bridge.spool_adoption import adopt_spool
 from gateway import durable
 from gateway.data_directory import (
     clean_path,
@@ -135,6 +137,12 @@ def _adopt_locked(directory: Path, instance: str, cluster_id: str | None) -> lis
             f"The Kafka cluster is {cluster_id} now, before {old.cluster_id or 'none was recorded'}. "
             "What waits here for Kafka is going to be delivered there."
         )
+    # Before the directory says whose it is: interrupted here, it is adopted again.
+    for slot in sorted(slots_with_files(directory)):
+        folder = spool_path(directory, slot)
+        if folder.exists() and adopt_spool(folder, instance):
+            also = " The original delivers it as well, if it runs again." if copied else ""
+            changes.append(f"What waits in the spool of worker {slot} is {instance!r}'s now.{also}")
     if meta != old:
         meta.write(directory)
     return changes

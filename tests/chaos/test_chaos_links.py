@@ -220,7 +220,8 @@ def test_a_broker_that_gives_up_on_a_gateway_that_does_not_read(
     sessions come back, wait for Kafka, and QoS 1 is complete."""
     kafka = make_kafka()
     with ThreadedBroker(Rules(strategy="hash_clientid", queue=1_000_000, send_timeout_s=2.0)) as broker:
-        gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt=QUICK, flow={"memory_bytes": 4 << 20})
+        flow, spool = {"memory_bytes": 4 << 20}, {"enabled": False}
+        gateway = make_gateway(broker.port, kafka.bootstrap, unique, mqtt=QUICK, flow=flow, spool=spool)
         gateway.start()
         broker.start_load(300)
         flowing(gateway, 100)

@@ -9,6 +9,7 @@ import pytest
 
 from bridge.errors import SpoolError, SpoolFullError
 from bridge.spool import Spool, SpoolBatch
+from bridge.spool_adoption import adopt_spool
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,3 +98,21 @@ async def test_another_instance_is_refused(tmp_path: Path) -> None:
     await spool.close()
     with pytest.raises(SpoolError, match="belongs to instance 'gw', not 'other'"):
         await spool_at(tmp_path / "spool", instance="other").open()
+
+
+async def test_a_spool_is_given_to_another_instance_with_all_that_waits_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "spool"
+    spool = spool_at(folder)
+    await spool.open()
+    await spool.append([batch(1), batch(2)])
+    with pytest.raises(SpoolError, match="in use"):
+        adopt_spool(folder, "other")
+    await spool.close()
+    assert adopt_spool(folder, "other")
+    assert not adopt_spool(folder, "other"), "done once"
+    with pytest.raises(SpoolError, match="belongs to instance 'other'"):
+        await spool_at(folder).open()
+    theirs = spool_at(folder, instance="other")
+    await theirs.open()
+    assert [stored.batch for stored in (await theirs.read("telemetry", 0, 0, MIB)).batches] == [batch(1), batch(2)]
+    await theirs.close()
