@@ -41,6 +41,7 @@ from bridge.kafka_client import Client
 from bridge.kafka_connection import cluster_id_of, connection_options, why_unreachable
 from bridge.kafka_errors import AnswerError, outcome, translate
 from bridge.ports import StoredRecord
+from config.errors import forget_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -265,6 +266,7 @@ class KafkaProducer:
             # The client has closed it, or never will; a closed one still sends what is in its buffer, once a frozen
             # broker reads again: perhaps long after the next incarnation has gone on.
             transport.abort()
+        forget_frames(error)  # they have the batches
         text = str(error) or type(error).__name__
         log.warning("produce_failed", broker=request.leader, error=text, repeat_key=request.leader)
         for handover in request.handovers:

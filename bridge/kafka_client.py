@@ -21,6 +21,8 @@ import structlog
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.protocol.metadata import MetadataRequest
 
+from config.errors import forget_frames
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -103,6 +105,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
         try:
             return await connection.send(request)
         except (kafka_errors.KafkaError, TimeoutError) as error:
+            forget_frames(error)
             log.warning("metadata_failed", broker=node, error=str(error) or type(error).__name__, repeat_key=node)
             return None
 

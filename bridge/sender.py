@@ -28,6 +28,7 @@ import structlog
 from bridge.backoff import Backoff
 from bridge.batch import Batch
 from bridge.errors import BridgeError, IncarnationError, LeaderMissingError, PoisonedError, RefusedError, RetriableError
+from config.errors import forget_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -307,6 +308,7 @@ class Sender:
                 await producer.start()
             except (RetriableError, RefusedError) as error:
                 await producer.close(patience_s=CLOSE_PATIENCE_S)
+                forget_frames(error)  # they have the producer, and an outage may last for days
                 delay_ns = self._backoff.next_ns(self._clock_ns())
                 log.warning("producer_start_failed", error=str(error), retry_in_s=round(delay_ns / 1e9, 2))
                 await asyncio.sleep(delay_ns / 1e9)

@@ -28,6 +28,7 @@ from bridge.spool_record import SpoolBatch
 from bridge.spool_recovery import SpoolReport
 from bridge.spool_store import ReadResult, Removal, Removed, Store, StoredBatch, Totals
 from bridge.spool_thread import SpoolThread
+from config.errors import forget_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -273,6 +274,8 @@ class Spool:
             found.removing = {i for i in found.removing if not any(first <= i <= last for first, last in gone_now)}
 
     def _retry_removals(self, removals: list[Removal], salvages: int, error: BaseException | None) -> None:
+        if isinstance(error, SpoolWriteError):
+            forget_frames(error)
         if not self._failing:
             log.warning("spool_removal_failed", error=str(error), retry_in_s=RETRY_S)
         self._failing = True

@@ -17,6 +17,7 @@ import structlog
 from bridge.accumulator import Accumulator
 from bridge.batch import Batch, Span
 from bridge.errors import SpoolWriteError
+from config.errors import forget_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -178,6 +179,7 @@ class Replay:
         try:
             answer = await self._store.read(queue.topic, queue.partition, backlog.read_id, self._batch_bytes)
         except SpoolWriteError as error:
+            forget_frames(error)
             log.error("spool_not_read", error=str(error), repeat_key="read")  # noqa: TRY400 - a sentence
             await asyncio.sleep(RETRY_S)
             self._wanted.append(queue)

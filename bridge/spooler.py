@@ -28,6 +28,7 @@ from bridge.errors import SpoolFullError, SpoolWriteError
 from bridge.partitions import Backlog
 from bridge.spool import SpoolBatch
 from bridge.spool_replay import Replay
+from config.errors import forget_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -325,6 +326,7 @@ class Spooler:
         try:
             ids = await self.store.append(rows)
         except (SpoolFullError, SpoolWriteError) as error:
+            forget_frames(error)  # they have what was to be written: 4 MiB, and once more at each attempt
             self._not_written(items, error)
         else:
             if self.problem is not None:

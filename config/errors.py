@@ -15,7 +15,7 @@ The first question about a failure is "may I try again?", so that is a class (``
 
 from __future__ import annotations
 
-__all__ = ["ConfigError", "ExitStatus", "GatewayError"]
+__all__ = ["ConfigError", "ExitStatus", "GatewayError", "forget_frames"]
 
 from enum import IntEnum
 from typing import Self
@@ -70,3 +70,20 @@ class ConfigError(GatewayError):
             return self.problems[0]
         lines = [f"  - {problem}" for problem in self.problems]
         return "\n".join([f"{len(lines)} settings cannot be used:", *lines])
+
+
+def forget_frames(error: BaseException) -> None:
+    """Let go of the frames that an expected error and its causes came through, once it has been dealt with.
+
+    An error that a future carried knows the frame that awaited it, and that frame knows the future: a cycle, which
+    keeps everything in those frames, a batch of 256 KiB or a closed connection, until the garbage collector comes. In
+    a long-running worker that is seldom (``gateway.memory``). Not for a defect: its frames are what one looks for.
+    """
+    known: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in known:
+            known.add(id(one))
+            one.__traceback__ = None
+            waiting += (one.__cause__, one.__context__)

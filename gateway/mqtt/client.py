@@ -87,6 +87,12 @@ class PahoClient(paho.Client):
         if self.stream is not None:
             self.stream.close()
 
+    def let_go(self) -> None:
+        """Tell nobody of anything any more: who was told knows this client, and the cycle would keep both, some 100
+        objects, until the garbage collector comes."""
+        self.on_connect = self.on_subscribe = self.on_unsubscribe = self.on_publish = None
+        self.on_disconnect = self.on_socket_close = None
+
 
 class Handshake:
     """Makes one connection and its subscriptions: ``client`` has both when all three awaits have returned.
@@ -333,6 +339,7 @@ async def _in_thread(work: Callable[[], object], abort: Callable[[], object]) ->
             loop.call_soon_threadsafe(finish, error)
         except RuntimeError:  # the loop has closed meanwhile
             abort()
+        del error  # it knows this frame
 
     threading.Thread(target=run, name="mqtt-connect", daemon=True).start()
     try:

@@ -415,3 +415,4 @@ class Connection:
         if not self._stream.closed:
             self._forget()
             self._stream.close()
+        self._stream.want_write = None

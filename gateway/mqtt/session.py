@@ -18,6 +18,7 @@ import structlog
 
 from bridge.backoff import Backoff
 from config.addresses import parse_mqtt_address
+from config.errors import forget_frames
 from gateway.lifecycle import StopVerb
 from gateway.mqtt import reasons
 from gateway.mqtt.client import Handshake
@@ -299,6 +300,7 @@ class Session:
                     at_once = self._redirect(to)
                 else:
                     self._servers.failed()
+                forget_frames(error)
             finally:
                 self._close()
             if not (self._stopping or at_once):
@@ -410,6 +412,8 @@ class Session:
             self._path.flow.flush()
         elif client is not None and client.stream is not None:
             client.stream.close()
+        if client is not None:
+            client.let_go()
 
     def _announce(self, client: PahoClient, state: str) -> None:
         if self.plan.status_topic is not None:

@@ -18,6 +18,8 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 
+from config.errors import forget_frames
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -65,8 +67,12 @@ class PacketStream:
         except _WOULD_BLOCK:
             return None
         except OSError as error:
-            self.failure = error
+            self._fail(error)
             return b""
+
+    def _fail(self, error: OSError) -> None:
+        forget_frames(error)  # one of them knows this stream
+        self.failure = error
 
     def pending(self) -> int:
         """Bytes that a TLS layer holds already decrypted: the descriptor will not become readable for them."""
@@ -91,7 +97,7 @@ class PacketStream:
             except _WOULD_BLOCK:
                 return False
             except OSError as error:
-                self.failure = error
+                self._fail(error)
                 out.clear()
                 return True
             if not count:
