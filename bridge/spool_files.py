@@ -5,13 +5,13 @@ from __future__ import annotations
 __all__ = ["Files", "Topics", "put_aside"]
 
 import contextlib
-import fcntl
 import json
 import os
 import time
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
+from bridge import process_lock
 from bridge.errors import SpoolError
 from bridge.spool_segments import sync_folder
 
@@ -39,22 +39,16 @@ class Files:
         """Make the folder, and it ours alone. Raises SpoolError."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            self._lock = process_lock.take(self._lock_path, 0o640)
+        except process_lock.HeldError as held:
+            raise SpoolError(
+                f"The spool in {self.folder.absolute()} is in use by process {held.process}. Stop that gateway first."
+            ) from None
         except OSError as error:
             raise SpoolError(
                 f"The spool's folder {self.folder.absolute()} cannot be used ({error.strerror}). data_dir must be a "
                 "folder this user may write; in a container, a mounted volume."
             ) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(self._lock, 32, 0).decode(errors="replace").strip() or "unknown"
-            self.unlock()
-            raise SpoolError(
-                f"The spool in {self.folder.absolute()} is in use by process {owner}. Stop that gateway first."
-            ) from None
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def free_bytes(self) -> int:
         """What the disk has left for us. Raises OSError."""
@@ -90,18 +84,7 @@ class Files:
 
     def holder(self) -> str:
         """The process that has the lock, "" when none has. Takes nothing."""
-        try:
-            lock = os.open(self._lock_path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return ""
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
-        else:
-            return ""
-        finally:
-            os.close(lock)
+        return process_lock.holder(self._lock_path)
 
 
 class Topics:

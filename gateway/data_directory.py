@@ -21,6 +21,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from bridge import process_lock
 from gateway import durable
 from gateway.meta_properties import FORMAT_VERSION, WITNESS_FILE, IdentityError, read_meta
 
@@ -31,19 +32,8 @@ if TYPE_CHECKING:
 
 def holder(directory: Path, worker: int) -> int | None:
     """The process that runs this worker of the data directory's instance, None if none does. Takes nothing."""
-    try:
-        lock = os.open(_lock_path(directory, worker), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        text = os.pread(lock, 32, 0).decode(errors="replace").strip()
-        return int(text) if text.isdigit() else None
-    else:
-        return None
-    finally:
-        os.close(lock)
+    found = process_lock.holder(_lock_path(directory, worker))
+    return int(found) if found.isdigit() else None
 
 
 def slots(directory: Path) -> set[int]:
@@ -58,20 +48,14 @@ def slots(directory: Path) -> set[int]:
 
 def take_slot(directory: Path, worker: int, instance: str | None = None) -> int:
     """The descriptor whose closing gives the slot back. Raises IdentityError when another process has it."""
-    lock = os.open(_lock_path(directory, worker), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        process = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(lock)
+        return process_lock.take(_lock_path(directory, worker))
+    except process_lock.HeldError as held:
         whose = f" of instance {instance!r}" if instance is not None else ""
         raise IdentityError(
-            f"data_dir {directory.absolute()} is in use: process {process} runs worker {worker}{whose} there. "
+            f"data_dir {directory.absolute()} is in use: process {held.process} runs worker {worker}{whose} there. "
             "Stop it, or give this one another instance, worker or data_dir."
         ) from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    return lock
 
 
 @contextlib.contextmanager

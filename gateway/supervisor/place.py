@@ -5,13 +5,12 @@ from __future__ import annotations
 __all__ = ["Outcome", "Place", "PlaceError", "find_supervisor", "read_outcome"]
 
 import contextlib
-import fcntl
 import json
 import os
-import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final, Literal, Self
 
+from bridge import process_lock
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 _LOCK: Final = "supervisor.lock"
 _REPORT: Final = "supervisor.json"
-_TRIES: Final = 5
-_BETWEEN_TRIES_S: Final = 0.02
 
 Operation = Literal["restart", "reload", "stop"]
 
@@ -40,19 +37,8 @@ class Outcome:
 
 def find_supervisor(directory: Path) -> int | None:
     """The process that supervises the workers of this data directory; None if none does. Takes nothing."""
-    try:
-        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        text = os.pread(lock, 32, 0).decode(errors="replace").strip()
-        return int(text) if text.isdigit() else None
-    else:
-        return None
-    finally:
-        os.close(lock)
+    found = process_lock.holder(directory / _LOCK)
+    return int(found) if found.isdigit() else None
 
 
 def read_outcome(directory: Path, pid: int, operation: Operation) -> Outcome:
@@ -78,38 +64,22 @@ class Place:
         where = self._directory.absolute()
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._lock = process_lock.take(self._directory / _LOCK)
         except OSError as error:
             raise PlaceError(
                 f"data_dir {where} cannot be used ({error.strerror}). "
                 "It must be a folder this user may write; in a container, a mounted volume."
             ) from error
-        if not self._try_lock():
-            holder = os.pread(self._lock, 32, 0).decode(errors="replace").strip() or "unknown"
-            self._close()
+        except process_lock.HeldError as held:
             raise PlaceError(
-                f"data_dir {where} is in use: process {holder} supervises the workers of an instance there. Stop it, "
-                f"or give {self._instance!r} another data_dir. To change the number of workers: set workers and send "
-                "it SIGHUP."
-            )
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+                f"data_dir {where} is in use: process {held.process} supervises the workers of an instance there. Stop "
+                f"it, or give {self._instance!r} another data_dir. To change the number of workers: set workers and "
+                "send it SIGHUP."
+            ) from None
         return self
 
     def __exit__(self, *_error: object) -> None:
         self._close()
-
-    def _try_lock(self) -> bool:
-        """Whoever looks for a supervisor tries the lock for an instant; that must not make a start fail."""
-        assert self._lock is not None
-        for _ in range(_TRIES):
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(_BETWEEN_TRIES_S)
-            else:
-                return True
-        return False
 
     def _close(self) -> None:
         if self._lock is not None:

@@ -1,0 +1,63 @@
+"""One process at a time, and whoever looks does not get in the way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bridge import process_lock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_lock_is_one_processs_and_says_whose(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert process_lock.holder(path) == "", "nobody's, and not even there"
+    lock = process_lock.take(path)
+    assert process_lock.holder(path) == str(os.getpid())
+    with pytest.raises(process_lock.HeldError) as held:
+        process_lock.take(path)
+    assert held.value.process == str(os.getpid())
+    os.close(lock)
+    assert process_lock.holder(path) == ""
+    os.close(process_lock.take(path))
+
+
+def test_the_end_of_a_process_gives_its_lock_back(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    program = "import sys, pathlib; from bridge import process_lock; process_lock.take(pathlib.Path(sys.argv[1]))"
+    program += "; print('held', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "held\n"
+        assert process_lock.holder(path) == str(child.pid)
+        child.kill()
+        child.wait()
+    os.close(process_lock.take(path))
+
+
+def test_whoever_looks_all_the_time_does_not_make_a_start_fail(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            process_lock.holder(path)
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        for _ in range(200):
+            os.close(process_lock.take(path))
+    finally:
+        stop.set()
+        looker.join()
