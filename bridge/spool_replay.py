@@ -131,11 +131,6 @@ class Replay:
 
     # --- reading -----------------------------------------------------------------------------------
 
-    @property
-    def has_room(self) -> bool:
-        """Whether more may be read back before what is in front of it has been answered."""
-        return self._bytes < AHEAD_BYTES
-
     def want(self, queue: PartitionQueue) -> None:
         """Read more of a queue's backlog soon, and resume it then.
 
@@ -143,7 +138,7 @@ class Replay:
         backlog = queue.backlog
         if backlog is None or not backlog.behind or backlog.loading or self._closed:
             return
-        if not self.has_room and self._unsettled[queue]:
+        if self._bytes >= AHEAD_BYTES and self._unsettled[queue]:
             self._held_back.add(queue)
             return
         backlog.loading = True

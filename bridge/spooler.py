@@ -200,7 +200,7 @@ class Spooler:
         assert backlog is not None
         if self._closed:
             return None
-        if backlog.behind and (not backlog.loaded or self._replay.has_room):
+        if backlog.behind:
             self._replay.want(queue)
         if (backlog.turn or not backlog.loaded) and (backlog.loaded or backlog.behind or backlog.writing):
             # In turn with what is on disk, which may have no end: their order is promised to nobody.

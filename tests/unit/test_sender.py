@@ -917,3 +917,46 @@ async def test_a_start_that_fails_with_an_error_of_no_kind_ends_in_fatal_too() -
         await asyncio.sleep(1)
         assert path.fatal == [defect]
     assert kafka.live == []
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_replacement_goes_on_with_the_last_answer_it_waited_for(refused: bool) -> None:
+    @manual_time
+    async def scenario() -> None:
+        kafka = FakeKafka()
+        latencies = iter([1.0, 0.005])
+        kafka.latency_s = lambda: next(latencies, 0.005)
+        fails = [IncarnationError("x")]
+        kafka.topic("bad", reject=lambda _records: fails.pop() if fails else None)
+        healthy = kafka.topic("healthy", refused=refused)
+        async with Path(kafka) as path:
+            loop = asyncio.get_running_loop()
+            latencies = iter([1.0, 0.005])
+            path.append(path.slot("healthy"), b"1")
+            path.flush()
+            path.append(path.slot("bad"), b"2")
+            path.flush()
+            began_s = loop.time()
+            await path.until(lambda: path.observer.incarnations == [1, 2], "replaced")
+            assert 0.9 < loop.time() - began_s < 1.5, "it waits for the healthy one's answer, and no longer"
+            healthy.refused = False
+            await path.drained()
+            assert (healthy.values(), len(path.observer.failed)) == ([b"1"], 2 if refused else 1)
+
+    scenario()
+
+
+@manual_time
+async def test_a_dead_letter_says_how_often_its_record_was_tried_in_whatever_batch() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    topic.reject = lambda records: (
+        PoisonedError("no", DeadLetterReason.INVALID_RECORD) if any(r.value == b"bad" for r in records) else None
+    )
+    async with Path(kafka) as path:
+        for value in (b"1", b"2", b"bad", b"4"):
+            path.append(path.slot("t"), value)
+        path.flush()
+        await path.drained()
+        (dead,) = kafka.topics[DEAD_LETTERS].records()
+        assert dict(dead.headers)[wire.DLQ_ATTEMPTS] == b"3", "all four, two of them, and alone"

@@ -119,6 +119,41 @@ async def test_the_alarm_of_a_failing_disk_ends_when_nobody_asks_it_any_more() -
 
 
 @manual_time
+async def test_the_alarm_goes_on_while_one_partition_still_needs_the_disk() -> None:
+    kafka = FakeKafka()
+    one, other = kafka.topic("t", 2).partitions
+    one.has_leader = other.has_leader = False
+    async with SpoolPath(kafka) as path:
+        path.spool.fails = lambda: True
+        for partition in range(2):
+            path.append(path.slot("t", partition), value_of(partition))
+        path.flush()
+        await path.until(lambda: path.spooler.problem is not None, "the disk fails", within_s=5)
+        other.has_leader = True
+        await path.until(lambda: path.spooler.spooling() == {"t": [0]}, "the other goes on", within_s=5)
+        assert path.spooler.problem is not None
+        one.has_leader = True
+        await path.drained()
+
+
+@manual_time
+async def test_a_batch_that_would_fit_does_not_overtake_one_that_does_not() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    topic.partitions[0].has_leader = False
+    async with SpoolPath(kafka, max_bytes=5500) as path:
+        for number, size in ((0, 2000), (1, 3000), (2, 10)):
+            path.append(path.slot("t"), value_of(number, size))
+            path.accumulator.hurry(path.slot("t"))
+        path.flush()
+        await asyncio.sleep(3)
+        assert path.disk.messages == 1
+        topic.partitions[0].has_leader = True
+        await path.drained()
+        assert numbers(kafka) == [0, 1, 2]
+
+
+@manual_time
 async def test_a_batch_larger_than_one_write_is_spooled_by_itself() -> None:
     kafka = FakeKafka(batch_bytes=WRITE_BYTES + 5000)
     kafka.topic("t").partitions[0].has_leader = False
@@ -182,6 +217,30 @@ async def test_what_only_kafka_acknowledges_gets_its_turn_where_all_else_goes_th
                 break
         assert path.owner.released == [waited]
         await path.drained()
+
+
+@manual_time
+async def test_what_is_on_disk_gets_its_turn_beside_what_only_kafka_acknowledges() -> None:
+    kafka = FakeKafka(batch_bytes=200)
+    topic = kafka.topic("t")
+    topic.partitions[0].has_leader = False
+    async with SpoolPath(kafka, acknowledges=False) as path:
+        for number in range(50):
+            path.append(path.slot("t", qos=0), value_of(number))
+            path.append(path.slot("t", qos=1), value_of(1000 + number))
+            path.flush()
+            await asyncio.sleep(0.1)
+        topic.partitions[0].has_leader = True
+        count = 1050
+        while len(topic.values()) < 150:
+            for _ in range(2):
+                path.append(path.slot("t", qos=1), value_of(count))
+                path.flush()
+                count += 1
+            await asyncio.sleep(0.005)
+        assert sum(number < 50 for number in numbers(kafka)) > 20
+        await path.drained()
+        assert sorted(numbers(kafka)) == [*range(50), *range(1000, count)]
 
 
 @manual_time

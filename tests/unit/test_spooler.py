@@ -240,6 +240,7 @@ async def test_a_disk_that_fails_acknowledges_nothing_and_is_tried_again() -> No
         path.feed(5, 5)
         assert path.owner.released == []
         assert "No space left" in (path.spooler.problem or "")
+        assert 2 <= path.spool.appends <= 5, "once a second"
         path.spool.fails = lambda: False
         await path.until(lambda: len(path.owner.released) == 10, "by the disk", within_s=2)
         assert path.spooler.problem is None
@@ -321,6 +322,63 @@ async def test_with_acknowledge_never_only_what_nobody_acknowledges_is_spooled()
 
 
 @manual_time
+async def test_with_acknowledge_never_a_partition_without_qos_0_is_not_spooled() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t").partitions[0].has_leader = False
+    async with SpoolPath(kafka, acknowledges=False) as path:
+        path.feed(0, 5)
+        await asyncio.sleep(5)
+        assert path.spooler.spooling() == {}
+
+
+@manual_time
+async def test_a_partition_that_goes_on_slowly_is_not_spooled() -> None:
+    """What waits is older than ``after``, but Kafka takes a batch twice a second."""
+    kafka = FakeKafka(batch_bytes=100)
+    kafka.topic("t")
+    kafka.latency_s = lambda: 0.5
+    async with SpoolPath(kafka) as path:
+        path.feed(0, 40)
+        await path.drained()
+        assert len(path.observer.offsets) > 5
+        assert path.spool.appends == 0
+
+
+@manual_time
+async def test_nothing_is_written_once_it_is_closed() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t")
+    async with SpoolPath(kafka) as path:
+        kafka.freeze()
+        path.feed(0, 5)
+        await path.until(lambda: len(path.owner.released) == 5, "by the disk", within_s=2)
+        await path.spooler.close()
+        path.feed(5, 5)
+        await asyncio.sleep(3)
+        assert (path.spool.appends, len(path.owner.released)) == (1, 5)
+
+
+@manual_time
+async def test_reading_back_does_not_wait_for_kafkas_answers() -> None:
+    """Each read and each answer takes as long as the other: done in turns, it would take twice as long."""
+    kafka = FakeKafka(batch_bytes=1000)
+    topic = kafka.topic("t")
+    topic.partitions[0].has_leader = False
+    async with SpoolPath(kafka) as path:
+        for number in range(60):
+            path.append(path.slot("t"), value_of(number, 900))
+            path.flush()
+        await path.until(lambda: len(path.owner.released) == 60, "by the disk")
+        path.spool.latency_s = lambda: 0.2
+        kafka.latency_s = lambda: 0.2
+        topic.partitions[0].has_leader = True
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        await path.drained()
+        assert loop.time() - began_s < 1.3 * 60 * 0.2
+
+
+@manual_time
 async def test_replay_keeps_to_its_rate() -> None:
     kafka = FakeKafka(batch_bytes=1000)
     topic = kafka.topic("t")
@@ -359,7 +417,7 @@ async def test_a_kafka_that_is_away_when_its_producer_is_replaced_is_spooled() -
 
 
 @pytest.mark.parametrize("disk_fails", [False, True])
-@pytest.mark.parametrize("answer", ["stored", "refused", "poisoned"])
+@pytest.mark.parametrize("answer", ["stored", "refused", "poisoned", "replaced"])
 def test_kafka_answers_while_the_disk_is_writing_what_is_under_way(answer: str, disk_fails: bool) -> None:
     """The batch under way is written to the disk, Kafka's answer is faster, and nothing else of the partition waits:
     its end of spooling comes before the end of the write."""
@@ -374,6 +432,8 @@ def test_kafka_answers_while_the_disk_is_writing_what_is_under_way(answer: str, 
         def _verdict(records: list[StoredRecord]) -> BridgeError | None:
             if answer == "refused":
                 return RefusedError("not yours")
+            if answer == "replaced":
+                return IncarnationError("unknown producer")
             return poison if any(record.value == value_of(7) for record in records) else None
 
         async with SpoolPath(kafka) as path:
@@ -395,8 +455,35 @@ def test_kafka_answers_while_the_disk_is_writing_what_is_under_way(answer: str, 
             assert not path.disk.messages
         got = numbers(kafka)
         bad = [7] if answer == "poisoned" else []
-        assert list(dict.fromkeys(got)) == [n for n in range(15) if n not in bad], "in order, and nothing missing"
+        assert got == [n for n in range(15) if n not in bad], "in order, nothing missing, nothing twice"
         assert [int(value or b"") for value in kafka.topics[DEAD_LETTERS].values()] == bad
         assert len(topic.values()) == len(got)
+
+    scenario()
+
+
+@pytest.mark.parametrize("after_ns", [0, 1_000_000_000])
+def test_switched_off_it_takes_nothing_and_delivers_what_it_has(after_ns: int) -> None:
+    @manual_time
+    async def scenario() -> None:
+        kafka = FakeKafka()
+        topic = kafka.topic("t")
+        topic.partitions[0].has_leader = False
+        disk = FakeDisk()
+        async with SpoolPath(kafka, disk) as path:
+            path.feed(0, 10)
+            await path.until(lambda: len(path.owner.released) == 10, "by the disk")
+            await path.crash()
+        async with SpoolPath(kafka, disk, after_ns=after_ns, takes=False) as path:
+            path.feed(10, 10)
+            await asyncio.sleep(5)
+            assert path.owner.released == []
+            assert (path.disk.messages, path.spool.appends) == (10, 0)
+            topic.partitions[0].has_leader = True
+            await path.drained()
+            path.feed(20, 10)
+            await path.drained()
+            assert numbers(kafka) == list(range(30))
+            assert path.spool.appends == 0
 
     scenario()
