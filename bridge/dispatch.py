@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from bridge.wire import Header
 
 NO_CHAINS: Final = Chains({})
+# Caches are bounded in entries, so an entry has to be: MQTT's topics and properties may have 64 KiB and more, and any
+# device may invent them. What is longer costs its 10 µs each time.
+REMEMBERED_BYTES: Final = 512
 # Why a message is filtered.
 STATUS = "status"  # a gateway's own status message
 NO_ROUTE = "no_route"
@@ -70,7 +73,7 @@ class _Known:
         self.route = route
         self.chain = chain
         self.plan = plan
-        self.headers: list[list[Header]] = [plan.headers(flags) for flags in range(16)] if route.fast else []
+        self.headers: dict[int, list[Header]] = {}  # by flag nibble, of which a topic has one or two
         self.slots: list[Slot | None] = [None, None, None]  # by QoS: where records go that keep topic and key
 
 
@@ -135,6 +138,8 @@ class Dispatcher:
         found = self._older[flags].get(topic_bytes)
         if found is None:
             found = self._settle(flags, topic_bytes)
+            if len(topic_bytes) > REMEMBERED_BYTES:
+                return found
         if self._entries >= self._half:
             # Two generations: what is still in use comes back from the older one, the rest goes with it.
             for nibble in range(16):
@@ -148,9 +153,10 @@ class Dispatcher:
     def property_headers(self, extras: Extras, raw: bytes) -> list[Header]:
         """The headers of property bytes seen for the first time. Raises what ``parse_properties`` does."""
         headers = extras.route.for_properties(self._parse_properties(raw)) if raw else []
-        if len(extras) >= self._property_entries:
-            extras.clear()
-        extras[raw] = headers
+        if len(raw) <= REMEMBERED_BYTES:
+            if len(extras) >= self._property_entries:
+                extras.clear()
+            extras[raw] = headers
         return headers
 
     def note_copy(self) -> None:
@@ -272,9 +278,10 @@ class Dispatcher:
     # --- interceptors ------------------------------------------------------------------------------
 
     def _remember(self, topic_bytes: bytes, known: _Known) -> _Known:
-        if len(self._known) >= self._half:
-            self._known.clear()
-        self._known[topic_bytes] = known
+        if len(topic_bytes) <= REMEMBERED_BYTES:
+            if len(self._known) >= self._half:
+                self._known.clear()
+            self._known[topic_bytes] = known
         return known
 
     def _intercept(self, known: _Known, flags: int, raw: bytes, payload: bytes) -> None:
@@ -284,9 +291,11 @@ class Dispatcher:
         if raw:
             found = self._properties.get(raw)
             if found is None:
-                if len(self._properties) >= self._property_entries:
-                    self._properties.clear()
-                found = self._properties[raw] = self._parse_properties(raw)
+                found = self._parse_properties(raw)
+                if len(raw) <= REMEMBERED_BYTES:
+                    if len(self._properties) >= self._property_entries:
+                        self._properties.clear()
+                    self._properties[raw] = found
             properties = found
         received_ms = self.received_ms
         kafka_topic, key = plan.kafka_topic, plan.key
@@ -294,7 +303,10 @@ class Dispatcher:
         if route.fast:
             view = MessageView(known.topic, flags, properties, payload, received_ms)
             assert kafka_topic is not None
-            headers = known.headers[flags][:]  # the interceptors' own: what they break is one record
+            settled = known.headers.get(flags)
+            if settled is None:
+                settled = known.headers[flags] = plan.headers(flags)
+            headers = settled[:]  # the interceptors' own: what they break is one record
             if raw and route.uses_properties:
                 headers += self._extra_headers(route, raw)
         else:

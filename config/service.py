@@ -32,12 +32,13 @@ class FlowSettings(Table):
     that all windows full of such packets fit `memory_bytes`; 1 KiB is generous for telemetry."""
 
     route_cache_entries: Annotated[Count, Field(ge=1, le=100_000_000)] = 50_000
-    """MQTT topics whose route, key and partition are remembered, about 0.5 KiB each. Should exceed the topics in use
-    at a time: below, each message of an evicted topic is routed anew, some 10 µs."""
+    """MQTT topics whose route, key and partition are remembered, about 0.5 KiB each; on routes with interceptors half
+    as many, about 1 KiB each. Should exceed the topics in use at a time: below, each message of an evicted topic is
+    routed anew, some 10 µs, and so is that of a topic longer than 512 bytes."""
 
     property_cache_entries: Annotated[Count, Field(ge=1, le=100_000_000)] = 10_000
-    """Different sets of MQTT 5 properties that are remembered as headers. 10,000 covers a property per device;
-    properties that differ in every message gain nothing from any size."""
+    """Different sets of MQTT 5 properties, of 512 bytes at most, that are remembered as headers, by each route. 10,000
+    covers a property per device; properties that differ in every message gain nothing from any size."""
 
 
 class DeadLetterSettings(Table):

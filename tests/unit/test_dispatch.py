@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bridge import wire
-from bridge.dispatch import NO_ROUTE, STATUS, Dispatcher, TopicNameError
+from bridge.dispatch import NO_ROUTE, REMEMBERED_BYTES, STATUS, Dispatcher, TopicNameError
 from bridge.errors import BridgeError, RefusedError, TopicMissingError, UnreachableError
 from bridge.message import Properties
 from bridge.parking import LOCATE_RETRY_S
@@ -198,6 +198,24 @@ async def test_no_more_topics_are_remembered_than_allowed_and_those_in_use_stay(
         assert len([topic for topic in matched if "busy" in topic]) == 10
         await rig.done()
     assert len(kafka.topics["t"].records()) == 11_000
+
+
+@manual_time
+async def test_long_topics_and_properties_are_not_remembered_but_delivered() -> None:
+    """Any device may invent them, 64 KiB each: 50,000 of these would be 3 GB."""
+    kafka = FakeKafka(batch_bytes=1 << 20)
+    kafka.topic("t", 3)
+    long = b"devices/" + b"x" * REMEMBERED_BYTES
+    async with Path(kafka) as path:
+        rig = Rig(path)
+        for number in range(20):
+            rig.take(long + b"%d" % number)
+            rig.take(b"devices/short", properties=b"n=" + b"y" * REMEMBERED_BYTES + b"%d" % number)
+        dispatcher = rig.dispatcher
+        assert [topic for cache in dispatcher.caches for topic in cache] == [b"devices/short"]
+        assert [len(extras) for extras in dispatcher._extras.values()] == [0]
+        await rig.done()
+    assert len(kafka.topics["t"].records()) == 40
 
 
 @manual_time
