@@ -17,6 +17,7 @@ from __future__ import annotations
 __all__ = ["KafkaProducer"]
 
 import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -169,6 +170,10 @@ class KafkaProducer:
             task.cancel()
         if closing.done() and not closing.cancelled():
             closing.exception()  # an error at the end of a connection changes nothing any more
+        # The client knows us through this, and is a knot of its own that waits for the collector: not with our batches.
+        with contextlib.suppress(KeyError):  # closed before
+            client.cluster.remove_listener(self._refreshed)
+        self._pending.clear()
 
     def create_batch(self, *, compressed: bool) -> BatchBuilder:
         return KafkaBatch(self._settings.batch_bytes, self._codec if compressed else 0)

@@ -24,6 +24,7 @@ from bridge.backoff import Backoff
 from bridge.errors import BridgeError, IncarnationError, LeaderMissingError, PoisonedError, RefusedError
 from bridge.ledger_records import partition_records, worker_record
 from bridge.partitioner import partition_for
+from config.errors import forget_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -209,6 +210,7 @@ class LedgerWriter:
         try:
             answer = producer.send(self._plan.topic, partition, builder)
         except BridgeError as error:
+            forget_frames(error)  # they have the producer, which may be on its way out
             return error, taken
         # A producer that has been replaced never answers. Until then no other batch may go to the partition.
         loop = asyncio.get_running_loop()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import pytest
+from aiokafka.cluster import ClusterMetadata
 from aiokafka.errors import KafkaConnectionError, RequestTimedOutError
 
 from bridge import spooler as spooler_module
@@ -82,7 +83,9 @@ class Broker:
     """aiokafka's client with one broker that leads everything; ``outcomes`` says what becomes of each request."""
 
     def __init__(self, *outcomes: Exception | None) -> None:
-        self.cluster = SimpleNamespace(leader_for_partition=lambda _place: 1, unauthorized_topics=())
+        self.cluster = ClusterMetadata()
+        self.cluster.leader_for_partition = lambda _place: 1
+        self.knot = self  # aiokafka's client knows its connections, and they know it
         self.outcomes = list(outcomes)
         self._conns: dict[Any, Any] = {}
 
@@ -90,6 +93,8 @@ class Broker:
         return False
 
     def force_metadata_update(self) -> None: ...
+
+    async def close(self) -> None: ...
 
     async def send(self, _node: int, request: Any) -> object:
         answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -123,6 +128,27 @@ async def test_requests_that_failed_do_not_keep_their_batches() -> None:
     await until(lambda: not producer._tasks, "nothing is under way")
     await asyncio.sleep(0)
     found = alive(KafkaBatch, Handover, Request)
+    assert not found, found
+
+
+@pytest.mark.usefixtures("no_collector")
+async def test_a_producer_that_was_replaced_does_not_keep_its_batches() -> None:
+    """Its client is a knot that waits for the collector."""
+    producer = KafkaProducer(KafkaSettings(bootstrap_servers=("127.0.0.1:1",)), "test", ())
+    client = producer._client = Broker()  # type: ignore[assignment]
+    assert client is not None
+    client.cluster.add_listener(producer._refreshed)
+    for partition in range(6):
+        batch = producer.create_batch(compressed=False)
+        batch.append(0, 1, None, b"x", [])
+        batch.close(1)
+        producer.send("t", partition, batch)
+    await producer.close(patience_s=1.0)
+    await producer.close(patience_s=1.0)
+    await asyncio.sleep(0)
+    del batch, producer, client
+    assert alive(Broker)
+    found = alive(KafkaProducer, KafkaBatch, Handover, Request)
     assert not found, found
 
 
