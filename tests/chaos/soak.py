@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import http.client
 import json
+import math
 import random
 import secrets
 import signal
@@ -46,6 +47,7 @@ SESSIONS = 4
 WINDOW = 200  # messages that a session may have unacknowledged
 RECOVER_S = 90.0
 LIVES = 6  # of the gateway in a run, at most
+LIFE_S = 300.0  # shorter ones say little of growth; but in a short run the gateway has to end once, too
 DEVICES = 20
 
 
@@ -260,11 +262,11 @@ def inflict(site: Site, fault: Callable[[Site], None], gap: Gap, outcome: Outcom
     print(f"  {time.monotonic() - began_s:6.1f} s  {name}", flush=True)
 
 
-def soak(seconds: float, seed: int, rate: int) -> Outcome:
+def soak(seconds: float, seed: int, rate: int, *, one_life: bool = False) -> Outcome:
     """The whole run; blocks. Raises AssertionError when something does not recover."""
     outcome = Outcome(seed)
     rng = random.Random(seed)
-    deck = Deck(rng, seconds / LIVES)
+    deck = Deck(rng, math.inf if one_life else min(seconds / 2, max(seconds / LIVES, LIFE_S)))
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-soak-")))
         kafka = stack.enter_context(KafkaCluster())
@@ -300,6 +302,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="how long faults go on (default: 10)")
     parser.add_argument("--seed", type=int, default=None, help="order and length of faults (default: random, printed)")
     parser.add_argument("--rate", type=int, default=300, help="messages per second in all (default: 300)")
+    parser.add_argument("--one-life", action="store_true", help="leave the gateway alone: shows what grows in it best")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object as well")
     options = parser.parse_args(arguments)
     if not (0 < options.minutes <= 7 * 24 * 60 and 1 <= options.rate <= 5000):
@@ -312,7 +315,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 69
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the with blocks: nothing is left behind
     print(f"soak: {options.minutes:g} minutes, {options.rate} messages/s, --seed {seed}", flush=True)
-    outcome = soak(options.minutes * 60, seed, options.rate)
+    outcome = soak(options.minutes * 60, seed, options.rate, one_life=options.one_life)
     print(report(outcome))
     if options.json:
         print(json.dumps(outcome.as_dict()))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.chaos.harness import Account
-from tests.chaos.soak_verdict import Life, Outcome, Sample, report, slope_per_minute
+from tests.chaos.soak_verdict import DESCRIPTORS, MEMORY, Life, Outcome, Sample, judged, report, slope_per_minute
 
 GOOD = Account(published=100, found=100, copies=3, missing=[], out_of_order=[])
 
@@ -58,10 +58,29 @@ def test_what_grows_is_noticed(grown: dict[str, float]) -> None:
 
 
 def test_growth_in_each_of_many_lives_is_noticed_although_each_begins_anew() -> None:
-    """The common slope of lives with levels of their own: a restart must not hide a leak."""
+    """Each has a line of its own: a restart must not hide a leak."""
     lives = [life(pid, minutes=30, rss_per_minute=0.5) for pid in range(10)]
-    assert slope_per_minute(lives, lambda sample: sample.rss_mib) == pytest.approx(0.5)
-    assert outcome(GOOD, *lives).problems()
+    assert all(slope_per_minute(one, MEMORY) == pytest.approx(0.5) for one in lives)
+    assert len(outcome(GOOD, *lives).problems()) == 10
+
+
+def test_one_life_that_grows_is_not_lost_among_many_that_do_not() -> None:
+    (problem,) = outcome(GOOD, *(life(pid) for pid in range(9)), life(9, minutes=20, rss_per_minute=0.5)).problems()
+    assert "process 9" in problem
+
+
+@pytest.mark.parametrize(("minutes", "leak"), [(10, 0.45), (60, 0.12), (600, 0.06)])
+def test_the_longer_a_life_the_smaller_the_leak_that_shows(minutes: float, leak: float) -> None:
+    assert outcome(GOOD, life(1, minutes=minutes, rss_per_minute=leak)).problems()
+    assert outcome(GOOD, life(1, minutes=minutes, rss_per_minute=leak / 2)).problems() == []
+
+
+def test_a_step_of_the_allocator_is_no_leak() -> None:
+    """Wherever it falls: a line through a step rises by 1.5 times the step at most."""
+    for at in range(5, 60, 5):
+        one = life(1)
+        one.samples = [s._replace(rss_mib=s.rss_mib + 2.0 * (s.at_s > at * 60)) for s in one.samples]
+        assert outcome(GOOD, one).problems() == [], at
 
 
 def test_a_level_that_differs_between_lives_is_no_growth() -> None:
@@ -71,14 +90,18 @@ def test_a_level_that_differs_between_lives_is_no_growth() -> None:
 
 
 def test_a_moment_is_too_short_to_call_noise_growth() -> None:
-    assert outcome(GOOD, life(1, minutes=1, rss_per_minute=3.0)).problems() == []
+    short = outcome(GOOD, life(1, minutes=3, rss_per_minute=3.0))
+    assert judged(short.lives) == []
+    assert short.problems() == []
+    assert "0 long enough" in report(short)
 
 
 def test_the_warm_up_of_a_life_is_left_out() -> None:
-    assert slope_per_minute([life(1)], lambda sample: sample.rss_mib) == pytest.approx(0, abs=1e-9)
-    assert life(1).settled_s == pytest.approx(3600 - 60, abs=6)
+    assert slope_per_minute(life(1), MEMORY) == pytest.approx(0, abs=1e-9)
+    assert slope_per_minute(life(1), DESCRIPTORS) == pytest.approx(0, abs=1e-9)
+    assert life(1).settled_s == pytest.approx(3600 - 120, abs=6)
     assert life(1, minutes=1).settled_s == pytest.approx(30, abs=6)
-    assert slope_per_minute([Life(1, 0, [Sample(0, 1, 1)])], lambda sample: sample.rss_mib) == 0
+    assert slope_per_minute(Life(1, 0, [Sample(0, 1, 1)]), MEMORY) == 0
 
 
 def test_an_account_out_of_balance_or_never_looked_at_is_bad() -> None:
