@@ -14,7 +14,7 @@ from config.errors import ConfigError
 
 if TYPE_CHECKING:
     from gateway.demo.options import DemoOptions
-    from gateway.demo.run import DemoResult
+    from gateway.demo.result import DemoResult
 
 _DESCRIPTION = """\
 Starts a real Kafka broker and a real MQTT broker on free ports of this machine, the gateway between them, simulated
@@ -29,6 +29,11 @@ status is 0 only if no acknowledged message is missing anywhere, 3 if one is.
 With --json standard output is one JSON object: published, acknowledged, received, kafka, parquet (not with
 --no-spark), duplicates, missing, seconds, latency_p50_ms, latency_p99_ms. kafka and parquet count records; duplicates
 and missing are those of the stage that has most. Latency is from a device's measurement to a Kafka consumer.
+
+With --chaos the gateway is killed (kill -9) after a third of the time, Kafka is frozen (SIGSTOP) from half on, and the
+gateway is killed again while it is. Beside it, under the same faults, a plain bridge (paho's callback to aiokafka's
+send) gets the same messages; what it loses is told beside the account, which is the gateway's, as is the exit status.
+With --json there is then also chaos: faults, spool (its size over time, as [seconds, messages, bytes]), plain_bridge.
 
 Ctrl-C ends in order, with the account; a second one ends at once.
 """
@@ -55,6 +60,9 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--seed", type=int, default=1, help="what the devices measure depends on it (default 1)")
     parser.add_argument("--no-spark", dest="spark", action="store_false", help="without the Spark job")
+    parser.add_argument(
+        "--chaos", action="store_true", help="kill the gateway and freeze Kafka meanwhile, beside a plain bridge"
+    )
     parser.add_argument("--json", action="store_true", help="print the account as one JSON object")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave data and logs in DIR instead of removing them")
     parser.set_defaults(run=_run)
@@ -67,7 +75,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
     _require_extra(spark=arguments.spark)
     from gateway.demo.account import render
+    from gateway.demo.chaos import MIN_DURATION_S, render_chaos
     from gateway.demo.options import DemoOptions
+
+    if arguments.chaos and arguments.duration < MIN_DURATION_S:
+        raise ConfigError(
+            f"--chaos with --duration {arguments.duration:g}: the gateway could not come back between its faults."
+            f" Give {MIN_DURATION_S:g} s or more."
+        )
 
     options = DemoOptions(
         devices=arguments.devices,
@@ -76,6 +91,7 @@ def _run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         spark=arguments.spark,
         json=arguments.json,
+        chaos=arguments.chaos,
         keep=arguments.keep,
     )
     try:
@@ -83,11 +99,14 @@ def _run(arguments: argparse.Namespace) -> int:
     except (asyncio.CancelledError, KeyboardInterrupt):
         print("Ended at once, without an account. Nothing is left running.", file=sys.stderr)
         return 128 + signal.SIGINT
+    told = render(result.account, _STAGES)
+    if result.chaos is not None:
+        told += f"\n\n{render_chaos(result.chaos)}\n"
     if options.json:
         print(json.dumps(result.as_json()))
-        print(render(result.account, _STAGES), file=sys.stderr)
+        print(told, file=sys.stderr)
     else:
-        print(f"\n{render(result.account, _STAGES)}")
+        print(f"\n{told}")
         if result.latency_p50_ms is not None:
             print(f"Device to Kafka consumer: p50 {result.latency_p50_ms} ms, p99 {result.latency_p99_ms} ms.")
     if result.account.missing and options.keep is None:
@@ -98,10 +117,16 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _show(options: DemoOptions) -> DemoResult:
+    from gateway.demo.chaos import ChaosPlan, ChaosState
     from gateway.demo.state import DemoState
     from gateway.demo.view import LiveView, PlainView
 
-    state = DemoState(devices=options.devices, with_spark=options.spark, duration_s=options.duration_s)
+    state = DemoState(
+        devices=options.devices,
+        with_spark=options.spark,
+        duration_s=options.duration_s,
+        chaos=ChaosState(ChaosPlan.for_duration(options.duration_s)) if options.chaos else None,
+    )
     redrawable = os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
     on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
     view = LiveView(state) if on_terminal and redrawable and not options.json else PlainView(state)

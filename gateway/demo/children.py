@@ -1,4 +1,4 @@
-"""The demo's own Python processes (fleet, witness), spoken to in JSON lines, and threads for what blocks."""
+"""The demo's own Python processes (fleet, witness, plain bridge), spoken to in JSON lines; threads for what blocks."""
 
 from __future__ import annotations
 
@@ -86,6 +86,11 @@ class Child:
             raise ChildError(f"{self._label} did not end within {timeout_s:g} s.{self._last_words()}") from None
         if status != 0:
             raise ChildError(f"{self._label} failed with status {status}.{self._last_words()}")
+
+    async def ended(self) -> int:
+        """Waits for its end, however that comes; returns the exit status (negative: the signal that killed it)."""
+        assert self._process is not None
+        return await self._process.wait()
 
     async def kill(self) -> None:
         """Ends it, whatever it does. Safe to call at any time, and twice."""

@@ -31,24 +31,37 @@ class DemoOptions:
     seed: int = 1
     spark: bool = True
     json: bool = False
+    chaos: bool = False
+    """Whether the gateway is killed and Kafka frozen meanwhile, beside a plain bridge to compare with."""
     keep: Path | None = None
     """Folder to leave data and logs in; None removes them."""
 
 
-def gateway_toml(root: Path, *, mqtt_port: int, bootstrap: str, http_port: int) -> str:
+_ALONE = """One process, without a supervisor: the
+# demo looks at one gateway and shares this machine's CPUs with brokers, devices and Spark.
+workers = 0"""
+_SUPERVISED = """One worker, under a supervisor that
+# starts it again when it is killed.
+workers = 1"""
+_ONE_SESSION = """
+# While the gateway is away messages wait in its sessions. From several they come back side by side; order over a
+# restart is promised for one.
+sessions = 1
+"""
+
+
+def gateway_toml(root: Path, *, mqtt_port: int, bootstrap: str, http_port: int, supervised: bool = False) -> str:
     """The settings file of this run: everything not said here is the gateway's default."""
     text = json.dumps  # a JSON string is a TOML basic string
     servers = ", ".join(text(server) for server in bootstrap.split(","))
     return f"""\
-# Written by `gateway demo`. Everything not said here is the gateway's default. One process, without a supervisor: the
-# demo looks at one gateway and shares this machine's CPUs with brokers, devices and Spark.
+# Written by `gateway demo`. Everything not said here is the gateway's default. {_SUPERVISED if supervised else _ALONE}
 instance = "demo"
-workers = 0
 data_dir = {text(str(root / "gateway"))}
 
 [mqtt]
 addresses = ["mqtt://127.0.0.1:{mqtt_port}"]
-
+{_ONE_SESSION if supervised else ""}
 [kafka]
 bootstrap_servers = [{servers}]
 

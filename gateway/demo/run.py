@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["DemoResult", "run_demo"]
+__all__ = ["run_demo"]
 
 import asyncio
 import contextlib
@@ -11,16 +11,17 @@ import shutil
 import signal
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError
 from gateway.demo.account import Account, Stage, examine
 from gateway.demo.children import Child, in_thread
+from gateway.demo.faults import Faults
 from gateway.demo.options import PARTITIONS, TOPIC
 from gateway.demo.outbox import ledger_from_json
 from gateway.demo.records import count_kafka, count_parquet
+from gateway.demo.result import DemoResult
 from gateway.demo.services import DemoError, Services
 from gateway.demo.state import DemoState, StepState, WitnessCounts
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from gateway.demo.options import DemoOptions
     from gateway.demo.outbox import DeviceLedger
+    from gateway.demo.state import GatewayCounts
     from gateway.demo.view import View
 
 _REFRESH_S = 0.25
@@ -38,25 +40,6 @@ _DRAIN_DEVICES_S = 20.0
 _DRAIN_GATEWAY_S = 30.0
 _SPARK_START_S = 180.0  # 15 s on two idle cores, over a minute on busy ones
 _SPARK_STALL_S = 120.0  # how long Spark may be behind Kafka without a single new row; the first batch is the slowest
-
-
-@dataclass(frozen=True, slots=True)
-class DemoResult:
-    """The account of a run, and how fast it was."""
-
-    account: Account
-    seconds: float
-    """How long messages flowed."""
-    latency_p50_ms: int | None
-    latency_p99_ms: int | None
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            **self.account.as_json(),
-            "seconds": round(self.seconds, 3),
-            "latency_p50_ms": self.latency_p50_ms,
-            "latency_p99_ms": self.latency_p99_ms,
-        }
 
 
 async def run_demo(options: DemoOptions, state: DemoState, view: View) -> DemoResult:
@@ -78,6 +61,7 @@ class _Demo:
         self._root: Path | None = None
         self._fleet: Child | None = None
         self._witness: Child | None = None
+        self._faults = None if state.chaos is None else Faults(self._services, state, view)
         self._ledger: Mapping[str, DeviceLedger] | None = None
         self._unheard = 0
         self._stop = asyncio.Event()
@@ -111,6 +95,9 @@ class _Demo:
         await self._services.start_brokers()
         self._say("starting the gateway")
         await self._services.start_gateway()
+        if self._faults is not None:
+            self._say("starting the plain bridge beside it")
+            await self._faults.start_plain()
         self._say("connecting the devices")
         await self._start_witness()
         await self._start_fleet()
@@ -119,6 +106,8 @@ class _Demo:
         self._say("messages flow; Ctrl-C ends")
         if self._options.spark:
             self._background.append(asyncio.create_task(self._services.start_spark()))
+        if self._faults is not None:
+            self._faults.begin()
         assert self._state.flow_started_s is not None
         left_s = self._state.flow_started_s + self._options.duration_s - time.monotonic()
         stopping = asyncio.create_task(self._stop.wait())
@@ -126,6 +115,8 @@ class _Demo:
             await self._guarding(stopping, left_s)
         finally:
             stopping.cancel()
+        if self._faults is not None:
+            await self._faults.calm()
         self._state.flow_ended_s = time.monotonic()
 
     async def _finish(self) -> DemoResult:
@@ -136,12 +127,16 @@ class _Demo:
         self._say("the gateway takes in what is left, and drains")
         await self._await_received()
         await services.stop_gateway()
+        if self._faults is not None:
+            self._say("the plain bridge takes in what is left, and flushes")
+            await self._faults.finish_plain()
         self._background.append(asyncio.create_task(services.stop_mqtt()))
         await self._stop_witness()
         self._say("reading every message back from Kafka")
         kafka, ends = await count_kafka(services.bootstrap, TOPIC, PARTITIONS, lambda _read, _total: None)
         state.witness = _with_ends(state.witness, ends)
         stages = [examine("kafka", kafka, ledger, ordered=True)]
+        chaos = None if self._faults is None else await self._faults.examine(ledger)
         if self._options.spark:
             self._say("Spark catches up with Kafka")
             state.catching_up = True
@@ -160,14 +155,18 @@ class _Demo:
             received=state.gateway.received,
             unheard=self._unheard,
             stages=tuple(stages),
+            killed=state.chaos is not None and state.chaos.killed,
         )
         self._say("done")
-        return DemoResult(account, state.flow_seconds(time.monotonic()), state.witness.p50_ms, state.witness.p99_ms)
+        seconds = state.flow_seconds(time.monotonic())
+        return DemoResult(account, seconds, state.witness.p50_ms, state.witness.p99_ms, chaos)
 
     async def _clean_up(self) -> None:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        if self._faults is not None:
+            await self._faults.abandon()
         for child in (self._fleet, self._witness):
             if child is not None:
                 await child.kill()
@@ -228,7 +227,12 @@ class _Demo:
 
     async def _start_witness(self) -> None:
         self._witness = Child("gateway.demo.witness", "The latency witness", self._services.root / "witness.log")
-        arguments = {"bootstrap": self._services.bootstrap, "topic": TOPIC, "partitions": PARTITIONS}
+        arguments = {
+            "bootstrap": self._services.bootstrap,
+            "topic": TOPIC,
+            "partitions": PARTITIONS,
+            "distinct": self._faults is not None,
+        }
         await self._witness.start(arguments, self._on_witness)
 
     def _on_witness(self, line: dict[str, Any]) -> None:
@@ -259,14 +263,16 @@ class _Demo:
             self._check()
             counts = await self._services.read_gateway()
             if counts is not None:
-                state.gateway = counts
-                if counts.received >= state.acknowledged and counts.unacked == 0 and counts.in_flight == 0:
+                self._take(counts)
+                # A killed gateway's counts have a hole; then Kafka is asked whether everything is there.
+                taken = counts.received if state.witness.distinct is None else state.witness.distinct
+                if taken >= state.acknowledged and counts.unacked == 0 and counts.in_flight == 0:
                     return
-                if counts.received > last:
-                    deadline_s, last = time.monotonic() + _DRAIN_GATEWAY_S, counts.received
+                if taken > last:
+                    deadline_s, last = time.monotonic() + _DRAIN_GATEWAY_S, taken
             await asyncio.sleep(_REFRESH_S)
         self._view.warn(
-            f"The gateway has received {state.gateway.received:,} of {state.acknowledged:,} acknowledged messages,"
+            f"The gateway has taken in {last:,} of {state.acknowledged:,} acknowledged messages,"
             f" and nothing more for {_DRAIN_GATEWAY_S:g} s."
         )
 
@@ -300,14 +306,25 @@ class _Demo:
             now_s = time.monotonic()
             if now_s >= scrape_due_s and self._state.steps["gateway"].state is StepState.READY:
                 scrape_due_s = now_s + _SCRAPE_S
-                self._state.gateway = await self._services.read_gateway() or self._state.gateway
+                counts = await self._services.read_gateway()
+                if counts is not None and not self._state.steps["gateway"].trouble:
+                    self._take(counts)  # one that is coming back knows its spool, and its counts, only when it is there
             self._services.read_spark()
             self._state.update_rates(now_s)
             self._view.refresh()
             await asyncio.sleep(_REFRESH_S)
 
+    def _take(self, counts: GatewayCounts) -> None:
+        state = self._state
+        state.gateway = counts
+        if state.chaos is not None:
+            at_s = state.flow_seconds(time.monotonic())
+            state.chaos.spool.add(at_s, counts.spool_messages, counts.spool_bytes)
+
     def _check(self) -> None:
         self._services.check()
+        if self._faults is not None:
+            self._faults.check()
         for child in (self._fleet, self._witness):
             if child is not None:
                 child.check()

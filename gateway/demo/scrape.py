@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["GatewayClient", "read_counts"]
+__all__ = ["GatewayClient", "WorkerFacts", "read_counts", "read_worker"]
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,12 +13,20 @@ from gateway.demo.options import ROUTE, TOPIC
 from gateway.demo.state import GatewayCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from prometheus_client.samples import Sample
 
 
 _TIMEOUT_S = 5.0
+
+
+class WorkerFacts(NamedTuple):
+    """A supervisor's one worker."""
+
+    pid: int | None
+    serves: bool
+    """Whether it answers, and has all of its MQTT sessions."""
 
 
 class GatewayClient:
@@ -45,6 +53,14 @@ class GatewayClient:
         except (aiohttp.ClientError, TimeoutError):
             return None
 
+    async def worker(self) -> WorkerFacts | None:
+        """What the supervisor says of its one worker; None if it does not answer."""
+        try:
+            async with self._session.get(f"{self._url}/status") as response:
+                return read_worker(await response.json())
+        except (aiohttp.ClientError, TimeoutError):
+            return None
+
     async def close(self) -> None:
         await self._session.close()
 
@@ -68,7 +84,18 @@ def read_counts(page: str, *, route: str, topic: str) -> GatewayCounts:
         redelivered=total("gateway_mqtt_redelivered_total"),
         imbalance=total("gateway_ledger_imbalance"),
         dead_letters=total("gateway_dlq_records_total"),
+        spool_messages=total("gateway_spool_messages"),
+        spool_bytes=total("gateway_spool_bytes"),
+        restarts=total("gateway_worker_restarts_total"),
+        up=all(sample.value for sample in samples.get("gateway_worker_up", ())),  # none without a supervisor
     )
+
+
+def read_worker(status: Mapping[str, Any]) -> WorkerFacts:
+    """The one worker in a supervisor's ``/status``."""
+    (worker,) = status["workers"]
+    sessions = worker.get("sessions", ())
+    return WorkerFacts(worker["pid"], bool(sessions) and all(session["subscribed"] for session in sessions))
 
 
 def _matching(samples: Iterable[Sample], labels: dict[str, str]) -> Iterable[Sample]:

@@ -1,4 +1,7 @@
-"""The servers of the demo: Kafka, the MQTT broker, the gateway and the Spark job, each started, watched and stopped."""
+"""The servers of the demo: Kafka, the MQTT broker, the gateway and the Spark job, each started, watched and stopped.
+
+With faults the gateway runs under its supervisor, whose worker can then be killed, and Kafka can be frozen.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from config.errors import ExitStatus, GatewayError
 from gateway.demo.children import in_thread
 from gateway.demo.options import TOPIC, gateway_toml
 from gateway.demo.spark_events import LineTail, SparkEvents
-from gateway.demo.state import GatewayCounts, Step, StepState
+from gateway.demo.state import GatewayCounts, GatewayLives, Step, StepState
 from gateway.demo.sweeper import Sweeper
 from gateway.embedded.cache import cache_directory, format_bytes
 from gateway.embedded.jars import pending_bytes, resolve
@@ -75,6 +78,7 @@ class Services:
         self._spark_lines: LineTail | None = None
         self._spark_jars: asyncio.Task[None] | None = None
         self._http: GatewayClient | None = None
+        self._lives = GatewayLives()
         self._abandonable: list[Callable[[], bool]] = []
         """Says of each broker whether its guard would clean up after it now."""
         self._reserved = reserve_ports(1)
@@ -83,6 +87,8 @@ class Services:
             state.steps[key] = Step(label)
         if state.with_spark:
             state.steps["spark"] = Step("Spark")
+        if state.chaos is not None:
+            state.steps["plain"] = Step("plain bridge")
 
     @property
     def root(self) -> Path:
@@ -160,10 +166,19 @@ class Services:
         begun_s = self._working("gateway", "starting")
         http_port = self._reserved.ports[0]
         config = self.root / "gateway.toml"
+        supervised = self._state.chaos is not None
         config.write_text(
-            gateway_toml(self.root, mqtt_port=self.mqtt_port, bootstrap=self.bootstrap, http_port=http_port)
+            gateway_toml(
+                self.root,
+                mqtt_port=self.mqtt_port,
+                bootstrap=self.bootstrap,
+                http_port=http_port,
+                supervised=supervised,
+            )
         )
-        self._gateway = self._guarded([*_OURSELVES, "run", "--config", str(config)], "gateway.log")
+        # A worker outlives its supervisor for as long as it drains; the sweeper ends it with us.
+        mark = self._sweeping() if supervised else {}
+        self._gateway = self._guarded([*_OURSELVES, "run", "--config", str(config)], "gateway.log", mark)
         from gateway.demo.scrape import GatewayClient  # loaded while the gateway starts
 
         self._http = GatewayClient(http_port)
@@ -183,8 +198,7 @@ class Services:
         command = [*_OURSELVES, "stream", "ingest", "--config", str(self.root / "gateway.toml")]
         # The guard gives a process one file for both of its outputs; the shell takes the progress lines out of it.
         shell = ["/bin/sh", "-c", 'exec "$@" >"$0"', str(progress)]
-        self._sweeper = Sweeper([] if self._keep else [self.root])
-        environment = {**self._sweeper.environment, **self._spark_scratch()}
+        environment = {**self._sweeping(), **self._spark_scratch()}
         self._spark = self._guarded([*shell, *command], "spark.log", environment)
         self._spark_lines = LineTail(progress)
 
@@ -209,7 +223,8 @@ class Services:
     async def read_gateway(self) -> GatewayCounts | None:
         """The gateway's metrics now; None if it does not answer (it is busy, or gone: :meth:`check` tells)."""
         assert self._http is not None
-        return await self._http.counts()
+        counts = await self._http.counts()
+        return self._lives.total(counts) if counts is not None and counts.up else None
 
     def read_spark(self) -> None:
         """Takes in what the Spark job has said since."""
@@ -222,6 +237,40 @@ class Services:
             step.state = StepState.READY
             step.detail = f"running after {self.spark_events.startup_s:.1f} s"
             self._view.note(f"Spark: {step.detail}")
+
+    # ── faults ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def kill_worker(self) -> int:
+        """Kills the gateway's worker process (SIGKILL), returns its pid. The supervisor lives, and starts another."""
+        assert self._http is not None
+        await self.read_gateway()  # its counts die with it: have them as late as can be
+        facts = await self._http.worker()
+        if facts is None or facts.pid is None:
+            raise DemoError("The gateway's supervisor does not tell the process of its worker.")
+        os.kill(facts.pid, signal.SIGKILL)
+        self._state.steps["gateway"].trouble = "killed (kill -9); its supervisor starts another worker"
+        return facts.pid
+
+    async def worker_serves(self, *, other_than: int) -> bool:
+        """Whether another worker than that one has all of its MQTT sessions."""
+        assert self._http is not None
+        facts = await self._http.worker()
+        if facts is None or facts.pid == other_than or not facts.serves:
+            return False
+        self._state.steps["gateway"].trouble = ""
+        return True
+
+    async def freeze_kafka(self) -> None:
+        """Stops the broker's process (SIGSTOP): connections stay open and nothing answers."""
+        assert self._kafka is not None
+        self._state.steps["kafka"].trouble = "frozen (SIGSTOP): connections stay open, and nothing answers"
+        await in_thread(self._kafka.freeze)
+
+    async def thaw_kafka(self) -> None:
+        """Lets it go on. Safe to call when it was not frozen."""
+        if self._kafka is not None:
+            await in_thread(self._kafka.thaw)
+            self._state.steps["kafka"].trouble = ""
 
     # ── stop ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -284,6 +333,12 @@ class Services:
     def _guarded(self, argv: list[str], log: str, extra: Mapping[str, str] | None = None) -> GuardedProcess:
         environment = {**_environment(), **(extra or {})}
         return GuardedProcess(argv, log=self.root / log, env=environment, remove=[] if self._keep else [self.root])
+
+    def _sweeping(self) -> Mapping[str, str]:
+        """The environment by which the sweeper knows what to end."""
+        if self._sweeper is None:
+            self._sweeper = Sweeper([] if self._keep else [self.root])
+        return self._sweeper.environment
 
     def _spark_scratch(self) -> dict[str, str]:
         """The environment that keeps all temporary files of Spark, Python's and Java's, in this run's folder.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["DemoState", "GatewayCounts", "Rate", "SparkCounts", "Step", "StepState", "WitnessCounts"]
+__all__ = ["DemoState", "GatewayCounts", "GatewayLives", "Rate", "SparkCounts", "Step", "StepState", "WitnessCounts"]
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gateway.demo.chaos import ChaosState
     from streaming.progress import WindowEvent
 
 
@@ -34,6 +35,8 @@ class Step:
     detail: str = ""
     share: float | None = None
     """How much of a download is done, from 0 to 1; None while nothing is downloaded."""
+    trouble: str = ""
+    """What was done to it, for as long as it lasts."""
 
 
 class Rate:
@@ -71,6 +74,36 @@ class GatewayCounts:
     redelivered: int = 0
     imbalance: int = 0
     dead_letters: int = 0
+    spool_messages: int = 0
+    spool_bytes: int = 0
+    restarts: int = 0
+    """How often the supervisor had to start the worker again."""
+    up: bool = True
+    """Whether the worker answered. If not, the rest are zeros that mean nothing."""
+
+
+class GatewayLives:
+    """The counts of a gateway whose worker is killed and started again: counters begin at 0 in each life.
+
+    What a worker took in between the last look and its death is in no sum.
+    """
+
+    def __init__(self) -> None:
+        self._before = GatewayCounts()
+        self._last = GatewayCounts()
+
+    def total(self, counts: GatewayCounts) -> GatewayCounts:
+        """Counters over all lives; what is no counter as it is now. ``counts`` are those of a worker that answered."""
+        if counts.restarts != self._last.restarts:
+            self._before = self._sum(self._last)
+        self._last = counts
+        return self._sum(counts)
+
+    def _sum(self, counts: GatewayCounts) -> GatewayCounts:
+        return replace(counts, **{name: getattr(counts, name) + getattr(self._before, name) for name in _COUNTERS})
+
+
+_COUNTERS = ("received", "acknowledged", "records_sent", "redelivered", "dead_letters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +117,8 @@ class WitnessCounts:
     recent_p99_ms: int | None = None
     p50_ms: int | None = None
     p99_ms: int | None = None
+    distinct: int | None = None
+    """How many different messages it read; None unless it was asked to tell them apart."""
 
     @property
     def in_kafka(self) -> int:
@@ -118,6 +153,8 @@ class DemoState:
     devices: int
     with_spark: bool
     duration_s: float
+    chaos: ChaosState | None = None
+    """What ``--chaos`` does and finds; None without it."""
     headline: str = "starting"
     steps: dict[str, Step] = field(default_factory=dict)
     flow_started_s: float | None = None

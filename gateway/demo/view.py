@@ -11,14 +11,18 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from gateway.demo.state import DemoState, Step, StepState
+from gateway.embedded.cache import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
+    from rich.table import Table
 
+    from gateway.demo.chaos import ChaosState
     from streaming.progress import WindowEvent
 
 _STATUS_LINE_S = 5.0
+_STATUS_LINE_SPOOLING_S = 1.0  # its rise and drain take seconds
 _BAR_CELLS = 24
 _MARKS = {
     StepState.WAITING: "[dim]·[/]",
@@ -78,7 +82,8 @@ class PlainView:
             return
         flowing = state.published and state.flow_ended_s is None
         if flowing or state.catching_up:
-            self._status_due_s = now_s + _STATUS_LINE_S
+            spooling = state.chaos is not None and state.chaos.spool.last.messages
+            self._status_due_s = now_s + (_STATUS_LINE_SPOOLING_S if spooling else _STATUS_LINE_S)
             self.note(status_line(state) if flowing else _spark_line(state))
 
     def stop(self) -> None:
@@ -128,7 +133,7 @@ class LiveView:
 
 
 def status_line(state: DemoState) -> str:
-    """The numbers in one line."""
+    """The numbers in one line, or in two where there are faults."""
     witness, gateway = state.witness, state.gateway
     parts = [
         f"published {state.published:,} ({state.published_rate.per_second():,.0f}/s)",
@@ -139,7 +144,14 @@ def status_line(state: DemoState) -> str:
     ]
     if state.with_spark:
         parts.append(_spark_line(state))
-    return ", ".join(parts)
+    line = ", ".join(parts)
+    return line if state.chaos is None else f"{line}\n{_chaos_line(state.chaos)}"
+
+
+def _chaos_line(chaos: ChaosState) -> str:
+    spool, plain = chaos.spool.last, chaos.plain
+    spooled = f"{spool.messages:,} messages, {format_bytes(spool.size_bytes)}" if spool.messages else "empty"
+    return f"  gateway's spool: {spooled}; plain bridge: {plain.in_memory:,} of {plain.received:,} in its memory alone"
 
 
 def _spark_line(state: DemoState) -> str:
@@ -156,7 +168,10 @@ def draw(state: DemoState, now_s: float) -> RenderableType:
     parts: list[RenderableType] = [_headline(state, now_s), Text(""), _steps(state)]
     if state.flow_started_s is not None:
         parts += [Text(""), _numbers(state)]
-    if state.spark.windows:
+    if state.chaos is not None:
+        if state.chaos.faults:
+            parts += [Text(""), _faults(state.chaos)]
+    elif state.spark.windows:  # with faults there is no room for them in a small terminal
         parts += [Text(""), _windows(state.spark.windows)]
     return Group(*parts)
 
@@ -177,13 +192,14 @@ def _steps(state: DemoState) -> RenderableType:
 
     table = Table.grid(padding=(0, 1))
     for step in state.steps.values():
-        table.add_row(
-            Text.from_markup(_MARKS[step.state]), step.label, Text(_detail(step), overflow="ellipsis", no_wrap=True)
-        )
+        mark = _MARKS[StepState.FAILED if step.trouble else step.state]
+        table.add_row(Text.from_markup(mark), step.label, Text(_detail(step), overflow="ellipsis", no_wrap=True))
     return table
 
 
 def _detail(step: Step) -> str:
+    if step.trouble:
+        return step.trouble
     if step.share is None:
         return step.detail
     bar = "█" * round(step.share * _BAR_CELLS)
@@ -212,6 +228,8 @@ def _numbers(state: DemoState) -> RenderableType:
         state.received_rate.per_second(),
         f"{gateway.in_flight:,} in flight, {gateway.unacked:,} unacknowledged",
     )
+    if state.chaos is not None:
+        _add_spool(table, state.chaos)
     row(
         "in Kafka",
         witness.in_kafka,
@@ -222,6 +240,28 @@ def _numbers(state: DemoState) -> RenderableType:
         behind = f"{spark.lag(witness.ends):,} behind"
         last = f", batch {spark.batches} took {spark.batch_ms / 1000:.1f} s" if spark.batch_ms is not None else ""
         row("in Parquet", spark.rows, state.spark_rate.per_second(), behind + last)
+    return table
+
+
+def _add_spool(table: Table, chaos: ChaosState) -> None:
+    spool = chaos.spool
+    note = ""
+    if spool.last.messages:
+        note = f"{format_bytes(spool.last.size_bytes)} on disk {spool.bars()}"
+    elif spool.most_messages:
+        note = f"held up to {spool.most_messages:,} {spool.bars()}"
+    table.add_row("in the spool", f"{spool.last.messages:,}", "", note)
+
+
+def _faults(chaos: ChaosState) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 1))
+    table.add_column(justify="right")
+    for fault in chaos.faults:
+        style = "red" if fault.over_s is None else "yellow"
+        table.add_row(f"{fault.at_s:.0f} s", Text(str(fault), style=style, overflow="ellipsis", no_wrap=True))
     return table
 
 

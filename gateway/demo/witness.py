@@ -2,8 +2,9 @@
 
 End-to-end latency is from the device's timestamp (taken when it measured, before MQTT) to the moment this consumer
 holds the record; devices and witness share the machine's clock. It is a process of its own because drawing the view
-would delay it. Its only argument is one JSON object (bootstrap, topic, partitions); it prints a JSON line twice a
-second and ends, after a last line, when a line arrives on its standard input, or at once when that ends.
+would delay it. Its only argument is one JSON object (bootstrap, topic, partitions, and distinct: whether to tell
+repetitions apart); it prints a JSON line twice a second and ends, after a last line, when a line arrives on its
+standard input, or at once when that ends.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from gateway.demo.account import Tally
 from gateway.demo.latency import Latencies
 from gateway.demo.records import read_identity
 
@@ -26,11 +28,12 @@ _PROGRESS_S = 0.5
 
 
 class _Witness:
-    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+    def __init__(self, bootstrap: str, topic: str, partitions: int, *, distinct: bool) -> None:
         self._parts = [TopicPartition(topic, number) for number in range(partitions)]
         self._consumer: Any = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False)
         self._latencies = Latencies()
         self._read = 0
+        self._tally = Tally() if distinct else None
 
     async def run(self) -> None:
         """Reads for ever from the topic's beginning."""
@@ -46,6 +49,8 @@ class _Witness:
                     identity = read_identity(record.value)
                     if identity is not None:
                         self._latencies.add(now_ms - identity.ts_ms)
+                        if self._tally is not None:
+                            self._tally.add(identity.device, identity.sequence)
 
     async def report(self) -> None:
         while True:
@@ -62,6 +67,7 @@ class _Witness:
             "recent_p99_ms": latencies.recent(0.99),
             "p50_ms": latencies.overall(0.5),
             "p99_ms": latencies.overall(0.99),
+            "distinct": None if self._tally is None else self._tally.distinct,
         }
         print(json.dumps(line, separators=(",", ":")), flush=True)
 

@@ -106,9 +106,9 @@ class RunningDemo:
                     found.append(process)
         return found
 
-    def assert_nothing_left(self) -> None:
+    def assert_nothing_left(self, within_s: float = 30.0) -> None:
         """No process of this demo runs and no file of it lies about; after a kill its guards may take a moment."""
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             running = [p for p in self._seen.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
             files = [path.name for path in self.temporary.iterdir() if not path.name.startswith("gateway-ports-")]
@@ -184,6 +184,42 @@ def test_with_spark_what_is_kept_can_be_counted_again(start: Any, tmp_path: Path
     assert len(counted) + account["duplicates"] == account["parquet"]
     assert len(counted) == account["published"]
     assert {path.name for path in kept.iterdir()} >= {"gateway.toml", "gateway.log", "spark.log", "kafka"}
+
+
+def test_with_faults_the_gateway_loses_nothing_and_the_plain_bridge_beside_it_does(start: Any) -> None:
+    demo = start("--chaos", "--no-spark", "--duration", "20")
+    demo.wait_for(FLOWING)
+    status, out = demo.finish()
+    told = "\n".join(demo.told)
+    assert status == 0, told
+    assert out.count("\n") == 1
+    account = json.loads(out)
+    chaos = account["chaos"]
+    assert account["missing"] == 0
+    assert account["kafka"] - account["duplicates"] == account["published"] == account["acknowledged"] > 2000
+    assert [fault["fault"] for fault in chaos["faults"]] == ["bridges_killed", "kafka_frozen", "bridges_killed"]
+    (first_kill, freeze, second_kill) = chaos["faults"]
+    assert freeze["at_s"] < second_kill["at_s"] < freeze["at_s"] + freeze["lasted_s"]
+    assert first_kill["lasted_s"] > 0.0
+    spool = chaos["spool"]
+    held = [messages for _, messages, _ in spool["samples"]]
+    assert held[0] == held[-1] == spool["left_messages"] == 0, "it rises from nothing and drains to nothing"
+    assert max(held) == spool["most_messages"] > 50
+    plain = chaos["plain_bridge"]
+    assert plain["missing"] > 50, "what it had acknowledged for seconds was in its memory when it was killed"
+    assert plain["kafka"] - plain["duplicates"] + plain["missing"] == account["published"]
+    assert f"PLAIN BRIDGE LOST {plain['missing']:,} messages" in told
+    assert "Missing: 0." in told
+    assert "in the order it sent them" in told
+    demo.assert_nothing_left()
+
+
+def test_kill_9_while_kafka_is_frozen_leaves_nothing_running(start: Any) -> None:
+    """The gateway's worker is its supervisor's child, and would go on draining for 28 s after that one's end."""
+    demo = start("--chaos", "--no-spark", "--duration", "20")
+    demo.wait_for("fault: Kafka frozen")
+    demo.process.kill()
+    demo.assert_nothing_left(within_s=15.0)
 
 
 def test_one_ctrl_c_ends_in_order_with_the_account(start: Any) -> None:

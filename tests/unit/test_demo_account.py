@@ -154,6 +154,17 @@ def test_people_read_where_and_what_is_missing() -> None:
     assert "MISSING: 2 acknowledged messages did not get through." in text
 
 
+def test_of_a_gateway_that_was_killed_only_what_kafka_has_counts() -> None:
+    """What it received in the moment before died with its counter."""
+    account = Account(2, 7, 6, received=3, unheard=0, stages=(stage_of(EVERYTHING),), killed=True)
+    assert (account.missing, account.exit_status) == (0, ExitStatus.OK)
+    assert "its own count; kills cut it short" in render(account, NAMES)
+    assert "in the order it sent them" in render(account, NAMES)
+    lost = Account(2, 7, 6, received=9, unheard=0, stages=(stage_of(reversed(EVERYTHING[1:])),), killed=True)
+    assert (lost.missing, lost.exit_status) == (1, ExitStatus.MISSING_MESSAGES)
+    assert "in the order it sent them" not in render(lost, NAMES)
+
+
 def test_people_read_that_nobody_was_subscribed() -> None:
     account = Account(devices=1, published=3, acknowledged=3, received=1, unheard=2)
     assert "2 were acknowledged by the MQTT broker while nobody was subscribed" in render(account, NAMES)

@@ -1,0 +1,34 @@
+"""What a whole run of the demo comes to."""
+
+from __future__ import annotations
+
+__all__ = ["DemoResult"]
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gateway.demo.account import Account
+    from gateway.demo.chaos import ChaosResult
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """The account of a run, and how fast it was."""
+
+    account: Account
+    seconds: float
+    """How long messages flowed."""
+    latency_p50_ms: int | None
+    latency_p99_ms: int | None
+    chaos: ChaosResult | None = None
+    """With faults: what was done, and how the plain bridge fared. The account is the gateway's alone."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **self.account.as_json(),
+            "seconds": round(self.seconds, 3),
+            "latency_p50_ms": self.latency_p50_ms,
+            "latency_p99_ms": self.latency_p99_ms,
+            **({} if self.chaos is None else {"chaos": self.chaos.as_json()}),
+        }
