@@ -14,6 +14,7 @@ __all__ = ["DeadLetterLimit", "DeadLetterMeter", "Excess"]
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from config.settings import DeadLetterSettings
 
 STEPS = 12  # into which the time looked back on is divided: it is exact to one of them
+_SAMPLES = 6 * STEPS  # a step each of the time, and two of the messages; the rest is room, so that thinning is seldom
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,19 @@ class DeadLetterMeter:
             samples.append(_Sample(now_ns, now_ns, taken, self._dead))
         while len(samples) > 1 and self._reaches(samples[1], now_ns):
             samples.popleft()
+        if len(samples) > _SAMPLES:
+            self._thin_out(now_ns)
+
+    def _thin_out(self, now_ns: int) -> None:
+        """Where a quiet route is looked back on for days, a ``STEPS``-th of the messages is step enough: a sample every
+        few seconds for as long as ``min_messages`` take to come would be any number of them."""
+        limit, before = self._limit, list(self._samples)
+        kept = before[:1]
+        for sample, behind in pairwise(before[1:]):
+            needed = now_ns - behind.from_ns < limit.over_ns
+            if needed or behind.taken - kept[-1].taken > limit.min_messages // STEPS:
+                kept.append(sample)
+        self._samples = deque((*kept, before[-1]))
 
     def _reaches(self, sample: _Sample, now_ns: int) -> bool:
         """Whether looking back to this sample is far enough."""

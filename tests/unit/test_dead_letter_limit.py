@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -176,3 +178,24 @@ def test_it_stops_exactly_what_is_over_the_ceiling(
 def test_it_follows_the_settings() -> None:
     assert DeadLetterLimit.from_settings(DeadLetterSettings()) == LIMIT
     assert "0 dead letters" in repr(LIMIT.meter(0, 0))
+
+
+def test_a_quiet_route_takes_no_more_memory_the_longer_it_is_looked_back_on() -> None:
+    """At a message every five seconds, 20,000 of them are a day; a sample of each would be as many, and looked through
+    at every dead letter."""
+    feed = Feed(replace(LIMIT, min_messages=20_000))
+    most = 0
+    excess = None
+    for number in range(25_000):
+        feed.wait(5 * SECOND)
+        if number % 80 == 0:
+            excess = excess or feed.bad()
+        else:
+            feed.good()
+        most = max(most, int(repr(feed.meter).rpartition(", ")[2].split()[0]))
+        assert excess is None or number >= 19_999
+    assert most <= 6 * STEPS + 1
+    assert excess is not None
+    assert excess.setting == "max_share"
+    assert excess.messages >= 20_000
+    assert excess.dead == pytest.approx(excess.messages / 80, abs=1)
