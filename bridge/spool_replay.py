@@ -119,7 +119,6 @@ class Replay:
         self._unsettled[span.queue] -= 1
         self._ledger.delivered += span.stored
         self._ledger.dead_lettered += span.dead
-        self._ledger.filtered += span.filtered
         if not self._ended:
             self._store.remove(span.queue.topic, span.queue.partition, span.ids)
         self._bytes -= span.size

@@ -960,3 +960,20 @@ async def test_a_dead_letter_says_how_often_its_record_was_tried_in_whatever_bat
         await path.drained()
         (dead,) = kafka.topics[DEAD_LETTERS].records()
         assert dict(dead.headers)[wire.DLQ_ATTEMPTS] == b"3", "all four, two of them, and alone"
+
+
+@manual_time
+async def test_the_oldest_message_is_the_first_of_its_span() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t", 2)
+    async with Path(kafka) as path:
+        kafka.freeze()
+        began_ns = path.clock_ns()
+        path.append(path.slot("t", 0), b"1")
+        await asyncio.sleep(1)
+        path.append(path.slot("t", 1), b"2")
+        path.flush()
+        assert path.accumulator.oldest_ns() == began_ns
+        kafka.thaw()
+        await path.drained()
+        assert path.accumulator.oldest_ns() == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from bridge.errors import PoisonedError, RefusedError
 from bridge.parking import mark_unfinished
 from bridge.spooler import WRITE_BYTES
@@ -154,6 +156,80 @@ async def test_a_batch_that_would_fit_does_not_overtake_one_that_does_not() -> N
 
 
 @manual_time
+async def test_batches_of_a_write_that_failed_keep_their_order() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    topic.partitions[0].has_leader = False
+    async with SpoolPath(kafka) as path:
+        path.spool.fails = lambda: True
+        for number in range(4):
+            path.append(path.slot("t"), value_of(number))
+            path.accumulator.hurry(path.slot("t"))
+        path.flush()
+        await path.until(lambda: path.spooler.problem is not None, "the disk fails", within_s=5)
+        path.spool.fails = lambda: False
+        await path.until(lambda: path.disk.messages == 4, "the disk is well", within_s=5)
+        topic.partitions[0].has_leader = True
+        await path.drained()
+        assert numbers(kafka) == list(range(4))
+
+
+@manual_time
+async def test_records_without_a_key_go_round_a_partition_that_is_spooled() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t", 2)
+    topic.partitions[0].has_leader = False
+    async with SpoolPath(kafka) as path:
+        path.feed(0, 1)
+        await path.until(lambda: path.disk.messages == 1, "spooled", within_s=5)
+        slot = path.accumulator.keyless_slot(path.route, 1, "t", 2)
+        for number in range(1, 5):
+            path.append(slot, value_of(number), key=None)
+            path.flush()
+            await asyncio.sleep(0.1)
+        assert path.disk.messages == 1
+        assert numbers(kafka) == [1, 2, 3, 4]
+        topic.partitions[0].has_leader = True
+        await path.drained()
+
+
+@manual_time
+async def test_one_write_is_of_bounded_size() -> None:
+    kafka = FakeKafka(batch_bytes=WRITE_BYTES)
+    kafka.topic("t").partitions[0].has_leader = False
+    async with SpoolPath(kafka) as path:
+        for number in range(4):
+            path.append(path.slot("t"), value_of(number, WRITE_BYTES // 2 - 5000))
+            path.accumulator.hurry(path.slot("t"))
+        path.flush()
+        await path.until(lambda: len(path.owner.released) == 4, "by the disk", within_s=3)
+        assert path.spool.appends == 2
+
+
+@pytest.mark.parametrize("patience_s", [0.0, 1.0])
+def test_what_is_answered_while_it_closes_is_removed_and_nothing_afterwards(patience_s: float) -> None:
+    @manual_time
+    async def scenario() -> None:
+        kafka = FakeKafka()
+        topic = kafka.topic("t")
+        topic.partitions[0].has_leader = False
+        async with SpoolPath(kafka) as path:
+            path.feed(0, 5)
+            await path.until(lambda: len(path.owner.released) == 5, "by the disk", within_s=3)
+            kafka.latency_s = lambda: 0.5
+            topic.partitions[0].has_leader = True
+            await path.until(lambda: path.accumulator.partitions.queue("t", 0).in_flight is not None, "under way")
+            await path.spooler.close(patience_s=patience_s)
+            rows = path.disk.batches()
+            assert rows == (0 if patience_s else 1)
+            await asyncio.sleep(2)
+            assert numbers(kafka) == list(range(5))
+            assert path.disk.batches() == rows, "the store may be closed by now"
+
+    scenario()
+
+
+@manual_time
 async def test_a_batch_larger_than_one_write_is_spooled_by_itself() -> None:
     kafka = FakeKafka(batch_bytes=WRITE_BYTES + 5000)
     kafka.topic("t").partitions[0].has_leader = False
@@ -183,18 +259,21 @@ async def test_a_replay_whose_dead_letters_nobody_takes_does_not_fill_memory() -
             path.flush()
             await asyncio.sleep(0.02)
         await path.until(lambda: len(path.owner.released) == 150, "by the disk", within_s=3)
+        for number in range(5000, 5005):
+            path.append(path.slot("t", 1), value_of(number, 90_000))
+            path.flush()
+            await asyncio.sleep(0.02)
+        await path.until(lambda: len(path.owner.released) == 155, "by the disk", within_s=3)
         path.spool.max_bytes = path.disk.bytes
         topic.reject = lambda records: (
-            PoisonedError("no", DeadLetterReason.INVALID_RECORD) if len(records[0].value or b"") > 1000 else None
+            None if (records[0].value or b"").startswith(b"500") else PoisonedError("no", DeadLetterReason.TOO_LARGE)
         )
         dead.refused = True
         topic.partitions[0].has_leader = topic.partitions[1].has_leader = True
         await asyncio.sleep(60)
         assert path.spooler.accumulator.buffered_bytes < 6_000_000
+        assert len(topic.partitions[1].log) == 5, "another partition's backlog is read on"
         assert path.held == 150
-        path.append(path.slot("t", 1), b"7")
-        path.flush()
-        await path.until(lambda: topic.partitions[1].log != [], "another partition goes on", within_s=5)
         dead.refused = False
         await path.drained(within_s=3000)
         assert path.ledger.dead_lettered == 150
