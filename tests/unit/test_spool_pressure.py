@@ -56,6 +56,7 @@ async def test_reading_goes_on_when_what_filled_memory_was_on_disk_already() -> 
         kafka.thaw()
         await path.drained()
         assert not flow.paused, "nothing is held, and nothing is read"
+        assert path.accumulator.freed is None, "a flow that reads need not be told"
         flow.close()
 
 

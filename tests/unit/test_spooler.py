@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from bridge.errors import IncarnationError, PoisonedError, RefusedError
 from bridge.wire import DeadLetterReason
@@ -267,6 +268,65 @@ async def test_what_the_disk_destroys_is_lost_and_said_to_be() -> None:
         assert path.ledger.lost == gone
         assert len(numbers(kafka)) == 30 - gone
         assert numbers(kafka) == sorted(numbers(kafka))
+
+
+@manual_time
+async def test_a_disk_that_cannot_be_read_for_a_while_is_asked_again() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    topic.partitions[0].has_leader = False
+    async with SpoolPath(kafka) as path:
+        for number in range(0, 30, 3):
+            path.feed(number, 3)
+            await asyncio.sleep(0.3)
+        await path.until(lambda: len(path.owner.released) == 30, "by the disk")
+        path.spool.fails = lambda: True
+        topic.partitions[0].has_leader = True
+        await asyncio.sleep(4)
+        assert topic.values() == []
+        path.spool.fails = lambda: False
+        with capture_logs() as said:
+            await path.drained(within_s=5)
+        assert numbers(kafka) == list(range(30))
+        assert not [line for line in said if line["event"] == "spool_lost"], "every batch is counted out as it is read"
+
+
+@manual_time
+async def test_what_is_on_disk_and_not_yet_known_to_be_is_not_read_back() -> None:
+    """The second batch is durable, its writer has not heard of it, and the first is read back: were the second taken
+    along, it would be counted as on disk afterwards, looked for, and called lost."""
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    topic.partitions[0].has_leader = False
+    async with SpoolPath(kafka) as path:
+        path.feed(0, 3)
+        await path.until(lambda: len(path.owner.released) == 3, "by the disk")
+        path.spool.latency_s = lambda: 4.0
+        path.feed(3, 3)
+        await path.until(lambda: path.disk.messages == 6, "durable", within_s=5)
+        assert len(path.owner.released) == 3, "its writer does not know"
+        path.spool.latency_s = lambda: 0.1
+        topic.partitions[0].has_leader = True
+        await path.until(lambda: numbers(kafka) == [0, 1, 2], "the first", within_s=2)
+        assert len(path.owner.released) == 3
+        await path.drained()
+        assert numbers(kafka) == list(range(6))
+        assert path.ledger.lost == 0
+
+
+@manual_time
+async def test_a_retirement_ends_when_the_rest_is_lost() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    topic.partitions[0].has_leader = False
+    async with SpoolPath(kafka) as path:
+        path.feed(0, 3)
+        await path.until(lambda: len(path.owner.released) == 3, "by the disk")
+        path.disk.destroy("t", 0, min(path.disk.rows["t", 0]))
+        drained = asyncio.create_task(path.spooler.drained())
+        topic.partitions[0].has_leader = True
+        await path.until(lambda: path.ledger.lost == 3, "lost")
+        await asyncio.wait_for(drained, 1)
 
 
 @manual_time
