@@ -301,9 +301,9 @@ async def test_what_is_on_disk_and_not_yet_known_to_be_is_not_read_back() -> Non
     async with SpoolPath(kafka) as path:
         path.feed(0, 3)
         await path.until(lambda: len(path.owner.released) == 3, "by the disk")
-        path.spool.latency_s = lambda: 4.0
+        path.spool.latency_s = lambda: 12.0
         path.feed(3, 3)
-        await path.until(lambda: path.disk.messages == 6, "durable", within_s=5)
+        await path.until(lambda: path.disk.messages == 6, "durable", within_s=13)
         assert len(path.owner.released) == 3, "its writer does not know"
         path.spool.latency_s = lambda: 0.1
         topic.partitions[0].has_leader = True
