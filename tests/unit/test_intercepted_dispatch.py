@@ -567,3 +567,20 @@ async def test_long_topics_and_properties_are_not_remembered() -> None:
         assert not rig.dispatcher._properties
         await rig.done()
     assert len(kafka.topics["t"].records()) == 40
+
+
+@manual_time
+async def test_records_of_a_topic_that_is_still_looked_for_queue_behind_each_other() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t", 2)
+    async with Path(kafka, topics=[DEAD_LETTERS]) as path:
+        rig = Rig(path, {"use": "headers", "add": {"a": "b"}})
+        for number in range(3):
+            rig.take(b"%d" % number)
+        await asyncio.sleep(0.05)
+        rig.take(b"3")
+        await path.until(lambda: path.held == 0 or bool(topic.values()), "found")
+        rig.take(b"4")
+        await rig.done()
+        assert rig.located == ["t"]
+        assert topic.values() == [b"0", b"1", b"2", b"3", b"4"]
