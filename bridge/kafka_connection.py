@@ -5,8 +5,9 @@ Why a bootstrap failed goes to aiokafka's log only, so ``why_unreachable`` asks 
 
 from __future__ import annotations
 
-__all__ = ["REFUSED", "cluster_id", "cluster_id_of", "connection_options", "why_unreachable"]
+__all__ = ["REFUSED", "cluster_id", "cluster_id_of", "connection_options", "stop_consumer", "why_unreachable"]
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import aiokafka.errors as kafka_errors
@@ -122,3 +123,17 @@ def _guess(error: BaseException, options: dict[str, Any]) -> str:
     if isinstance(error, kafka_errors.KafkaConnectionError | ConnectionError):
         return f"{text}. The broker hung up: is this port another security protocol than {secured} (kafka.security)?"
     return text
+
+
+async def stop_consumer(consumer: Any) -> None:
+    """End an aiokafka consumer, in two seconds at most.
+
+    Its own ``stop`` waits for ever when the fetcher is just letting go of an earlier assignment: it takes the
+    cancellation for that of the requests it is cancelling itself. Asked a second time it ends.
+    """
+    stopping = asyncio.ensure_future(consumer.stop())
+    await asyncio.wait([stopping], timeout=1.0)
+    if not stopping.done():
+        stopping.cancel()  # reaches the fetcher, for which it waits
+        await asyncio.wait([stopping], timeout=0.5)
+        await asyncio.wait([asyncio.ensure_future(consumer._client.close())], timeout=0.5)

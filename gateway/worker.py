@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("worker")
 
+FIRST_ANSWER_S = 3.0  # a Kafka that lives answers a start in a tenth of that
+
 
 class Worker:
     """Everything one process needs, made from settings; ``service`` runs it. Make it inside the running event loop.
@@ -254,17 +256,26 @@ class Worker:
         backoff = Backoff(500_000_000, 10_000_000_000)
         while True:
             try:
-                await self.sender.start()
+                # A frozen Kafka is waited for behind our back: meanwhile the MQTT broker's queue would overflow.
+                async with asyncio.timeout(None if self.spooling is None else FIRST_ANSWER_S):
+                    await self.sender.start()
                 break
+            except TimeoutError:
+                sentence = f"Kafka has not answered within {FIRST_ANSWER_S:g} s; it goes on being asked."
+                self._go_on_without_kafka(sentence, backoff)
+                return
             except RetriableError as error:
                 if self.spooling is not None:
-                    log.warning("kafka_not_ready", error=str(error))
-                    self.sender.start_later()
-                    self._late = asyncio.create_task(self._ensure_topics(backoff))
-                    self._late.add_done_callback(self._ensured)
+                    self._go_on_without_kafka(str(error), backoff)
                     return
                 await self._wait_for_kafka(error, backoff)
         await self._ensure_topics(backoff)
+
+    def _go_on_without_kafka(self, sentence: str, backoff: Backoff) -> None:
+        log.warning("kafka_not_ready", error=sentence)
+        self.sender.start_later()
+        self._late = asyncio.create_task(self._ensure_topics(backoff))
+        self._late.add_done_callback(self._ensured)
 
     async def wait_for_kafka_or_spool(self) -> None:
         """Return when messages can be taken: Kafka is there, or it is known where they go once it is."""

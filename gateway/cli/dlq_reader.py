@@ -16,7 +16,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from bridge.dead_letter_reading import Assembler, LoggedRecord, Place
 from bridge.errors import RefusedError, TopicMissingError, UnreachableError
-from bridge.kafka_connection import REFUSED, connection_options, why_unreachable
+from bridge.kafka_connection import REFUSED, connection_options, stop_consumer, why_unreachable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -79,7 +79,7 @@ class DeadLetterReader:
 
     async def _close(self) -> None:
         if self._consumer is not None:
-            await asyncio.wait([asyncio.ensure_future(self._consumer.stop())], timeout=CLOSE_PATIENCE_S)
+            await stop_consumer(self._consumer)
 
     # --- the topics
 

@@ -17,7 +17,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from bridge import wire
 from bridge.errors import BridgeError, RefusedError, TopicMissingError, UnreachableError
-from bridge.kafka_connection import REFUSED, connection_options, why_unreachable
+from bridge.kafka_connection import REFUSED, connection_options, stop_consumer, why_unreachable
 from gateway.verify.log import FoundRecord, LedgerRow, PartitionView, TopicView
 
 if TYPE_CHECKING:
@@ -47,7 +47,11 @@ class KafkaReader:
     async def __aenter__(self) -> Self:
         """Connects. Raises UnreachableError or RefusedError."""
         self._consumer = AIOKafkaConsumer(
-            **self._options, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
+            **self._options,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=20,  # each partition read first waits for the answer that the one before it left behind
         )
         self._admin = AIOKafkaAdminClient(**self._options)
         try:
@@ -67,7 +71,7 @@ class KafkaReader:
         await self._close()
 
     async def _close(self) -> None:
-        await self._consumer.stop()
+        await stop_consumer(self._consumer)
         await self._admin.close()
 
     # --- what there is -----------------------------------------------------------------------------
