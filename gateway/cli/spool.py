@@ -164,14 +164,16 @@ def _opened(settings: Settings, folder: Path) -> Iterator[Store]:
     from gateway import logs
 
     undo = logs.configure(settings.log.model_copy(update={"level": "error"}))
-    store = Store(folder, settings.instance, lambda _report: None)
-    report = store.open()
-    if report.sentence:
-        print(report.sentence, file=sys.stderr)
     try:
-        yield store
+        store = Store(folder, settings.instance, lambda _report: None)
+        report = store.open()
+        if report.sentence:
+            print(report.sentence, file=sys.stderr)
+        try:
+            yield store
+        finally:
+            store.close()
     finally:
-        store.close()
         undo()
 
 
