@@ -60,8 +60,8 @@ class Life:
 
 # A process that keeps nothing has slope 0, and so has the bound as lives get long: 0.05 MiB a minute is 3 MiB an hour.
 # The steps are what a life of any length may have once: memory is taken from the system in pieces and not given back
-# (1 MiB for Python's objects, some more when malloc's heap breaks up under the first outages; 20,000 objects that wait
-# for the collector are 2 MiB), which came to 2.5 MiB behind the warm-up at most. Four sockets may be away at the start.
+# (1 MiB for Python's objects, some more when malloc's heap breaks up under the first outages; 5,000 objects that wait
+# for the collector are 0.7 MiB), which came to 2.5 MiB behind the warm-up at most. Four sockets may be away at first.
 # So a life of 10 minutes shows a leak of 0.43 MiB a minute, one of an hour 0.1.
 MEMORY = Bound("memory grows, in MiB,", 3.0, 0.05, lambda sample: sample.rss_mib)
 DESCRIPTORS = Bound("descriptors grow", 5.0, 0.02, lambda sample: sample.descriptors)
