@@ -125,6 +125,7 @@ class Session:
         self.window = mqtt.receive_maximum
         self.left_unacked = 0  # of the messages taken, at the stop
         self.subscribed = False
+        self._accepted = False  # by CONNACK
         self.problem: str | None = "not connected yet"
 
     # --- what others read --------------------------------------------------------------------------
@@ -178,7 +179,8 @@ class Session:
         self._stopping = True
         task, self._task = self._task, None
         try:
-            if self.subscribed and time.monotonic_ns() < deadline_ns:
+            # Not only once it is subscribed: a session that is resumed delivers from CONNACK on.
+            if self._accepted and time.monotonic_ns() < deadline_ns:
                 await self._drain(self._verb())
         finally:
             if task is not None:
@@ -349,6 +351,7 @@ class Session:
         connection = self._connection = self._make_connection(handshake)
         connection.open()
         await handshake.connected(connection.ended)
+        self._accepted = True
         connection.set_window(handshake.window, client.keepalive)
         self.window = handshake.window
         if not handshake.session_present:
@@ -369,7 +372,8 @@ class Session:
         self._servers.subscribed(time.monotonic_ns())
         self._backoff.started(time.monotonic_ns())
         path.metrics.mqtt_connects.child().value += 1
-        self._announce(handshake.client, "online")
+        if not self._stopping:
+            self._announce(handshake.client, "online")
         log.info(
             "mqtt_subscribed",
             session=name,
@@ -400,7 +404,7 @@ class Session:
                 log.warning("session_record_kept", client_id=self.plan.client_id, error=str(error))
 
     def _close(self) -> None:
-        self.subscribed = False
+        self.subscribed = self._accepted = False
         connection, self._connection = self._connection, None
         client, self._client = self._client, None
         if connection is not None:
