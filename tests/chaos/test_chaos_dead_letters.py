@@ -75,15 +75,20 @@ def test_a_route_where_all_turns_bad_is_stopped_survives_a_kill_and_is_replayed(
 
     status, text = gateway.command("dlq", "list", "--json", "--route", "made")
     assert status == 0, text
-    assert {one["reason"] for one in json.loads(text)["dead_letters"]} == {"invalid_topic"}
+    letters = json.loads(text)["dead_letters"]
+    assert {one["reason"] for one in letters} == {"invalid_topic"}
+    # What the killed gateway had not acknowledged came again, and became a dead letter again.
+    count = len(letters)
+    assert BAD <= count <= 2 * BAD
     status, text = gateway.command("dlq", "replay", "--route", "made", "--dry-run")
-    assert (status, f"{BAD} refused" in text) == (5, True), text
+    assert (status, f"{count} refused" in text) == (5, True), text
     gateway.configure(routes=[{**made, "topic": f"{unique}-mended"}, other])
     status, text = gateway.command("dlq", "replay", "--route", "made")
     assert status == 0, text
-    assert sorted(read(kafka.bootstrap, f"{unique}-mended")) == sorted(bad)
+    mended = read(kafka.bootstrap, f"{unique}-mended")
+    assert (set(mended), len(mended)) == (set(bad), count)
     status, text = gateway.command("dlq", "replay", "--route", "made")
-    assert (status, f"{BAD} skipped" in text) == (5, True), text
+    assert (status, f"{count} skipped" in text) == (5, True), text
     assert gateway.stop() == -15
 
 
