@@ -257,7 +257,7 @@ class Worker:
         while True:
             try:
                 # A frozen Kafka is waited for behind our back: meanwhile the MQTT broker's queue would overflow.
-                async with asyncio.timeout(None if self.spooling is None else FIRST_ANSWER_S):
+                async with asyncio.timeout(FIRST_ANSWER_S if self.settings.spool.enabled else None):
                     await self.sender.start()
                 break
             except TimeoutError:
@@ -265,7 +265,7 @@ class Worker:
                 self._go_on_without_kafka(sentence, backoff)
                 return
             except RetriableError as error:
-                if self.spooling is not None:
+                if self.settings.spool.enabled:
                     self._go_on_without_kafka(str(error), backoff)
                     return
                 await self._wait_for_kafka(error, backoff)
