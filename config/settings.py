@@ -5,6 +5,7 @@ them all.
 """
 
 __all__ = [
+    "AuthSettings",
     "DeadLetterSettings",
     "FlowSettings",
     "HttpSettings",
@@ -34,6 +35,7 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from config.auth import AuthSettings
 from config.grammar import Count, Duration
 from config.interceptors import InterceptorSettings
 from config.kafka import KafkaSettings, SaslSettings, TopicSettings, TopicsSettings
@@ -111,6 +113,9 @@ class Settings(BaseSettings):
 
     stream: StreamSettings = StreamSettings()
     """The Spark jobs."""
+
+    auth: AuthSettings = AuthSettings()
+    """The service that EMQX asks who may connect, publish and subscribe."""
 
     shutdown_timeout: Annotated[Duration, Field(gt=timedelta(0), le=timedelta(hours=1))] = timedelta(seconds=25)
     """Longest time for a stop: what is not acknowledged by then is delivered again later, and the process ends with

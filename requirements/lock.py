@@ -24,6 +24,7 @@ LOCKS: dict[str, tuple[str, ...]] = {
     "requirements/build.txt": ("requirements/build.in",),
     "requirements/dev.txt": ("pyproject.toml", "--extra", "dev", "--constraint", "requirements/build.txt"),
     "requirements/streaming.txt": ("pyproject.toml", "--extra", "streaming", "--constraint", "requirements/dev.txt"),
+    "requirements/auth.txt": ("pyproject.toml", "--extra", "auth", "--constraint", "requirements/dev.txt"),
     "requirements/core.txt": ("pyproject.toml", "--constraint", "requirements/dev.txt"),
 }
 

@@ -1,0 +1,57 @@
+"""What can go wrong here.
+
+GatewayError
+└── AuthError                   anything below
+    ├── BackendDownError        a source of users cannot be asked; the chain says what follows
+    │   └── OverloadedError     this service itself has no room for the question
+    ├── StoreError              the built-in database cannot be used, or an edit of it is refused
+    ├── ImportFormatError       a file of users or rules that cannot be read
+    └── CredentialError         no credential can be had to show to EMQX or Kafka
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AuthError",
+    "BackendDownError",
+    "CredentialError",
+    "ImportFormatError",
+    "OverloadedError",
+    "StoreError",
+]
+
+from config.errors import ExitStatus, GatewayError
+
+
+class AuthError(GatewayError):
+    """A failure of credentials or access decisions."""
+
+
+class BackendDownError(AuthError):
+    """A source of users did not answer, or not in time. ``backend`` is its name in ``auth.chain``."""
+
+    exit_status = ExitStatus.UNAVAILABLE
+
+    def __init__(self, backend: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.backend = backend
+
+
+class OverloadedError(BackendDownError):
+    """The question was shed: too many are under way. Not a defect of the backend it was for."""
+
+
+class StoreError(AuthError):
+    """The built-in database cannot be opened, read or written, or an edit does not fit what is there."""
+
+
+class ImportFormatError(AuthError):
+    """A line or entry of an import file is wrong; nothing of the file was taken over."""
+
+    exit_status = ExitStatus.CONFIG
+
+
+class CredentialError(AuthError):
+    """A token or certificate for EMQX or Kafka cannot be had now; the sentence says from where and why."""
+
+    exit_status = ExitStatus.UNAVAILABLE

@@ -1,0 +1,138 @@
+"""What a login and an access are asked about, who a device then is, and what the answers are.
+
+EMQX renders absent values as empty text, or as ``undefined`` in some places; ``gateway.auth_service.dialect`` turns
+both into empty text, so here "" is always "there is none".
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AccessRequest",
+    "Action",
+    "Allow",
+    "Decision",
+    "Deny",
+    "Ignore",
+    "LoginRequest",
+    "Permission",
+    "Rule",
+    "Subject",
+    "SubjectKind",
+    "Verdict",
+]
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Action = Literal["publish", "subscribe"]
+Permission = Literal["allow", "deny"]
+SubjectKind = Literal["username", "clientid", "group", "tenant", "address", "common_name", "attribute", "all"]
+_NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class LoginRequest:
+    """What EMQX says of a client that wants to connect. Texts as the client sent them: hostile until proven."""
+
+    username: str = ""
+    clientid: str = ""
+    password: str = field(default="", repr=False)
+    peerhost: str = ""  # the client's address as EMQX sees it, without port
+    cert_common_name: str = ""  # out of a client certificate that EMQX's listener has verified
+    cert_subject: str = ""
+    listener: str = ""
+    zone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Who a client is, as far as rules can ask."""
+
+    username: str = ""
+    clientid: str = ""
+    peerhost: str = ""
+    cert_common_name: str = ""
+    tenant: str = ""
+    groups: frozenset[str] = frozenset()
+    attributes: Mapping[str, str] = _NO_ATTRIBUTES  # placeholder ${client_attrs.NAME}
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRequest:
+    """One topic that a client wants to publish to, or one filter that it wants to subscribe to."""
+
+    subject: Subject
+    action: Action
+    topic: str  # for a subscription perhaps $share/GROUP/FILTER
+    qos: int = 0
+    retain: bool = False  # of a publish
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line of an access list: first match wins.
+
+    ``who`` is one condition, or several that must all hold: pairs of kind and value. ``("all", "")`` is everybody,
+    ``("address", "10.0.0.0/8")`` a network, ``("attribute", "site=berlin")`` a client attribute; ``username`` and
+    ``clientid`` are compared whole. ``topic`` is a filter with placeholders (``${clientid}``, ``${username}``,
+    ``${tenant}``, ``${cert_common_name}``, ``${client_attrs.NAME}``); with ``eq`` it is compared as text, wildcards
+    included. ``qos`` empty: any. ``retain`` None: either; of publishing alone.
+    """
+
+    permission: Permission
+    topic: str
+    who: tuple[tuple[SubjectKind, str], ...] = (("all", ""),)
+    actions: frozenset[Action] = frozenset({"publish", "subscribe"})
+    eq: bool = False
+    qos: frozenset[int] = frozenset()
+    retain: bool | None = None
+    source: str = ""  # for explain: "database rule 17", "jwt acl[2]"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether an access is allowed, and what decided: ``rule`` is None when none matched (then it is denied)."""
+
+    allowed: bool
+    rule: Rule | None
+    reason: str  # a sentence for `explain`
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    """An authenticator knows the client and lets it in. ``source`` says which one, for logs and ``explain``."""
+
+    source: str
+    user: str = ""  # what it was found by, e.g. the user's name in that backend
+    tenant: str = ""
+    groups: frozenset[str] = frozenset()
+    attributes: Mapping[str, str] = _NO_ATTRIBUTES
+    is_superuser: bool = False
+    expires_at_s: int | None = None  # Unix seconds; the login is not good beyond it
+    rules: tuple[Rule, ...] = ()  # that come with the login itself (a token's acl claim); before all others
+    closed: bool = False  # those rules are a white list: what none of them allows is denied
+    version: int = 0  # of the data it was decided from, where the source counts that
+
+
+@dataclass(frozen=True, slots=True)
+class Deny:
+    """An authenticator knows the client and refuses it. ``reason`` is one of ``auth.chain``'s, for metrics and logs."""
+
+    source: str
+    reason: str
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """An authenticator does not know the client: the next one is asked."""
+
+    source: str
+    reason: str = "unknown"
+
+
+Verdict = Allow | Deny | Ignore

@@ -1,0 +1,64 @@
+"""What the chain, the decisions and the outward credentials ask of their parts. Implementations match by shape."""
+
+from __future__ import annotations
+
+__all__ = ["Authenticator", "PasswordHasher", "RuleSource"]
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from auth.model import LoginRequest, Rule, Subject, Verdict
+
+
+class Authenticator(Protocol):
+    """One source of users in the chain. Belongs to the service's event loop."""
+
+    name: str  # as in auth.chain
+
+    async def start(self) -> None:
+        """Open what is needed. A backend that is down does not fail the start; a setting that cannot work raises
+        ConfigError."""
+
+    async def authenticate(self, request: LoginRequest) -> Verdict:
+        """What it says of this login. Raises BackendDownError (its own time-out kept) when it cannot tell; anything
+        else raised is a defect, and counts as down."""
+
+    @property
+    def up(self) -> bool:
+        """Whether the last question was answered (or none was asked yet); for /readyz and a metric."""
+
+    async def close(self) -> None:
+        """Let go of connections. Never raises."""
+
+
+class PasswordHasher(Protocol):
+    """Verifies passwords; slow kinds run in threads of their own, a bounded number at a time."""
+
+    async def verify(
+        self, stored: str, password: str, *, salt: str = "", algorithm: str = "auto", salt_position: str = "prefix"
+    ) -> bool:
+        """Whether ``password`` is the one that ``stored`` was made of. Fast kinds (keyed, sha…) are computed at once
+        on the loop; slow ones (argon2id, bcrypt, pbkdf2) in a thread. Raises OverloadedError when too many wait,
+        and ValueError for a stored text of no known kind (never the text itself in the message)."""
+
+    async def burn(self) -> None:
+        """Takes as long as verifying a wrong argon2id password: what a login costs whose user does not exist. Raises
+        OverloadedError as ``verify`` does."""
+
+    async def hash(self, password: str) -> str:
+        """A new argon2id hash (``$argon2id$…``)."""
+
+    def outdated(self, stored: str) -> bool:
+        """Whether a verified password should be hashed anew: another kind than today's, or weaker settings."""
+
+
+class RuleSource(Protocol):
+    """Where a subject's rules come from."""
+
+    def rules_for(self, subject: Subject) -> tuple[Rule, ...]:
+        """The rules that can concern this subject, in order; conditions on who it is may still be checked by the
+        caller. Does not block longer than a read of a local file. Raises BackendDownError."""
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of rules, users, tenants or bans that anybody has made."""
