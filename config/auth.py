@@ -257,7 +257,7 @@ class AuthJwtKeySettings(Table):
     audience: str | None = None
     """What `aud` must be or contain. Unset: not looked at."""
 
-    claims: Annotated[dict[str, str], Field(default_factory=dict)]
+    claims: dict[str, str] = Field(default={})
     """Claims that a token must have with these values; `${clientid}` and `${username}` are filled in, and match
     nothing when empty."""
 
