@@ -73,24 +73,25 @@ class AuthUsersFileSettings(Table):
     have. Required when `users_file` is in `auth.chain`. Read again when it changes; a bad one changes nothing."""
 
     identity: Literal["username", "clientid"] = "username"
-    """What its first column names."""
+    """What its first column names: the user name, or the client id where devices have no user name. EMQX's own files
+    call it `user_id`."""
 
 
 class AuthPostgresqlSettings(Table):
     host: Host = "127.0.0.1"
-    """Host of the server."""
+    """Host name or address of the server. This machine by default, where no TLS is needed."""
 
     port: Annotated[Count, Field(ge=1, le=65535)] = 5432
-    """Its port."""
+    """Port of the server. 5432 is PostgreSQL's own; a pooler such as PgBouncer often has 6432."""
 
     database: Name = "mqtt"
-    """Name of the database."""
+    """Name of the database that holds the users. `mqtt` is the one of EMQX's own examples."""
 
     username: Name = "gateway"
-    """User to log in as; it needs to read, nothing more."""
+    """User to log in as. It needs to read what `query` reads, and should be allowed nothing more."""
 
     password: SecretStr | None = None
-    """Its password."""
+    """Its password. Unset: none is sent, which the server has to allow for this user and address."""
 
     tls: TlsSettings | None = None
     """TLS to the server. Unset: none, which suits the same machine alone."""
@@ -107,7 +108,7 @@ class AuthPostgresqlSettings(Table):
     """Where the salt stood when the hash was made (md5, sha, sha256, sha512)."""
 
     pool_size: Annotated[Count, Field(ge=1, le=64)] = 4
-    """Connections kept open."""
+    """Connections kept open, each with a question at a time; further questions wait. Many only load the server."""
 
     timeout: BackendTimeout = timedelta(seconds=1)
     """Longest wait for an answer, connecting included. After that the backend counts as down (`auth.backend_down`)."""
@@ -115,54 +116,54 @@ class AuthPostgresqlSettings(Table):
 
 class AuthMysqlSettings(Table):
     host: Host = "127.0.0.1"
-    """Host of the server, MariaDB or MySQL."""
+    """Host name or address of the server, MariaDB or MySQL. This machine by default, where no TLS is needed."""
 
     port: Annotated[Count, Field(ge=1, le=65535)] = 3306
-    """Its port."""
+    """Port of the server. 3306 is the one that MariaDB and MySQL listen on unless told."""
 
     database: Name = "mqtt"
-    """Name of the database."""
+    """Name of the database that holds the users. `mqtt` is the one of EMQX's own examples."""
 
     username: Name = "gateway"
-    """User to log in as; it needs to read, nothing more."""
+    """User to log in as. It needs to read what `query` reads, and should be allowed nothing more."""
 
     password: SecretStr | None = None
-    """Its password."""
+    """Its password. Unset: none is sent, which the server has to allow for this user and address."""
 
     tls: TlsSettings | None = None
     """TLS to the server. Unset: none, which suits the same machine alone."""
 
     query: Name = "SELECT password_hash, salt, is_superuser FROM mqtt_user WHERE username = ${username} LIMIT 1"
-    """As `auth.postgresql.query`."""
+    """What finds a user, with the placeholders and columns of `auth.postgresql.query`. No row: the next is asked."""
 
     algorithm: Literal["auto", "plain", "md5", "sha", "sha256", "sha512", "bcrypt", "pbkdf2"] = "auto"
-    """As `auth.postgresql.algorithm`."""
+    """How `password_hash` was made, as in `auth.postgresql.algorithm`; `auto`: it says so itself."""
 
     salt_position: Literal["prefix", "suffix", "disable"] = "prefix"
-    """As `auth.postgresql.salt_position`."""
+    """Where the salt stood when the hash was made (md5, sha, sha256, sha512), before or behind the password."""
 
     pool_size: Annotated[Count, Field(ge=1, le=64)] = 4
-    """Connections kept open."""
+    """Connections kept open, each with a question at a time; further questions wait. Many only load the server."""
 
     timeout: BackendTimeout = timedelta(seconds=1)
-    """As `auth.postgresql.timeout`."""
+    """Longest wait for an answer, connecting included. After that the backend counts as down (`auth.backend_down`)."""
 
 
 class AuthRedisSettings(Table):
     host: Host = "127.0.0.1"
-    """Host of the server."""
+    """Host name or address of the server. This machine by default, where no TLS is needed."""
 
     port: Annotated[Count, Field(ge=1, le=65535)] = 6379
-    """Its port."""
+    """Port of the server. 6379 is Redis' own, with TLS too unless it was told another."""
 
     database: Annotated[Count, Field(ge=0, le=65535)] = 0
-    """Number of the database."""
+    """Number of the database that holds the users. 0 is the one that a client gets which asks for none."""
 
     username: str | None = None
-    """User to log in as (Redis 6). Unset: the default user."""
+    """User to log in as (Redis 6 and later). Unset: the default user. It needs HGETALL or HMGET on the keys."""
 
     password: SecretStr | None = None
-    """Its password. Unset: none."""
+    """Password of that user, or of the server before Redis 6. Unset: none is sent."""
 
     tls: TlsSettings | None = None
     """TLS to the server. Unset: none, which suits the same machine alone."""
@@ -173,21 +174,21 @@ class AuthRedisSettings(Table):
     layout."""
 
     algorithm: Literal["auto", "plain", "md5", "sha", "sha256", "sha512", "bcrypt", "pbkdf2"] = "auto"
-    """As `auth.postgresql.algorithm`."""
+    """How `password_hash` was made, as in `auth.postgresql.algorithm`; `auto`: it says so itself."""
 
     salt_position: Literal["prefix", "suffix", "disable"] = "prefix"
-    """As `auth.postgresql.salt_position`."""
+    """Where the salt stood when the hash was made (md5, sha, sha256, sha512), before or behind the password."""
 
     pool_size: Annotated[Count, Field(ge=1, le=64)] = 4
-    """Connections kept open."""
+    """Connections kept open, each with a question at a time; further questions wait. Many only load the server."""
 
     timeout: BackendTimeout = timedelta(seconds=1)
-    """As `auth.postgresql.timeout`."""
+    """Longest wait for an answer, connecting included. After that the backend counts as down (`auth.backend_down`)."""
 
 
 class AuthLdapSettings(Table):
     address: Annotated[str, Field(pattern=r"^ldaps?://[^/\s]+$")] = "ldap://127.0.0.1:389"
-    """`ldap://host:port` or `ldaps://host:port`."""
+    """`ldap://host:port`, or `ldaps://host:port` for TLS from the first byte. This machine by default."""
 
     tls: TlsSettings | None = None
     """TLS to the server: with `ldap://` by StartTLS. Unset with `ldap://`: passwords travel readable."""
@@ -200,26 +201,26 @@ class AuthLdapSettings(Table):
     """Where to look for the entry to bind as, where its name does not follow from the user's. Unset: `bind_dn`."""
 
     search_filter: Name = "(&(objectClass=*)(uid=${username}))"
-    """Which entry, one at most."""
+    """Which entry below `search_base` to bind as; placeholders as in `bind_dn`. One that finds several is refused."""
 
     search_username: str | None = None
-    """The name to search as. Unset: anonymously."""
+    """The name to search as, with the right to read entries. Unset: anonymously, which many directories refuse."""
 
     search_password: SecretStr | None = None
-    """Its password."""
+    """Password of `search_username`. Unset: none, which only an anonymous search can do without."""
 
     group_attribute: str | None = None
     """Attribute of the entry whose values are the user's groups (`memberOf`: the first part of each name). Unset:
     none are read."""
 
     superuser_group: str | None = None
-    """Group whose members are superusers. Unset: nobody is."""
+    """Group whose members are superusers, whom EMQX lets do everything. Unset: nobody is."""
 
     pool_size: Annotated[Count, Field(ge=1, le=64)] = 8
-    """Binds at a time."""
+    """Binds under way at a time, a connection each; further logins wait. Many only load the directory."""
 
     timeout: BackendTimeout = timedelta(seconds=1)
-    """As `auth.postgresql.timeout`."""
+    """Longest wait for an answer, connecting included. After that the backend counts as down (`auth.backend_down`)."""
 
 
 class AuthJwtKeySettings(Table):
@@ -231,16 +232,17 @@ class AuthJwtKeySettings(Table):
     Required, since a key that takes whatever a token names can be made to verify a forged one."""
 
     secret: SecretStr | None = None
-    """The shared secret (HS…): 32 bytes at least."""
+    """The shared secret (HS…): 32 bytes at least, since a shorter one can be found by trying. Unset: the key is
+    a public one."""
 
     secret_base64: bool = False
-    """Whether `secret` is base64."""
+    """Whether `secret` is written in base64, as it has to be when its bytes are no text."""
 
     public_key_file: Path | None = None
     """PEM file with a public key or certificate (RS…, PS…, ES…, EdDSA). Read again when it changes."""
 
     jwks_url: Annotated[str, Field(pattern=r"^https?://")] | None = None
-    """Where the issuer publishes its keys (a JWK set)."""
+    """Where the issuer publishes its keys (a JWK set), so that it can change them. Unset: the key is given here."""
 
     tls: TlsSettings = TlsSettings()
     """TLS to `jwks_url`."""
@@ -255,7 +257,8 @@ class AuthJwtKeySettings(Table):
     """The `iss` that a token must have. Unset: any, which is right for a key that one issuer alone has."""
 
     audience: str | None = None
-    """What `aud` must be or contain. Unset: not looked at."""
+    """What `aud` must be or contain. Unset: not looked at, so that a token made for another service of the same issuer
+    is good here too."""
 
     claims: dict[str, str] = Field(default={})
     """Claims that a token must have with these values; `${clientid}` and `${username}` are filled in, and match
@@ -267,7 +270,7 @@ class AuthJwtKeySettings(Table):
 
 class AuthJwtSettings(Table):
     source: Literal["password", "username"] = "password"
-    """Which field of CONNECT carries the token."""
+    """Which field of CONNECT carries the token: the password, or the user name for devices that can set that alone."""
 
     keys: tuple[AuthJwtKeySettings, ...] = ()
     """The keys, tried in this order; needed when `jwt` is in `auth.chain`."""
@@ -282,7 +285,7 @@ class AuthJwtSettings(Table):
     """Claim with the device's rules, in either of EMQX's forms. Empty: none is read."""
 
     tenant_claim: str = "tenant"
-    """Claim with the device's tenant. Empty: none is read."""
+    """Claim with the device's tenant, whose rules and limits then hold for it. Empty: none is read."""
 
     groups_claim: str = "groups"
     """Claim with the device's groups, a list of texts. Empty: none is read."""
@@ -293,7 +296,7 @@ class AuthHashingSettings(Table):
     """Memory of one argon2id hash. 19 MiB with 2 passes is OWASP's choice, some 20 ms."""
 
     passes: Annotated[Count, Field(ge=1, le=100)] = 2
-    """Passes of argon2id over its memory."""
+    """Passes of argon2id over its memory. 2 goes with 19 MiB; time grows with it, for guessers and for logins."""
 
     threads: Annotated[Count, Field(ge=1, le=64)] = 2
     """Hashes computed at a time. Each keeps a core busy; they have a lower priority than the answers from the
@@ -312,23 +315,23 @@ class AuthProtectionSettings(Table):
     (a proxy or NAT in front of EMQX)."""
 
     failure_window: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(hours=24))] = timedelta(minutes=1)
-    """How far back failures count."""
+    """How far back failures count. A minute. Long: the typing errors of a day add up; short: slow guessing passes."""
 
     lockout: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(hours=24))] = timedelta(seconds=30)
     """How long the first lock-out lasts; each one after doubles it."""
 
     lockout_max: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=7))] = timedelta(hours=1)
-    """How long one lasts at most."""
+    """How long a lock-out lasts at most, however often it was doubled. Long: a device mended meanwhile waits on."""
 
     flapping_logins: Annotated[Count, Field(ge=0, le=1_000_000)] = 0
     """Logins of one client id in `flapping_window` after which it is banned for `flapping_ban`. 0: never; a device
     that reconnects in a loop costs little here, and EMQX can do the same."""
 
     flapping_window: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(hours=24))] = timedelta(minutes=1)
-    """How far back logins count."""
+    """How far back logins count for `flapping_logins`. A minute, as with EMQX's own flapping detection."""
 
     flapping_ban: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=7))] = timedelta(minutes=5)
-    """How long a flapping client id is banned."""
+    """How long a flapping client id is banned; with the next login after it the count begins anew."""
 
     tracked: Annotated[Count, Field(ge=100, le=10_000_000)] = 100_000
     """Users, addresses and client ids whose failures and logins are remembered at most, some 200 bytes each."""
@@ -374,7 +377,7 @@ class AuthSettings(Table):
     `tls.client_ca_file`, since whoever may ask can also guess."""
 
     port: Annotated[Count, Field(ge=0, le=65535)] = 8085
-    """Its port. 0 takes a free one and logs it."""
+    """Port that EMQX reaches it at. 8085 is taken by nothing that EMQX itself opens; 0 takes a free one and logs it."""
 
     operator_host: Host = "127.0.0.1"
     """Address for `/metrics`, `/healthz` and `/readyz` of the service."""
