@@ -1,14 +1,24 @@
-"""What the data path asks of the outside: a Kafka producer, and whoever is owed an acknowledgement.
+"""What the data path asks of the outside: a Kafka producer, a store on disk, a token to show.
 
 Implementations match by shape. ``bridge.kafka`` is the one on aiokafka; the tests have one in memory that obeys the
 same suite."""
 
 from __future__ import annotations
 
-__all__ = ["Append", "BatchBuilder", "Headers", "Producer", "ProducerFactory", "SpoolStore", "StoredRecord"]
+__all__ = [
+    "Append",
+    "BatchBuilder",
+    "Credential",
+    "CredentialSource",
+    "Headers",
+    "Producer",
+    "ProducerFactory",
+    "SpoolStore",
+    "StoredRecord",
+]
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -133,3 +143,39 @@ class Producer(Protocol):
 
 
 ProducerFactory = Callable[[], Producer]
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """A token that proves who we are. Its repr is safe to log."""
+
+    token: str = field(repr=False)
+    expires_at_ns: int | None = None  # by time.monotonic_ns(); None when nobody can tell
+    number: int = 1  # of this source, counted up: whoever has shown 3 has an old one when there is a 4
+
+
+class CredentialSource(Protocol):
+    """Where tokens come from, for MQTT and Kafka alike (``auth.outward.tokens``). Belongs to the event loop's thread.
+
+    It renews by itself in the background, well before a token expires, and goes on handing out the old one while that
+    is good.
+    """
+
+    async def start(self) -> None:
+        """Begin to keep a token. Returns at once; the first one may still be on its way. Raises ConfigError when no
+        token can ever come (a file that is no text)."""
+
+    async def current(self) -> Credential:
+        """The token to show now; it waits only when there is none that is good, as long as one attempt takes. Raises
+        GatewayError with a sentence about where it was looked for and why there is none; a later call may succeed,
+        and need not be spaced: attempts are, here."""
+
+    def watch(self, told: Callable[[Credential], None]) -> Callable[[], None]:
+        """``told`` is called on the loop with each credential that replaces another; what is returned ends that."""
+
+    def refused(self, credential: Credential) -> None:
+        """A broker did not take this one: get another as soon as may be. Nothing happens when there is one already.
+        Never raises, does not block."""
+
+    async def close(self) -> None:
+        """Stop renewing, and let go of connections. Never raises."""

@@ -1,12 +1,15 @@
-"""Broker addresses: what may be written, and its parts."""
+"""Addresses of brokers and other servers: what may be written, and its parts."""
 
 from __future__ import annotations
 
 __all__ = [
+    "HttpUrlText",
     "KafkaAddressText",
     "MqttAddress",
     "MqttAddressText",
     "is_loopback",
+    "is_readable_on_the_way",
+    "parse_http_url",
     "parse_kafka_address",
     "parse_mqtt_address",
     "parse_server_reference",
@@ -17,6 +20,7 @@ import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
@@ -103,6 +107,28 @@ def parse_kafka_address(text: str) -> KafkaAddress:
     return KafkaAddress(host, port)
 
 
+def parse_http_url(text: str) -> str:
+    """The host of ``http://host[:port]/path?query`` or ``https://…``. Raises ValueError with a sentence that does not
+    repeat the text."""
+    scheme, found, _ = text.partition("://")
+    if not found or scheme.lower() not in {"http", "https"}:
+        raise ValueError('a URL starts with its scheme, as in "https://issuer.example/path"')
+    if not text.isascii() or any(character <= " " or character in '\\"<>^`{|}\x7f' for character in text):
+        raise ValueError("a URL holds no spaces, control characters or letters beyond ASCII; write them as %XX")
+    parts = urlsplit(text)
+    if "@" in parts.netloc:
+        raise ValueError("this URL holds no user name or password; they have settings of their own")
+    if parts.fragment:
+        raise ValueError('a URL that is fetched has no "#" part')
+    host, _ = _host_and_port(parts.netloc)
+    return host
+
+
+def is_readable_on_the_way(url: str) -> bool:
+    """Whether what is sent to ``url``, which parses, leaves this machine unencrypted."""
+    return not url.lower().startswith("https://") and not is_loopback(parse_http_url(url))
+
+
 def is_loopback(host: str) -> bool:
     """Whether ``host`` is this machine: ``localhost`` or a loopback address. Names are not resolved."""
     try:
@@ -142,6 +168,14 @@ def _check_kafka(text: str) -> str:
     parse_kafka_address(text)
     return text
 
+
+def _check_http(text: str) -> str:
+    parse_http_url(text)
+    return text
+
+
+HttpUrlText = Annotated[str, AfterValidator(_check_http)]
+"""An ``http://`` or ``https://`` URL as text, known to parse."""
 
 MqttAddressText = Annotated[str, AfterValidator(_check_mqtt)]
 """An MQTT address as text, known to parse."""

@@ -22,9 +22,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
+from config.addresses import HttpUrlText
 from config.grammar import ByteCount, Count, Duration
 from config.model import Table
-from config.mqtt import TlsSettings
+from config.tls import TlsSettings
 
 Identity = Literal["username", "clientid", "common_name", "address"]
 Host = Annotated[str, Field(min_length=1, max_length=253)]
@@ -241,8 +242,8 @@ class AuthJwtKeySettings(Table):
     public_key_file: Path | None = None
     """PEM file with a public key or certificate (RS…, PS…, ES…, EdDSA). Read again when it changes."""
 
-    jwks_url: Annotated[str, Field(pattern=r"^https?://")] | None = None
-    """Where the issuer publishes its keys (a JWK set), so that it can change them. Unset: the key is given here."""
+    jwks_url: HttpUrlText | None = None
+    """Where the issuer publishes its keys (a JWK set); one of `secret`, `public_key_file` and this."""
 
     tls: TlsSettings = TlsSettings()
     """TLS to `jwks_url`."""
@@ -266,6 +267,10 @@ class AuthJwtKeySettings(Table):
 
     require_expiry: bool = True
     """Whether a token without `exp` is refused. One that never expires cannot be taken back."""
+
+    superuser: bool = False
+    """Whether a token of this key may make its device a superuser (`is_superuser`), to which no rule applies at all.
+    Off: the claim is not looked at, since whoever signs tokens for devices seldom means to hand out the broker."""
 
 
 class AuthJwtSettings(Table):

@@ -10,8 +10,8 @@ from pydantic import Field, SecretStr
 from config.addresses import KafkaAddressText
 from config.grammar import ByteCount, Count, Duration
 from config.model import Table
-from config.mqtt import TlsSettings
 from config.names import KafkaTopicName, ReplicationFactor
+from config.tls import TlsSettings
 
 
 class SaslSettings(Table):

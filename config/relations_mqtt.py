@@ -15,7 +15,7 @@ from config.relations import Rule, View
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from config.mqtt import TlsSettings
+    from config.tls import TlsSettings
 
 
 def _client_ids(view: View) -> Iterator[str]:

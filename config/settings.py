@@ -15,6 +15,7 @@ __all__ = [
     "LogSettings",
     "MetadataHeader",
     "MqttSettings",
+    "OAuthSettings",
     "ProxySettings",
     "RouteSettings",
     "SaslSettings",
@@ -24,6 +25,7 @@ __all__ = [
     "StatusSettings",
     "StreamSettings",
     "TlsSettings",
+    "TokenSettings",
     "TopicSettings",
     "TopicsSettings",
 ]
@@ -40,11 +42,13 @@ from config.grammar import Count, Duration
 from config.interceptors import InterceptorSettings
 from config.kafka import KafkaSettings, SaslSettings, TopicSettings, TopicsSettings
 from config.ledger import LedgerSettings
-from config.mqtt import MqttSettings, ProxySettings, SessionGroupSettings, StatusSettings, TlsSettings
+from config.mqtt import MqttSettings, ProxySettings, SessionGroupSettings, StatusSettings
 from config.routes import MetadataHeader, RouteSettings
 from config.service import DeadLetterSettings, FlowSettings, HttpSettings, LogSettings
 from config.spool import SpoolSettings
 from config.stream import StreamSettings
+from config.tls import TlsSettings
+from config.tokens import OAuthSettings, TokenSettings
 
 
 class Settings(BaseSettings):
