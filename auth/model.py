@@ -7,14 +7,17 @@ both into empty text, so here "" is always "there is none".
 from __future__ import annotations
 
 __all__ = [
+    "AccessAnswer",
     "AccessRequest",
     "Action",
     "Allow",
     "Decision",
     "Deny",
     "Ignore",
+    "LoginAnswer",
     "LoginRequest",
     "Permission",
+    "Result",
     "Rule",
     "Subject",
     "SubjectKind",
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
 Action = Literal["publish", "subscribe"]
 Permission = Literal["allow", "deny"]
+Result = Literal["allow", "deny", "ignore"]
 SubjectKind = Literal["username", "clientid", "group", "tenant", "address", "common_name", "attribute", "all"]
 _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 
@@ -136,3 +140,21 @@ class Ignore:
 
 
 Verdict = Allow | Deny | Ignore
+
+
+@dataclass(frozen=True, slots=True)
+class LoginAnswer:
+    """What EMQX is told of a login. ``body`` is the JSON, ready to be sent: a cached login costs no encoding."""
+
+    result: Result
+    body: bytes = field(repr=False)
+    reason: str = ""  # one of the service's own words, for metrics and logs
+
+
+@dataclass(frozen=True, slots=True)
+class AccessAnswer:
+    """What EMQX is told of an access; ``body`` as with LoginAnswer."""
+
+    result: Result
+    body: bytes = field(repr=False)
+    reason: str = ""

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-__all__ = ["Authenticator", "PasswordHasher", "RuleSource"]
+__all__ = ["AccessDecisions", "Authenticator", "PasswordHasher", "RuleSource"]
 
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from auth.model import LoginRequest, Rule, Subject, Verdict
+    from auth.model import AccessAnswer, AccessRequest, LoginAnswer, LoginRequest, Rule, Subject, Verdict
+
+
+class AccessDecisions(Protocol):
+    """What the server that EMQX asks needs: an answer to each question. Belongs to the service's event loop.
+
+    The server bounds the time (``auth.answer_timeout``) by cancelling ``login``; what is raised is a defect, which it
+    logs and answers with deny.
+    """
+
+    def login_at_once(self, request: LoginRequest) -> LoginAnswer | None:
+        """The answer, where it is known without waiting for anybody: from a cache, a ban, a lock-out, or because the
+        login is shed. None: ``login`` has to be awaited. Most logins of a reconnecting fleet end here, without a
+        task of their own."""
+
+    async def login(self, request: LoginRequest) -> LoginAnswer:
+        """The answer of the chain; called after ``login_at_once`` returned None."""
+
+    def authorise(self, request: AccessRequest) -> AccessAnswer:
+        """The answer of the rules; does not wait for anybody."""
+
+    def backend_down(self, reason: str) -> LoginAnswer:
+        """What ``auth.backend_down`` says, for a login that could not be decided in time or for want of room."""
 
 
 class Authenticator(Protocol):
