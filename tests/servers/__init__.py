@@ -1,0 +1,1 @@
+"""Servers that the tests start, which are neither MQTT nor Kafka brokers."""
