@@ -23,8 +23,9 @@ from config.origins import Origin, Problem, SecretFile
 from config.relations import View, check
 from config.schema import Path as SettingPath
 from config.schema import find
+from config.secret_files import FileSecret, read_secret
 from config.settings import Settings
-from config.sources import EnvironmentSource, FileSource, Layer, OverrideSource, SecretsDirectorySource, read_secret
+from config.sources import EnvironmentSource, FileSource, Layer, OverrideSource, SecretsDirectorySource
 from config.wording import describe, origin_of
 
 if TYPE_CHECKING:
@@ -120,7 +121,8 @@ def _read_secret_files(merged: Layer, values: Any, at: SettingPath) -> None:
         if isinstance(value, SecretFile):
             origin = merged.origins[path]
             try:
-                values[key] = SecretStr(read_secret(Path(value.file)))
+                file = Path(value.file)
+                values[key] = FileSecret(read_secret(file), file)
                 merged.origins[path] = Origin(origin.source, origin.place, secret_file=value.file)
             except ValueError as error:
                 merged.problems.append(Problem((*at, f"{key}_file"), origin, str(error)))

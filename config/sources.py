@@ -31,6 +31,7 @@ from pydantic_settings import PydanticBaseSettingsSource
 
 from config.origins import Origin, Problem, SecretFile
 from config.schema import PREFIX, Field, Path, dotted, environment_name, environment_names, fields_of, walk
+from config.secret_files import FileSecret, read_secret
 from config.settings import Settings
 from config.toml_lines import line_numbers
 
@@ -198,13 +199,13 @@ class _TextSource(LayerSource):
             path = path[:-1]
         return None
 
-    def take(self, found: list[tuple[Path, Field, str, Origin]]) -> None:
+    def take(self, found: list[tuple[Path, Field, str | FileSecret, Origin]]) -> None:
         """Read texts: whole tables first, so that the names of single values add to them."""
         raw: dict[str, Any] = {}
         for path, of, text, origin in sorted(found, key=lambda one: len(one[0])):
             self._places[path] = origin
             try:
-                value = _decode(text, of, secret_file=path[-1] != of.name)
+                value = text if isinstance(text, FileSecret) else _decode(text, of, secret_file=path[-1] != of.name)
             except ValueError as error:
                 self.refuse(path, str(error))
                 continue
@@ -218,7 +219,7 @@ class EnvironmentSource(_TextSource):
     def __init__(self, environ: Mapping[str, str]) -> None:
         super().__init__()
         known = environment_names(Settings)
-        found = []
+        found: list[tuple[Path, Field, str | FileSecret, Origin]] = []
         for name in sorted(environ):
             text = environ[name]
             if not name.upper().startswith(PREFIX) or name in RESERVED:
@@ -261,7 +262,7 @@ class SecretsDirectorySource(_TextSource):
             for path, of in walk(Settings)
             if of.kind in {"secret", "value"} and len(path) > 1
         }
-        found = []
+        found: list[tuple[Path, Field, str | FileSecret, Origin]] = []
         try:
             files = sorted(folder.iterdir())
         except OSError as error:
@@ -275,7 +276,8 @@ class SecretsDirectorySource(_TextSource):
             if name in known:
                 path, of = known[name]
                 try:
-                    found.append((path, of, read_secret(file), origin))
+                    text = read_secret(file)
+                    found.append((path, of, FileSecret(text, file) if of.kind == "secret" else text, origin))
                 except ValueError as error:
                     self.refuse(path, str(error), origin)
             elif not name.startswith(".") and (near := get_close_matches(name, known, 1, _VERY_NEAR)):
@@ -296,29 +298,6 @@ class OverrideSource(LayerSource):
     def origin(self, path: Path) -> Origin:
         del path
         return Origin("override", "command line")
-
-
-def read_secret(file: FilePath) -> str:
-    """The text of a secret's file without the line end that editors add. Raises ValueError with a sentence.
-
-    The sentence does not name the file: in a ``…_file`` setting that somebody took for the password's own, its path is
-    the secret.
-    """
-    try:
-        data = file.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "no valid path"
-        raise ValueError(f"the secret's file cannot be read: {reason}") from None
-    if len(data) > 65536:
-        raise ValueError("the secret's file is larger than 64 KiB; it should hold the secret alone")
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        raise ValueError("the secret's file is not UTF-8 text") from None
-    text = text.removesuffix("\n").removesuffix("\r")
-    if not text:
-        raise ValueError("the secret's file is empty")
-    return text
 
 
 def _decode(text: str, of: Field, *, secret_file: bool) -> Any:

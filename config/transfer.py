@@ -18,7 +18,10 @@ from pydantic import BaseModel, SecretStr, ValidationError
 
 from config.errors import ConfigError
 from config.grammar import format_duration
+from config.secret_files import FileSecret
 from config.settings import Settings
+
+_FILE, _VALUE = "$secret_file", "$secret"  # no setting, header or option has such a name
 
 
 def to_json(settings: Settings) -> str:
@@ -32,7 +35,7 @@ def from_json(text: str) -> Settings:
     Raises ConfigError when this code does not know them: another version wrote them.
     """
     try:
-        return Settings(**json.loads(text))
+        return Settings(**json.loads(text, object_hook=_secret))
     except (ValueError, TypeError, ValidationError) as error:
         where = ""
         if isinstance(error, ValidationError):  # its own text may hold values
@@ -43,8 +46,16 @@ def from_json(text: str) -> Settings:
         ) from None
 
 
+def _secret(table: dict[str, Any]) -> Any:
+    if table.keys() == {_FILE, _VALUE}:
+        return FileSecret(table[_VALUE], Path(table[_FILE]))
+    return table
+
+
 def _plain(value: Any) -> Any:
     match value:
+        case FileSecret():  # with its file: the worker reads it again when it connects again
+            return {_FILE: str(value.file), _VALUE: value.get_secret_value()}
         case BaseModel():
             return {name: _plain(getattr(value, name)) for name in sorted(value.model_fields_set)}
         case SecretStr():

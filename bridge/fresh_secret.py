@@ -1,0 +1,37 @@
+"""A secret as its file has it now: asked for each time before it is shown, so that a rotated one needs no restart."""
+
+from __future__ import annotations
+
+__all__ = ["fresh"]
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from config.secret_files import FileSecret
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
+
+log = structlog.get_logger("credentials")
+
+
+def fresh(secret: SecretStr, setting: str) -> str:
+    """The text of ``secret``, read again if it stands in a file. ``setting`` is its name for the log ("mqtt.password").
+
+    A file that cannot be read now (it is being replaced, its volume is away) leaves the last text good. Blocks for one
+    small file; never raises.
+    """
+    if isinstance(secret, FileSecret):
+        try:
+            if secret.reread():
+                log.info("secret_file_changed", setting=setting)
+        except ValueError as error:
+            log.warning(
+                "secret_file_not_read",
+                setting=setting,
+                problem=str(error),
+                consequence="the secret that was read last is shown",
+                repeat_key=setting,
+            )
+    return secret.get_secret_value()
