@@ -24,6 +24,12 @@ class FileSecret(SecretStr):
         super().__init__(value)
         self.file = file.absolute()  # the working directory of a worker need not be its supervisor's for ever
 
+    def __eq__(self, other: object) -> bool:
+        """As text: where a secret stands makes it no other."""
+        return isinstance(other, SecretStr) and SecretStr(self._secret_value) == SecretStr(other.get_secret_value())
+
+    __hash__ = SecretStr.__hash__
+
     def reread(self) -> bool:
         """Take over what the file says now; whether that is something else. Blocks for one small file.
 
