@@ -129,6 +129,7 @@ class Deny:
     source: str
     reason: str
     user: str = ""
+    hashed: bool = False  # it has cost an argon2id hash (PasswordHasher.verify said False): no burn is due
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,11 +57,20 @@ class PasswordHasher(Protocol):
     """Verifies passwords; slow kinds run in threads of their own, a bounded number at a time."""
 
     async def verify(
-        self, stored: str, password: str, *, salt: str = "", algorithm: str = "auto", salt_position: str = "prefix"
+        self,
+        stored: str,
+        password: str,
+        *,
+        salt: str = "",
+        algorithm: str = "auto",
+        salt_position: str = "prefix",
+        iterations: int = 0,
     ) -> bool:
         """Whether ``password`` is the one that ``stored`` was made of. Fast kinds (keyed, sha…) are computed at once
-        on the loop; slow ones (argon2id, bcrypt, pbkdf2) in a thread. Raises OverloadedError when too many wait,
-        and ValueError for a stored text of no known kind (never the text itself in the message)."""
+        on the loop; slow ones (argon2id, bcrypt, pbkdf2) in a thread. A False has always cost an argon2id hash,
+        whatever kind ``stored`` is of, so the refusal that follows is ``hashed``. Raises OverloadedError when too many
+        wait, and ValueError for a stored text of no known kind (never the text itself in the message).
+        ``iterations``: of a bare PBKDF2 hash, 0 for EMQX's default."""
 
     async def burn(self) -> None:
         """Takes as long as verifying a wrong argon2id password: what a login costs whose user does not exist. Raises

@@ -1,0 +1,166 @@
+"""Checks and makes password hashes without holding up the event loop.
+
+Fast kinds are computed at once. Slow ones take tens of milliseconds of a core by design, so they run in a few threads
+of a lower priority: an answer out of the cache goes before them. Waiters stand in a bounded queue; who is cancelled
+(the answer's deadline has passed) leaves it at once, so that nobody's hash is computed for a caller that has gone.
+
+Every check that fails costs an argon2id hash with today's settings, whatever kind the stored password is of: a wrong
+device secret takes as long as an unknown user.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Hasher"]
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from auth import passwords
+from auth.errors import OverloadedError
+from auth.passwords import Argon2Cost, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
+
+    from config.auth import AuthHashingSettings
+
+T = TypeVar("T")
+_NICENESS: Final = 10  # about a ninth of the event loop's weight when both want the same core
+_NOBODYS: Final = "nobody has this password"
+
+
+class Hasher:
+    """Implements ``auth.ports.PasswordHasher``. Belongs to one event loop; ``close`` lets go of the threads."""
+
+    def __init__(self, settings: AuthHashingSettings, keys: Mapping[str, bytes] | None = None) -> None:
+        self.cost: Final = Argon2Cost(settings.memory >> 10, settings.passes)
+        self._keys = dict(keys or {})
+        self._threads = settings.threads
+        self._queue = settings.queue
+        self._busy = 0  # threads that compute, or are promised to a waiter
+        self._waiting: dict[asyncio.Future[None], None] = {}  # in the order they came; a dict, to leave in the middle
+        self._pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="hash", initializer=_lower_priority)
+
+    @property
+    def waiting(self) -> int:
+        """Hashes that wait for a thread."""
+        return len(self._waiting)
+
+    @property
+    def busy(self) -> int:
+        """Hashes that are computed now."""
+        return self._busy
+
+    def learn(self, keys: Mapping[str, bytes]) -> None:
+        """Know these keys of device secrets, by id, from now on."""
+        self._keys.update(keys)
+
+    async def verify(
+        self,
+        stored: str,
+        password: str,
+        *,
+        salt: str = "",
+        algorithm: str = "auto",
+        salt_position: str = "prefix",
+        iterations: int = 0,
+    ) -> bool:
+        """Whether ``password`` is the one that ``stored`` was made of. When it is not, an argon2id hash has been
+        computed, whatever kind ``stored`` is of. Raises OverloadedError, and ValueError for a text of no known kind."""
+        read = passwords.parse(
+            stored, salt=salt, algorithm=algorithm, salt_position=salt_position, iterations=iterations
+        )
+        if not read.kind.slow:
+            good = passwords.matches(read, password, self._keys)
+        else:
+            good = await self._run(lambda: passwords.matches(read, password, self._keys))
+        if not good and read.kind is not Kind.ARGON2:
+            await self.burn()
+        return good
+
+    def verify_at_once(self, stored: str, password: str) -> bool | None:
+        """The same for a fast kind, without waiting; None when a thread is needed, be it to burn a failure."""
+        read = passwords.parse(stored)
+        return True if not read.kind.slow and passwords.matches(read, password, self._keys) else None
+
+    async def burn(self) -> None:
+        """Takes as long as verifying a wrong argon2id password. Raises OverloadedError."""
+        await self._run(lambda: passwords.hash_argon2id(_NOBODYS, self.cost))
+
+    async def hash(self, password: str) -> str:
+        """A new argon2id hash. Raises OverloadedError, and ValueError for what MQTT cannot carry."""
+        return await self._run(lambda: passwords.hash_argon2id(password, self.cost))
+
+    def outdated(self, stored: str) -> bool:
+        """Whether a verified password should be hashed anew: neither argon2id with today's settings or more, nor a
+        device secret."""
+        read = passwords.parse(stored)
+        if read.kind is Kind.DEVICE:
+            return False
+        if read.kind is not Kind.ARGON2 or read.digest != "argon2id" or read.cost is None:
+            return True
+        return read.cost.memory_kib < self.cost.memory_kib or read.cost.passes < self.cost.passes
+
+    def close(self) -> None:
+        """Let go of the threads, without waiting for what they compute."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        await self._take_a_thread()
+        loop = asyncio.get_running_loop()
+
+        def give_back(_future: Future[T]) -> None:
+            # The thread is free when its work is done, not when the caller stops waiting: else ever more work would
+            # be handed over while the old still runs. After the loop's end nobody waits any more.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._give_thread_back)
+
+        try:
+            future = self._pool.submit(work)
+        except RuntimeError:
+            self._give_thread_back()
+            raise OverloadedError("hashing", "The service is stopping: no password is checked any more.") from None
+        future.add_done_callback(give_back)
+        return await asyncio.wrap_future(future)
+
+    async def _take_a_thread(self) -> None:
+        if self._busy < self._threads:
+            self._busy += 1
+            return
+        if len(self._waiting) >= self._queue:
+            raise OverloadedError(
+                "hashing",
+                f"{len(self._waiting)} password hashes wait already, as many as auth.hashing.queue allows: more "
+                "logins with passwords come in than auth.hashing.threads can check.",
+            )
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = None
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if self._waiting.pop(turn, self) is self and not turn.cancelled():
+                self._give_thread_back()  # it had been promised to us
+            raise
+
+    def _give_thread_back(self) -> None:
+        while self._waiting:
+            turn = next(iter(self._waiting))
+            del self._waiting[turn]
+            if not turn.done():
+                turn.set_result(None)  # the thread passes on; it stays counted as busy
+                return
+        self._busy -= 1
+
+
+def _lower_priority() -> None:
+    """Called by each thread at its start. On Linux a thread has a priority of its own; elsewhere it is the process's,
+    which must stay as it is."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

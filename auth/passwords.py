@@ -1,0 +1,390 @@
+"""How passwords are stored, and whether one matches what is stored.
+
+A stored password is one text that says itself how it was made::
+
+    $argon2id$v=19$m=19456,t=2,p=1$SALT$HASH     a person's password; what this service makes
+    $device$KEY$SALT$HASH                        a device secret that this service generated
+    $2b$10$…  (also $2a$, $2y$)                  bcrypt
+    $pbkdf2-sha256$ITERATIONS$SALT$HASH          PBKDF2 (sha256, sha512, …; plain $pbkdf2$ is SHA-1)
+    $salted-sha256$prefix$SALT$HEX               what EMQX makes by itself: md5, sha, sha256, sha512, plain
+
+A table that others fill (PostgreSQL, Redis, …) holds the bare forms of EMQX instead; ``parse`` is then told the
+algorithm and where the salt stood.
+
+**Device secrets are hashed fast, on purpose.** A slow hash protects a password that somebody has thought up: it makes
+each guess expensive. A device secret has 190 random bits made here, which nobody can guess at any speed, so slowness
+would protect nothing and would cost 20 ms for each of 100,000 devices that reconnect at once. Keyed BLAKE2b with a
+salt is a few microseconds. The key belongs to the database: hashes of two databases cannot be matched with each
+other, and a hash that lost its database is of no use. Never make this kind of a password that a person chose.
+
+**bcrypt looks at 72 bytes.** What EMQX runs is the usual C code: of a longer password it hashes the first 72 bytes, and
+it stops at a null byte. Migrated hashes are checked the same way, else those devices could not log in; but a null byte
+is refused, and a password longer than 72 bytes is not hashed anew on login (``is_proof``), since its rest was never
+compared.
+
+All comparisons are of digests, in constant time.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "DEVICE_KEY_BYTES",
+    "PASSWORD_BYTES",
+    "Algorithm",
+    "Argon2Cost",
+    "Kind",
+    "SaltPosition",
+    "Stored",
+    "UnknownKindError",
+    "device_key_id",
+    "generate_secret",
+    "hash_argon2id",
+    "hash_device_secret",
+    "is_proof",
+    "matches",
+    "parse",
+    "pbkdf2_text",
+    "salted_text",
+]
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+import string
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Algorithm = Literal["auto", "plain", "md5", "sha", "sha256", "sha512", "bcrypt", "pbkdf2"]
+SaltPosition = Literal["prefix", "suffix", "disable"]
+
+PASSWORD_BYTES: Final = 65_535  # MQTT 5.0 section 1.5.6: binary data has a length of two bytes
+DEVICE_KEY_BYTES: Final = 32
+_BCRYPT_BYTES: Final = 72
+_SECRET_CHARACTERS: Final = string.ascii_letters + string.digits  # none that a shell or a URL takes for its own
+_SECRET_LENGTH: Final = 32  # 190 bits
+
+# A stored text may come out of a foreign table: what it asks for must not stop the service.
+_MOST_MEMORY_KIB: Final = 1 << 22
+_MOST_PASSES: Final = 100
+_MOST_LANES: Final = 64
+_MOST_BCRYPT_ROUNDS: Final = 16
+_MOST_ITERATIONS: Final = 10_000_000
+
+_DIGESTS: Final = {"md5": "md5", "sha": "sha1", "sha256": "sha256", "sha512": "sha512"}
+_PBKDF2_DIGESTS: Final = frozenset({"md5", "sha1", "sha224", "sha256", "sha384", "sha512"})
+_EMQX_ITERATIONS: Final = 4096
+
+_ARGON2: Final = re.compile(
+    r"\$argon2(?:id|i|d)\$(?:v=\d+\$)?m=(\d{1,10}),t=(\d{1,10}),p=(\d{1,10})\$[A-Za-z0-9+/]+\$[A-Za-z0-9+/]+", re.ASCII
+)
+_BCRYPT: Final = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}", re.ASCII)
+_PBKDF2: Final = re.compile(
+    r"\$pbkdf2(?:-([a-z0-9]{1,16}))?\$(\d{1,10})\$([A-Za-z0-9./+]{0,4096}={0,2})\$([A-Za-z0-9./+]+={0,2})", re.ASCII
+)
+_DEVICE: Final = re.compile(r"\$device\$([0-9a-f]{8})\$([A-Za-z0-9_-]{22})\$([A-Za-z0-9_-]{43})", re.ASCII)
+_SALTED: Final = re.compile(
+    r"\$salted-(plain|md5|sha|sha256|sha512)\$(prefix|suffix|disable)\$([A-Za-z0-9_-]*)\$([A-Za-z0-9_-]*)", re.ASCII
+)
+_HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})+", re.ASCII)
+
+
+class Kind(Enum):
+    """How a stored password was made."""
+
+    ARGON2 = "argon2"
+    DEVICE = "device"
+    BCRYPT = "bcrypt"
+    PBKDF2 = "pbkdf2"
+    SALTED = "salted"
+
+    @property
+    def slow(self) -> bool:
+        """Whether checking takes milliseconds by design, and so belongs in a thread."""
+        return self in _SLOW
+
+
+_SLOW: Final = frozenset({Kind.ARGON2, Kind.BCRYPT, Kind.PBKDF2})
+
+
+class UnknownKindError(ValueError):
+    """A stored password that cannot be read. The sentence never carries the text itself."""
+
+
+class Argon2Cost(NamedTuple):
+    """What an argon2id hash costs."""
+
+    memory_kib: int
+    passes: int
+    lanes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A stored password, read. What does not belong to ``kind`` is empty."""
+
+    kind: Kind
+    digest: str  # algorithm of hashlib, or "plain"; of argon2 and bcrypt the kind says it all
+    text: str = field(default="", repr=False)
+    salt: bytes = field(default=b"", repr=False)
+    hash: bytes = field(default=b"", repr=False)
+    suffix: bool = False  # the salt stood behind the password
+    iterations: int = 0
+    key_id: str = ""
+    cost: Argon2Cost | None = None
+
+
+def parse(
+    stored: str, *, salt: str = "", algorithm: str = "auto", salt_position: str = "prefix", iterations: int = 0
+) -> Stored:
+    """What ``stored`` says. A text that names its own kind is read as that kind whatever ``algorithm`` says, unless
+    that is ``plain`` or a digest, which mean the text itself.
+
+    ``iterations`` is for a bare PBKDF2 hash (hex, as EMQX stores it, SHA-256); 0 means EMQX's own 4096. Raises
+    UnknownKindError.
+    """
+    if algorithm in {"auto", "bcrypt", "pbkdf2"}:
+        for read in _READERS:
+            found = read(stored)
+            if found is not None:
+                return found
+        if algorithm == "pbkdf2":
+            return _bare_pbkdf2(stored, salt, iterations or _EMQX_ITERATIONS)
+        raise UnknownKindError(_UNKNOWN)
+    if algorithm == "plain" or algorithm in _DIGESTS:
+        return _bare_salted(stored, salt, algorithm, salt_position)
+    raise UnknownKindError(
+        "the algorithm of a stored password is none of auto, plain, md5, sha, sha256, sha512, bcrypt, pbkdf2"
+    )
+
+
+_UNKNOWN: Final = (
+    "a stored password is of no known kind ($argon2id$…, $2b$…, $pbkdf2-sha256$…, $device$…): check the algorithm"
+)
+
+
+def _read_argon2(stored: str) -> Stored | None:
+    if not stored.startswith("$argon2"):
+        return None
+    found = _ARGON2.fullmatch(stored)
+    if found is None:
+        raise UnknownKindError("a stored argon2 hash is cut off or damaged")
+    cost = Argon2Cost(*(int(number) for number in found.groups()))
+    if cost.memory_kib > _MOST_MEMORY_KIB or cost.passes > _MOST_PASSES or cost.lanes > _MOST_LANES:
+        raise UnknownKindError("a stored argon2 hash asks for more memory or passes than is allowed (4 GiB, 100)")
+    return Stored(Kind.ARGON2, stored[1 : stored.index("$", 1)], stored, cost=cost)
+
+
+def _read_bcrypt(stored: str) -> Stored | None:
+    found = _BCRYPT.fullmatch(stored)
+    if found is None:
+        return None
+    if not 4 <= int(found[1]) <= _MOST_BCRYPT_ROUNDS:
+        raise UnknownKindError(f"a stored bcrypt hash has a cost outside 4 to {_MOST_BCRYPT_ROUNDS}")
+    return Stored(Kind.BCRYPT, "bcrypt", stored)
+
+
+def _read_pbkdf2(stored: str) -> Stored | None:
+    found = _PBKDF2.fullmatch(stored)
+    if found is None:
+        return None
+    return _pbkdf2(found[1] or "sha1", int(found[2]), _unpadded(found[3]), _unpadded(found[4]))
+
+
+def _read_device(stored: str) -> Stored | None:
+    found = _DEVICE.fullmatch(stored)
+    if found is None:
+        return None
+    return Stored(Kind.DEVICE, "blake2b", salt=_unpadded(found[2]), hash=_unpadded(found[3]), key_id=found[1])
+
+
+def _read_salted(stored: str) -> Stored | None:
+    found = _SALTED.fullmatch(stored)
+    if found is None:
+        return None
+    return _salted(found[1], found[2], _unpadded(found[3]), _unpadded(found[4]))
+
+
+_READERS: Final = (_read_argon2, _read_device, _read_bcrypt, _read_pbkdf2, _read_salted)
+
+
+def _pbkdf2(digest: str, iterations: int, salt: bytes, hash_: bytes) -> Stored:
+    if digest not in _PBKDF2_DIGESTS:
+        raise UnknownKindError(f"a stored PBKDF2 hash names a digest other than {', '.join(sorted(_PBKDF2_DIGESTS))}")
+    if not 1 <= iterations <= _MOST_ITERATIONS:
+        raise UnknownKindError(f"a stored PBKDF2 hash asks for 0 or more than {_MOST_ITERATIONS} iterations")
+    if not 8 <= len(hash_) <= 1024:
+        raise UnknownKindError("a stored PBKDF2 hash is shorter than 8 or longer than 1024 bytes")
+    return Stored(Kind.PBKDF2, digest, salt=salt, hash=hash_, iterations=iterations)
+
+
+def _bare_pbkdf2(stored: str, salt: str, iterations: int) -> Stored:
+    if not _HEX.fullmatch(stored):
+        raise UnknownKindError("a stored PBKDF2 hash is neither $pbkdf2-…$ nor hexadecimal")
+    return _pbkdf2("sha256", iterations, _encoded(salt), bytes.fromhex(stored))
+
+
+def _bare_salted(stored: str, salt: str, algorithm: str, salt_position: str) -> Stored:
+    if algorithm == "plain":
+        return _salted(algorithm, salt_position, _encoded(salt), _encoded(stored))
+    if not _HEX.fullmatch(stored):
+        raise UnknownKindError(f"a stored {algorithm} hash is not hexadecimal: check the algorithm")
+    return _salted(algorithm, salt_position, _encoded(salt), bytes.fromhex(stored))
+
+
+def _salted(algorithm: str, salt_position: str, salt: bytes, hash_: bytes) -> Stored:
+    if salt_position not in {"prefix", "suffix", "disable"}:
+        raise UnknownKindError("the salt of a stored password stands neither as prefix nor as suffix nor is disabled")
+    if algorithm == "plain":
+        digest = "plain"
+    else:
+        digest = _DIGESTS[algorithm]
+        if len(hash_) != hashlib.new(digest, usedforsecurity=False).digest_size:
+            raise UnknownKindError(f"a stored {algorithm} hash has the wrong length: check the algorithm")
+    used = b"" if salt_position == "disable" else salt
+    return Stored(Kind.SALTED, digest, salt=used, hash=hash_, suffix=salt_position == "suffix")
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise UnknownKindError("a stored password or its salt is not UTF-8") from None
+
+
+def _unpadded(text: str) -> bytes:
+    """Base64 of any of the alphabets in use, without padding."""
+    plain = text.rstrip("=").translate(_ALPHABETS)
+    try:
+        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+    except binascii.Error:
+        raise UnknownKindError("a stored password is damaged: its base64 cannot be read") from None
+
+
+_ALPHABETS: Final = str.maketrans("._-", "+/+")  # passlib writes "." for "+"; the URL alphabet "-" and "_"
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _passlib_text(data: bytes) -> str:
+    return base64.b64encode(data, b"./").rstrip(b"=").decode()
+
+
+def matches(stored: Stored, password: str, keys: Mapping[str, bytes]) -> bool:
+    """Whether ``password`` is the one. ``keys``: of device secrets, by id. Blocks as long as the kind takes.
+
+    Text that no MQTT client can have sent (longer than 64 KiB, or not UTF-8) is nobody's password. Raises
+    UnknownKindError for a device secret whose key is missing.
+    """
+    data = _password_bytes(password)
+    if data is None:
+        return False
+    if stored.kind is Kind.DEVICE:
+        key = keys.get(stored.key_id)
+        if key is None:
+            raise UnknownKindError(
+                f"a device secret was made with key {stored.key_id}, which is not here: it is in the database, or the "
+                "export, that the user came from"
+            )
+        return hmac.compare_digest(_device_digest(data, key, stored.salt), stored.hash)
+    if stored.kind is Kind.SALTED:
+        salted = data + stored.salt if stored.suffix else stored.salt + data
+        made = salted if stored.digest == "plain" else _digest(stored.digest, salted)
+        return hmac.compare_digest(made, stored.hash)
+    if stored.kind is Kind.PBKDF2:
+        made = hashlib.pbkdf2_hmac(stored.digest, data, stored.salt, stored.iterations, len(stored.hash))
+        return hmac.compare_digest(made, stored.hash)
+    if stored.kind is Kind.BCRYPT:
+        return _bcrypt_matches(stored.text, data)
+    return _argon2_matches(stored.text, data)
+
+
+def is_proof(stored: Stored, password: str) -> bool:
+    """Whether a match says that all of ``password`` is right, not only what bcrypt looks at."""
+    return stored.kind is not Kind.BCRYPT or len(password.encode()) <= _BCRYPT_BYTES
+
+
+def _password_bytes(password: str) -> bytes | None:
+    try:
+        data = password.encode()
+    except UnicodeEncodeError:
+        return None
+    return data if len(data) <= PASSWORD_BYTES else None
+
+
+def _digest(name: str, data: bytes) -> bytes:
+    return hashlib.new(name, data, usedforsecurity=False).digest()
+
+
+def _bcrypt_matches(stored: str, data: bytes) -> bool:
+    import bcrypt
+
+    if b"\0" in data:
+        return False
+    return bcrypt.checkpw(data[:_BCRYPT_BYTES], stored.encode())
+
+
+def _argon2_matches(stored: str, data: bytes) -> bool:
+    from argon2.exceptions import VerificationError
+    from argon2.low_level import Type, verify_secret
+
+    kind = {"argon2id": Type.ID, "argon2i": Type.I, "argon2d": Type.D}[stored[1 : stored.index("$", 1)]]
+    try:
+        return verify_secret(stored.encode(), data, kind)
+    except VerificationError:
+        return False  # a mismatch, or a hash that the library cannot decode, which nothing matches
+
+
+def hash_argon2id(password: str, cost: Argon2Cost) -> str:
+    """A new hash of a person's password. Blocks for some 20 ms. Raises ValueError for text that no MQTT client can
+    send."""
+    from argon2.low_level import Type, hash_secret
+
+    data = _password_bytes(password)
+    if data is None:
+        raise ValueError(f"a password is UTF-8 text of at most {PASSWORD_BYTES} bytes: MQTT carries nothing else")
+    return hash_secret(data, secrets.token_bytes(16), cost.passes, cost.memory_kib, cost.lanes, 32, Type.ID).decode()
+
+
+def generate_secret() -> str:
+    """A new device secret: 32 letters and digits, 190 random bits."""
+    return "".join(secrets.choice(_SECRET_CHARACTERS) for _ in range(_SECRET_LENGTH))
+
+
+def device_key_id(key: bytes) -> str:
+    """What stands in a stored device secret for the key it was made with."""
+    return hashlib.blake2b(key, digest_size=4, person=b"device key id").hexdigest()
+
+
+def hash_device_secret(secret: str, key: bytes) -> str:
+    """The stored form of a secret that ``generate_secret`` made, and of nothing else: see above."""
+    salt = secrets.token_bytes(16)
+    return f"$device${device_key_id(key)}${_text(salt)}${_text(_device_digest(secret.encode(), key, salt))}"
+
+
+def _device_digest(data: bytes, key: bytes, salt: bytes) -> bytes:
+    return hashlib.blake2b(data, key=key, salt=salt, digest_size=32, person=b"device secret").digest()
+
+
+def salted_text(hash_: str, *, salt: str, algorithm: str, salt_position: str) -> str:
+    """A bare hash of EMQX's as one text that says how it was made. Raises UnknownKindError."""
+    stored = _bare_salted(hash_, salt, algorithm, salt_position)
+    return f"$salted-{algorithm}${salt_position}${_text(stored.salt)}${_text(stored.hash)}"
+
+
+def pbkdf2_text(hash_: str, *, salt: str, digest: str, iterations: int) -> str:
+    """The same for PBKDF2. ``digest`` as EMQX calls it (``sha`` is SHA-1). Raises UnknownKindError."""
+    if not _HEX.fullmatch(hash_):
+        raise UnknownKindError("a stored PBKDF2 hash is not hexadecimal")
+    name = _DIGESTS.get(digest, digest)
+    stored = _pbkdf2(name, iterations, _encoded(salt), bytes.fromhex(hash_))
+    mark = "$pbkdf2" if name == "sha1" else f"$pbkdf2-{name}"
+    return f"{mark}${iterations}${_passlib_text(stored.salt)}${_passlib_text(stored.hash)}"
