@@ -38,6 +38,11 @@ SubjectKind = Literal["username", "clientid", "group", "tenant", "address", "com
 _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 
 
+def _no_attributes() -> Mapping[str, str]:
+    """For ``field``: before Python 3.12 a mappingproxy has no hash, and dataclasses refuse that as a default."""
+    return _NO_ATTRIBUTES
+
+
 @dataclass(frozen=True, slots=True)
 class LoginRequest:
     """What EMQX says of a client that wants to connect. Texts as the client sent them: hostile until proven."""
@@ -62,7 +67,7 @@ class Subject:
     cert_common_name: str = ""
     tenant: str = ""
     groups: frozenset[str] = frozenset()
-    attributes: Mapping[str, str] = _NO_ATTRIBUTES  # placeholder ${client_attrs.NAME}
+    attributes: Mapping[str, str] = field(default_factory=_no_attributes)  # placeholder ${client_attrs.NAME}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,7 @@ class Allow:
     user: str = ""  # what it was found by, e.g. the user's name in that backend
     tenant: str = ""
     groups: frozenset[str] = frozenset()
-    attributes: Mapping[str, str] = _NO_ATTRIBUTES
+    attributes: Mapping[str, str] = field(default_factory=_no_attributes)
     is_superuser: bool = False
     expires_at_s: int | None = None  # Unix seconds; the login is not good beyond it
     rules: tuple[Rule, ...] = ()  # that come with the login itself (a token's acl claim); before all others
