@@ -1,0 +1,100 @@
+"""Whom an access rule concerns: users, client ids, groups, tenants, networks, certificates, attributes."""
+
+from __future__ import annotations
+
+__all__ = ["concerns", "condition_problem", "in_network"]
+
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from auth.model import Subject, SubjectKind
+
+_LONGEST_ADDRESS: Final = 64  # an IPv6 address with a zone behind it; nothing longer is one, nor worth keeping
+
+
+def concerns(who: tuple[tuple[SubjectKind, str], ...], subject: Subject) -> bool:
+    """Whether all the conditions hold. None at all hold for nobody, and so does one with an empty value: a rule for a
+    user without name is not one for every client without a user name."""
+    for kind, value in who:
+        if kind != "all" and not (value and _holds(kind, value, subject)):
+            return False
+    return bool(who)
+
+
+def _holds(kind: SubjectKind, value: str, subject: Subject) -> bool:
+    match kind:
+        case "username":
+            return subject.username == value
+        case "clientid":
+            return subject.clientid == value
+        case "group":
+            return value in subject.groups
+        case "tenant":
+            return subject.tenant == value
+        case "address":
+            return in_network(subject.peerhost, value)
+        case "common_name":
+            return subject.cert_common_name == value
+        case "attribute":
+            name, separator, wanted = value.partition("=")
+            return separator == "=" and wanted != "" and subject.attributes.get(name) == wanted
+        case _:  # "all" is not asked about, and what no version of ours knows concerns nobody
+            return False
+
+
+def in_network(address: str, network: str) -> bool:
+    """Whether an address is one of a network, or equal to a single address. An IPv4 address that IPv6 has wrapped
+    (``::ffff:10.0.0.1``) counts as IPv4 on both sides. What is no address is in no network."""
+    if len(address) > _LONGEST_ADDRESS or len(network) > _LONGEST_ADDRESS:
+        return False
+    host, net = _address(address), _network(network)
+    return host is not None and net is not None and host.version == net.version and host in net
+
+
+@lru_cache(maxsize=4096)
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address):
+        return address.ipv4_mapped or address
+    return address
+
+
+@lru_cache(maxsize=4096)
+def _network(text: str) -> IPv4Network | IPv6Network | None:
+    try:
+        network = ip_network(text, strict=False)
+    except ValueError:
+        return None
+    if isinstance(network, IPv6Network) and network.prefixlen >= 96:
+        wrapped = network.network_address.ipv4_mapped
+        if wrapped is not None:
+            return IPv4Network((wrapped, network.prefixlen - 96))
+    return network
+
+
+def condition_problem(kind: str, value: str) -> str:
+    """Why a rule cannot have this condition, as a sentence, or nothing. For edits and imports."""
+    match kind:
+        case "all":
+            return f"'all' is everybody and takes no value, but it has {value[:100]!r}" if value else ""
+        case "address":
+            if len(value) > _LONGEST_ADDRESS or _network(value) is None:
+                return f"{value[:100]!r} is neither an address nor a network such as 10.0.0.0/8 or 2001:db8::/32"
+        case "attribute":
+            name, _separator, wanted = value.partition("=")
+            if not name or not wanted:
+                return f"an attribute is written NAME=VALUE, such as site=berlin, not {value[:100]!r}"
+        case "username" | "clientid" | "group" | "tenant" | "common_name":
+            if not value:
+                return f"the {kind} of a rule cannot be empty: no client without one is meant by that"
+        case _:
+            return (
+                f"{kind[:100]!r} is nothing that rules can ask about; there are username, clientid, group, tenant, "
+                "address, common_name, attribute and all"
+            )
+    return ""
