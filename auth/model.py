@@ -11,6 +11,8 @@ __all__ = [
     "AccessRequest",
     "Action",
     "Allow",
+    "Ban",
+    "BanKind",
     "Decision",
     "Deny",
     "Ignore",
@@ -21,6 +23,7 @@ __all__ = [
     "Rule",
     "Subject",
     "SubjectKind",
+    "Tenant",
     "Verdict",
 ]
 
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 Action = Literal["publish", "subscribe"]
 Permission = Literal["allow", "deny"]
 Result = Literal["allow", "deny", "ignore"]
+BanKind = Literal["clientid", "username", "address"]
 SubjectKind = Literal["username", "clientid", "group", "tenant", "address", "common_name", "attribute", "all"]
 _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 
@@ -100,6 +104,25 @@ class Rule:
     qos: frozenset[int] = frozenset()
     retain: bool | None = None
     source: str = ""  # for explain: "database rule 17", "jwt acl[2]"
+
+
+@dataclass(frozen=True, slots=True)
+class Ban:
+    """Who is kept out, whatever it shows: a client id, a user name, or an address (a network, as CIDR)."""
+
+    kind: BanKind
+    value: str
+    reason: str = ""  # for people
+    until_s: int | None = None  # Unix seconds; None: until it is lifted
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """What holds for all users of a tenant. One that is named nowhere has no limits of its own."""
+
+    name: str
+    enabled: bool = True  # else none of its users may log in, publish or subscribe
+    logins_per_second: int | None = None  # None: auth.limits.tenant_logins_per_second; 0: no limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-__all__ = ["AccessDecisions", "Authenticator", "PasswordHasher", "RuleSource"]
+__all__ = ["AccessDecisions", "AccessStore", "Authenticator", "PasswordHasher", "RuleSource"]
 
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from auth.model import AccessAnswer, AccessRequest, LoginAnswer, LoginRequest, Rule, Subject, Verdict
+    from auth.model import (
+        AccessAnswer,
+        AccessRequest,
+        Ban,
+        LoginAnswer,
+        LoginRequest,
+        Rule,
+        Subject,
+        Tenant,
+        Verdict,
+    )
 
 
 class AccessDecisions(Protocol):
@@ -93,3 +103,20 @@ class RuleSource(Protocol):
     @property
     def version(self) -> int:
         """Grows with every change of rules, users, tenants or bans that anybody has made."""
+
+
+class AccessStore(RuleSource, Protocol):
+    """The built-in database, as the decisions see it. Reads are of a local file and done on the event loop; each of
+    them raises BackendDownError when the file cannot be read."""
+
+    def refresh(self) -> bool:
+        """Look whether anybody has changed anything; ``version`` has moved if so. Cheap enough for every second."""
+
+    def find_ban(self, clientid: str, username: str, address: str, now_s: float) -> Ban | None:
+        """The ban that keeps this client out now, if any. "" matches no ban."""
+
+    def tenant(self, name: str) -> Tenant | None:
+        """What was laid down for a tenant; None for one that is not named anywhere."""
+
+    async def ban(self, ban: Ban, *, by: str) -> None:
+        """Write a ban, with its line in the audit; a writer thread does it. Raises StoreError."""
