@@ -15,12 +15,28 @@ __all__ = [
     "AuthError",
     "BackendDownError",
     "CredentialError",
+    "DownCause",
     "ImportFormatError",
     "OverloadedError",
     "StoreError",
 ]
 
+from typing import Literal
+
 from config.errors import ExitStatus, GatewayError
+
+DownCause = Literal[
+    "unreachable",  # no such host, connection refused, no route
+    "tls",  # no TLS there, a certificate that is not trusted
+    "login",  # the server refuses our own user or password
+    "settings",  # it answers, but not to this query: a table, a column, a right is missing
+    "timeout",  # no answer in time
+    "lost",  # the connection broke
+    "busy",  # the server says that it cannot now: too many connections, starting, stopping
+    "open",  # not asked, since it failed a moment ago
+    "overload",  # not asked, since this service has no room
+    "other",
+]
 
 
 class AuthError(GatewayError):
@@ -32,13 +48,17 @@ class BackendDownError(AuthError):
 
     exit_status = ExitStatus.UNAVAILABLE
 
-    def __init__(self, backend: str, sentence: str) -> None:
+    def __init__(self, backend: str, sentence: str, cause: DownCause = "other") -> None:
         super().__init__(sentence)
         self.backend = backend
+        self.cause: DownCause = cause
 
 
 class OverloadedError(BackendDownError):
     """The question was shed: too many are under way. Not a defect of the backend it was for."""
+
+    def __init__(self, backend: str, sentence: str, cause: DownCause = "overload") -> None:
+        super().__init__(backend, sentence, cause)
 
 
 class StoreError(AuthError):

@@ -158,6 +158,7 @@ class Deny:
     reason: str
     user: str = ""
     hashed: bool = False  # it has cost an argon2id hash (PasswordHasher.verify said False): no burn is due
+    detail: str = ""  # a sentence for `explain` and logs where the reason leaves a question; never a hash or password
 
 
 @dataclass(frozen=True, slots=True)
