@@ -1,6 +1,7 @@
 # The gateway's image, and one with Spark for `gateway stream`.
 #
 #   docker build .                          the gateway: a Python, the core packages, nothing else
+#   docker build --target auth .            the same with what `gateway auth` needs: password hashes, other users' stores
 #   docker build --target stream .          the same with Java, pyspark and Spark's Kafka source
 #
 # Without a network: put the wheels of requirements/build.txt and core.txt into deploy/wheelhouse/ and build the gateway
@@ -58,6 +59,29 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["gateway"]
 CMD ["run"]
+
+
+FROM packages AS auth-packages
+COPY requirements/auth.txt requirements/
+RUN /opt/build/bin/pip wheel --require-hashes --no-deps --no-build-isolation --find-links wheels --wheel-dir wheels \
+        --requirement requirements/auth.txt \
+    && /opt/build/bin/pip --python /opt/gateway/bin/python install --no-index --find-links wheels --no-deps \
+        --require-hashes --requirement requirements/auth.txt
+
+
+# The service that EMQX asks who may connect, publish and subscribe.
+FROM gateway AS auth
+USER root
+# Volumes that are mounted here begin with the owner and mode of these folders.
+RUN for folder in service emqx gateway devices; do \
+        install --directory --owner=gateway --group=gateway --mode=0750 "/var/lib/gateway-auth/$folder"; \
+    done
+COPY --from=auth-packages /opt/gateway /opt/gateway
+USER 10001:10001
+EXPOSE 8085 9465
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
+    CMD ["python3", "-I", "/opt/gateway/healthcheck.py", "/healthz", "auth"]
+CMD ["auth", "serve"]
 
 
 FROM packages AS stream-packages

@@ -1,7 +1,8 @@
-"""Asks the gateway in this container how it is: ``healthcheck.py [/healthz | /readyz]``, status 0 for yes.
+"""Asks the gateway in this container how it is: ``healthcheck.py [/healthz | /readyz] [auth]``, status 0 for yes.
 
-Standard library only and no settings machinery, because it runs every few seconds: the port is looked up where the
-gateway itself would find it, in the environment and then in the TOML file.
+With ``auth`` it is the service that EMQX asks, `gateway auth serve`. Standard library only and no settings machinery,
+because it runs every few seconds: the port is looked up where the gateway itself would find it, in the environment and
+then in the TOML file.
 """
 
 from __future__ import annotations
@@ -21,23 +22,30 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 3.0
 
 
-def address(environ: Mapping[str, str]) -> tuple[str, int]:
-    """Host and port to ask: the gateway's own, with "every interface" replaced by loopback."""
+# Which table says where, its names for host and port, and the port unless told.
+WHERE = {"gateway": ("http", "host", "port", 9464), "auth": ("auth", "operator_host", "operator_port", 9465)}
+
+
+def address(environ: Mapping[str, str], process: str = "gateway") -> tuple[str, int]:
+    """Host and port to ask: the process's own, with "every interface" replaced by loopback."""
+    name, host_key, port_key, usual_port = WHERE[process]
     table = {}
     try:
         with Path(environ.get("GATEWAY_CONFIG", "gateway.toml")).open("rb") as file:
-            table = tomllib.load(file).get("http", {})
+            table = tomllib.load(file).get(name, {})
     except FileNotFoundError:
         pass  # everything may come from the environment
-    host = environ.get("GATEWAY_HTTP__HOST") or table.get("host", "127.0.0.1")
-    port = environ.get("GATEWAY_HTTP__PORT") or table.get("port", 9464)
+    prefix = f"GATEWAY_{name.upper()}__"
+    host = environ.get(prefix + host_key.upper()) or table.get(host_key, "127.0.0.1")
+    port = environ.get(prefix + port_key.upper()) or table.get(port_key, usual_port)
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), int(port)  # noqa: S104 - compared, not bound
 
 
 def main(arguments: list[str], environ: Mapping[str, str]) -> int:
     """Prints the answer's first line; 0 if it was 200, 1 for anything else."""
     path = arguments[0] if arguments else "/healthz"
-    connection = http.client.HTTPConnection(*address(environ), timeout=TIMEOUT_SECONDS)
+    where = address(environ, *arguments[1:2])
+    connection = http.client.HTTPConnection(*where, timeout=TIMEOUT_SECONDS)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()

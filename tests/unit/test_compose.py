@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +24,8 @@ from config.load import load, require_runnable
 from config.schema import environment_names
 from config.settings import Settings
 from config.sources import RESERVED
+from tests.brokers.emqx_conf import AuthConf, HttpConf, flatten, read_auth_conf, read_hocon
+from tests.brokers.emqx_rules import Client, judge, parse_acl_conf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +35,9 @@ DEPLOY = ROOT / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 BROKERS = [name for name in SERVICES if name.startswith("kafka-")]
-OURS = ["gateway", "spark"]
+OURS = ["gateway", "spark", "auth", "auth-init"]
+WITH_SETTINGS = ["gateway", "spark", "auth"]
+SECRETS = [name for name in COMPOSE["volumes"] if name.startswith("auth-")]
 
 
 def environment(service: str) -> dict[str, str]:
@@ -69,9 +74,16 @@ def settings(service: str = "gateway") -> Settings:
     ours = {**image_environment(), **environment(service)}
     variables = {name: value for name, value in ours.items() if name.startswith("GATEWAY_")}
     mounted = {target: source for source, target, _ in mounts(service)}
-    loaded = load(ROOT / mounted[variables["GATEWAY_CONFIG"]], environ=variables)
+    with tempfile.NamedTemporaryFile("w", prefix="secret-") as secret:
+        secret.write("of the test, " * 4)
+        secret.flush()
+        # The files of secrets are made on the first start.
+        made = {name: secret.name if name.endswith("_FILE") else value for name, value in variables.items()}
+        loaded = load(ROOT / mounted[variables["GATEWAY_CONFIG"]], environ=made)
     require_runnable(loaded)
-    assert loaded.warnings == ()
+    # The password crosses the compose network alone, on this machine.
+    expected = ["mqtt.password"] if service == "gateway" else []
+    assert [warning.split(" ")[0] for warning in loaded.warnings] == expected
     return loaded.settings
 
 
@@ -103,7 +115,9 @@ def test_every_mounted_file_is_there_and_read_only() -> None:
         for source, target, mode in mounts(service):
             if source in named:
                 continue
-            assert (ROOT / source).is_file(), f"{service} mounts {source}, which is not there"
+            # A folder is there for files that may be missing: mounted by themselves they would become folders.
+            there = (ROOT / source).is_file() or source == "./deploy/secrets"
+            assert there, f"{service} mounts {source}, which is not there"
             assert mode == "ro", f"{service} may write into {source} ({target})"
 
 
@@ -118,7 +132,7 @@ def test_everything_in_deploy_is_mounted_or_copied() -> None:
     left = {
         path.relative_to(ROOT).as_posix()
         for path in DEPLOY.rglob("*")
-        if path.is_file() and DEPLOY / "wheelhouse" not in path.parents and "__pycache__" not in path.parts
+        if path.is_file() and not {"wheelhouse", "secrets", "__pycache__"} & set(path.parts)
     }
     assert left <= used
 
@@ -136,7 +150,7 @@ def test_ports_are_published_on_loopback_alone() -> None:
 def test_images_have_a_fixed_version() -> None:
     for name, service in SERVICES.items():
         image = service["image"]
-        if "build" not in service:
+        if name not in OURS:
             assert re.search(r":v?\d+\.\d+\.\d+$", image), f"{name} runs {image}"
 
 
@@ -154,8 +168,14 @@ def test_services_wait_for_what_exists() -> None:
     for name, service in SERVICES.items():
         for other in service.get("depends_on", []):
             assert other in SERVICES, f"{name} waits for {other}"
-            if isinstance(service["depends_on"], dict):
+            if not isinstance(service["depends_on"], dict):
+                continue
+            if service["depends_on"][other]["condition"] == "service_healthy":
                 assert "healthcheck" in SERVICES[other], f"{name} waits for {other} to be healthy, which it never says"
+            else:
+                assert SERVICES[other]["restart"] == "no", (
+                    f"{name} waits for the end of {other}, which is started again"
+                )
 
 
 # --- the gateway's settings ------------------------------------------------------------------------------------------
@@ -168,7 +188,7 @@ def test_every_environment_name_is_a_setting(service: str) -> None:
     assert not unknown
 
 
-@pytest.mark.parametrize("service", OURS)
+@pytest.mark.parametrize("service", WITH_SETTINGS)
 def test_the_mounted_settings_load(service: str) -> None:
     names = [route.name for route in settings(service).routes]
     assert names == ["telemetry", "status"]
@@ -202,10 +222,15 @@ def test_the_http_port_is_published_scraped_and_checked() -> None:
     assert f"gateway:{http_settings.port}" in targets("gateway")
     check = SERVICES["gateway"]["healthcheck"]["test"]
     assert check[-2:] == ["/opt/gateway/healthcheck.py", "/readyz"]
+    service = settings("auth").auth
+    assert service.operator_host == "0.0.0.0"
+    assert f"auth:{service.operator_port}" in targets("auth")
+    assert f"EXPOSE {service.port} {service.operator_port}\n" in (ROOT / "Dockerfile").read_text()
+    assert SERVICES["auth"]["healthcheck"]["test"][-3:] == [*check[-2:], "auth"]
 
 
 def test_a_stop_has_time_to_drain() -> None:
-    for service in OURS:
+    for service in ("gateway", "spark"):
         assert seconds(SERVICES[service]["stop_grace_period"]) > settings().shutdown_timeout
 
 
@@ -289,37 +314,26 @@ def test_one_broker_may_fail_and_a_silent_one_is_noticed_in_seconds() -> None:
 # --- EMQX ------------------------------------------------------------------------------------------------------------
 
 
-def hocon(text: str) -> dict[str, str]:
-    """The values of a HOCON file by dotted path. Takes the plain part of the language we use: sections in braces and
-    one ``key = value`` a line; anything else fails, as it should be said more plainly."""
-    values: dict[str, str] = {}
-    path: list[str] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        bare = line.partition("##")[0].strip()
-        if not bare:
-            continue
-        if opened := re.fullmatch(r"([a-z_]+) \{", bare):
-            path.append(opened[1])
-        elif bare == "}":
-            assert path, f"line {number} closes nothing"
-            path.pop()
-        else:
-            assigned = re.fullmatch(r'([a-z_]+) = (?:"([^"]*)"|([A-Za-z0-9_.]+))', bare)
-            assert assigned, f"line {number} is no plain assignment: {bare}"
-            name = ".".join([*path, assigned[1]])
-            assert name not in values, f"line {number} sets {name} again"
-            values[name] = assigned[2] if assigned[2] is not None else assigned[3]
-    assert not path, f"{'.'.join(path)} is not closed"
-    return values
-
-
 def size(text: str) -> int:
     number, unit = re.fullmatch(r"(\d+)(KB|MB|GB)", text).groups()  # type: ignore[union-attr]
     return int(number) * 1024 ** {"KB": 1, "MB": 2, "GB": 3}[unit]
 
 
-EMQX = hocon((DEPLOY / "emqx" / "emqx.conf").read_text())
-# Names of EMQX 5.8's schema that are used here. A misspelt one would stop EMQX at its start.
+def found(name: str) -> Path:
+    """Where compose puts a file that EMQX reads; those of the volume of secrets as `gateway auth init` makes them."""
+    path = Path("/opt/emqx") / name
+    if path.parent == Path("/run/gateway-auth"):
+        return EMQX_SECRETS / path.name
+    mounted = {target: source for source, target, _ in mounts("emqx")}
+    return ROOT / mounted[str(path)]
+
+
+EMQX_SECRETS = ROOT / "tests" / "unit" / "emqx_secrets"
+EMQX_VALUES = read_hocon(DEPLOY / "emqx" / "emqx.conf", found)
+EMQX = flatten(EMQX_VALUES)
+EMQX_AUTH: AuthConf = read_auth_conf(EMQX_VALUES, found)
+# Names of EMQX 5.8's schema that are used here. A misspelt one would stop EMQX at its start. Those of authentication
+# and authorization are checked by the reader of these sections.
 EMQX_NAMES = {
     "node.data_dir",
     "cluster.name",
@@ -329,13 +343,20 @@ EMQX_NAMES = {
     "mqtt.shared_subscription_strategy",
     "force_shutdown.max_heap_size",
     "force_shutdown.max_mailbox_size",
+    "dashboard.default_password",
     "dashboard.listeners.http.bind",
     "prometheus.enable_basic_auth",
 }
 
 
 def test_emqx_is_configured_with_names_it_knows() -> None:
-    assert set(EMQX) <= EMQX_NAMES
+    assert {name for name in EMQX if not name.startswith(("authentication.", "authorization."))} <= EMQX_NAMES
+
+
+def test_emqx_can_read_its_files() -> None:
+    """Its reader of HOCON promises nothing beyond ASCII."""
+    for name in ("emqx.conf", "acl.conf"):
+        assert (DEPLOY / "emqx" / name).read_text().isascii()
 
 
 def test_emqx_lets_a_session_have_the_window_the_gateway_asks_for() -> None:
@@ -367,6 +388,128 @@ def test_emqx_keeps_what_it_stores_under_a_name_that_stays() -> None:
     assert ("emqx", f"/opt/emqx/{EMQX['node.data_dir']}", "rw") in mounts("emqx")
 
 
+# --- closed when nobody answers ---------------------------------------------------------------------------------------
+
+
+def http_backends() -> list[HttpConf]:
+    return [*EMQX_AUTH.authentication, *(one for one in EMQX_AUTH.sources if isinstance(one, HttpConf))]
+
+
+def test_emqx_asks_for_every_client() -> None:
+    assert len(EMQX_AUTH.authentication) == 1, "a second authenticator is asked whenever the first says nothing"
+    assert EMQX_AUTH.listeners_without_authentication == ()
+
+
+def test_emqx_denies_what_nobody_has_allowed() -> None:
+    assert EMQX_AUTH.no_match == "deny"
+    http, acl = EMQX_AUTH.sources
+    assert isinstance(http, HttpConf)
+    assert isinstance(acl, Path), "acl.conf comes last"
+
+
+def test_acl_conf_allows_nothing() -> None:
+    """It is asked when the service says nothing, so whatever it allows is allowed while the service is down."""
+    lines = [line for line in (DEPLOY / "emqx" / "acl.conf").read_text().splitlines() if not line.startswith("%%")]
+    assert lines == ["{deny, all}."]
+    rules = parse_acl_conf((DEPLOY / "emqx" / "acl.conf").read_text())
+    for topic in ("a", "#", "$SYS/#", "$other/x"):
+        assert judge(rules, Client("u", "c"), "subscribe", topic, 0, retain=False) == "deny"
+
+
+def test_emqx_and_the_service_speak_of_the_same_place_and_secret() -> None:
+    ours = settings("auth").auth
+    for one in http_backends():
+        assert (one.host, one.port) == ("auth", ours.port)
+        assert one.headers["authorization"] == "Bearer of-the-test"
+    assert [one.path for one in http_backends()] == ["/authn", "/authz"]
+    assert ours.shared_secret is not None
+    assert ours.host == "0.0.0.0", "EMQX is another container"
+
+
+def test_emqx_waits_longer_than_the_service_takes() -> None:
+    answer_s = settings("auth").auth.answer_timeout.total_seconds()
+    for one in http_backends():
+        assert one.request_timeout_s >= 2 * answer_s
+
+
+def test_a_slow_login_holds_up_nobody_behind_it() -> None:
+    """The service answers the requests of a connection in turn."""
+    assert {one.pipelining for one in http_backends()} == {1}
+    assert sum(one.pool_size for one in http_backends()) * 3 <= settings("auth").auth.limits.connections
+
+
+def test_emqx_tells_what_the_service_needs_to_know() -> None:
+    login, access = http_backends()
+    names = "username clientid password peerhost cert_common_name cert_subject listener zone"
+    assert login.body == {name: f"${{{name}}}" for name in names.split()}
+    plain = "username clientid peerhost cert_common_name topic action qos retain"
+    attributes = {f"attr_{name}": f"${{client_attrs.{name}}}" for name in settings("auth").auth.client_attributes}
+    assert access.body == {
+        **{name: f"${{{name}}}" for name in plain.split()},
+        "tenant": "${client_attrs.tenant}",
+        "groups": "${client_attrs.groups}",
+        **attributes,
+    }
+
+
+def test_the_service_itself_is_not_published() -> None:
+    ours = settings("auth").auth
+    assert [container for _, _, container in published("auth")] == [ours.operator_port]
+    assert published("auth-init") == []
+
+
+def test_no_secret_stands_in_a_file_or_an_environment() -> None:
+    secret = {name for name, (_, of) in environment_names(Settings).items() if of.kind == "secret"}
+    for service in SERVICES:
+        for name, value in environment(service).items():
+            assert name not in secret or name.endswith("_FILE"), f"{service} has {name} in its environment"
+            if name.endswith("_FILE"):
+                assert [target for _, target, _ in mounts(service) if value.startswith(f"{target}/")], value
+    for text in [(DEPLOY / "gateway.toml").read_text(), (DEPLOY / "emqx" / "emqx.conf").read_text()]:
+        named = re.findall(r'^\s*"?(\w*(?:password|secret|token|authorization)\w*)"? *= *(.*)', text, re.MULTILINE)
+        words = [name for name, value in named if not value.startswith('"${')]
+        assert words == [], "a secret is written down"
+
+
+def test_each_container_sees_its_own_secrets_alone() -> None:
+    seen = {
+        volume: {name for name in SERVICES for source, _, _ in mounts(name) if source == volume} for volume in SECRETS
+    }
+    assert seen == {
+        "auth-service": {"auth-init", "auth"},
+        "auth-emqx": {"auth-init", "emqx"},
+        "auth-gateway": {"auth-init", "gateway"},
+        "auth-devices": {"auth-init"},
+    }
+    for name in SERVICES:
+        for source, target, mode in mounts(name):
+            if source in SECRETS and name != "auth-init":
+                assert (target, mode) == ("/run/gateway-auth", "ro")
+    assert SERVICES["auth-init"]["network_mode"] == "none"
+
+
+def test_secrets_are_neither_in_git_nor_in_the_image() -> None:
+    ignored = (DEPLOY / "secrets" / ".gitignore").read_text().split()
+    assert ignored[-3:] == ["*", "!.gitignore", "!README.md"]
+    sent = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!deploy")]
+    assert sorted(sent) == ["!deploy/healthcheck.py", "!deploy/wheelhouse"]
+
+
+def test_volumes_of_secrets_begin_with_their_owner() -> None:
+    """A volume takes owner and mode from the image's folder; without one it is root's, and nothing can be written."""
+    [folders] = re.findall(r"for folder in ([a-z ]+);", (ROOT / "Dockerfile").read_text())
+    of_init = {target.rpartition("/")[2] for source, target, _ in mounts("auth-init") if source in SECRETS}
+    assert set(folders.split()) == of_init
+    assert SERVICES["emqx"]["group_add"] == ["10001"], "EMQX runs as another user"
+
+
+def test_what_must_not_be_asked_before_it_is_there_waits() -> None:
+    waits = {name: SERVICES[name]["depends_on"] for name in ("emqx", "auth", "gateway")}
+    assert waits["emqx"]["auth-init"]["condition"] == "service_completed_successfully"
+    assert waits["auth"]["auth-init"]["condition"] == "service_completed_successfully"
+    assert waits["gateway"]["auth"]["condition"] == "service_healthy"
+
+
 # --- Prometheus and Grafana ------------------------------------------------------------------------------------------
 
 
@@ -382,7 +525,7 @@ def test_prometheus_scrapes_emqx_inside_the_network() -> None:
     [emqx] = [one for one in PROMETHEUS["scrape_configs"] if one["job_name"] == "emqx"]
     assert emqx["metrics_path"] == "/api/v5/prometheus/stats"
     assert targets("emqx") == [f"emqx:{EMQX['dashboard.listeners.http.bind']}"]
-    assert EMQX["prometheus.enable_basic_auth"] == "false", "the scrape has no credentials"
+    assert EMQX["prometheus.enable_basic_auth"] is False, "the scrape has no credentials"
     assert ("127.0.0.1", 18083, int(EMQX["dashboard.listeners.http.bind"])) in published("emqx")
 
 
@@ -405,7 +548,11 @@ def test_grafana_finds_prometheus() -> None:
 def test_compose_builds_stages_that_exist() -> None:
     stages = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     for service in OURS:
-        assert SERVICES[service]["build"]["target"] in stages
+        if "build" in SERVICES[service]:
+            assert SERVICES[service]["build"]["target"] in stages
+        else:
+            built = [name for name in OURS if "build" in SERVICES[name]]
+            assert SERVICES[service]["image"] in [SERVICES[name]["image"] for name in built]
 
 
 def test_everything_copied_into_the_image_exists_and_is_sent_to_the_build() -> None:
@@ -458,7 +605,13 @@ def test_the_health_check_asks_where_the_gateway_listens(healthcheck: Any, tmp_p
     assert healthcheck.address({**named, "GATEWAY_HTTP__PORT": "99"}) == ("127.0.0.1", 99)
     assert healthcheck.address({**named, "GATEWAY_HTTP__HOST": "::"}) == ("::1", 1234)
     default = Settings().http
-    assert healthcheck.address({"GATEWAY_CONFIG": str(tmp_path / "none")}) == (default.host, default.port)
+    nowhere = {"GATEWAY_CONFIG": str(tmp_path / "none")}
+    assert healthcheck.address(nowhere) == (default.host, default.port)
+    service = Settings().auth
+    assert healthcheck.address(nowhere, "auth") == (service.operator_host, service.operator_port)
+    file.write_text("[auth]\nport = 1\noperator_port = 4321\n")
+    assert healthcheck.address(named, "auth") == ("127.0.0.1", 4321)
+    assert healthcheck.address({**named, "GATEWAY_AUTH__OPERATOR_HOST": "0.0.0.0"}, "auth") == ("127.0.0.1", 4321)
 
 
 def test_the_health_check_tells_healthy_from_not(

@@ -1,0 +1,302 @@
+"""The model of EMQX, against an HTTP server that answers what a test tells it to: what each answer leads to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.brokers.emqx_auth import Connection, EmqxModel, Refused
+from tests.brokers.emqx_conf import AuthConf, HoconError, read_auth_conf, read_hocon
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+ROOT = Path(__file__).resolve().parents[2]
+JSON = "application/json; charset=utf-8"
+
+
+class Scripted:
+    """Answers each request with what ``answers`` says for its path: (status, content type, body), or a delay first."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, tuple[int, str | None, bytes]] = {}
+        self.delay_s = 0.0
+        self.drop = 0  # connections to close instead of answering
+        self.seen: list[tuple[str, dict[str, str], dict[str, Any]]] = []
+        self.connections = 0
+        self.busiest = 0  # requests of one connection that were there at once
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> int:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def says(self, path: str, body: Any = None, status: int = 200, content_type: str | None = JSON) -> None:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.answers[path] = (status, content_type, data)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self.connections += 1
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                path = head.split(" ")[1]
+                lines = [line.partition(": ") for line in head.split("\r\n")[1:-2]]
+                headers = {name: value for name, _, value in lines}
+                body = await reader.readexactly(int(headers["content-length"]))
+                self.seen.append((path, headers, json.loads(body)))
+                if self.drop:
+                    self.drop -= 1
+                    return
+                await asyncio.sleep(self.delay_s)
+                self.busiest = max(self.busiest, reader._buffer.count(b"POST ") + 1)  # type: ignore[attr-defined]
+                status, content_type, data = self.answers[path]
+                extra = "" if content_type is None else f"content-type: {content_type}\r\n"
+                length = "" if status == 204 else f"content-length: {len(data)}\r\n"
+                writer.write(f"HTTP/1.1 {status} X\r\n{extra}{length}\r\n".encode() + (b"" if status == 204 else data))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Scripted]:
+    scripted = Scripted()
+    yield scripted
+    await scripted.stop()
+
+
+def configuration(tmp_path: Path) -> AuthConf:
+    """deploy/emqx/emqx.conf as it is, with secrets of the test."""
+    (tmp_path / "authorization.conf").write_text('authorization = "Bearer of-the-test"\n')
+    (tmp_path / "dashboard.conf").write_text('default_password = "of-the-test"\n')
+
+    def find(name: str) -> Path:
+        return ROOT / "deploy/emqx/acl.conf" if name.endswith("acl.conf") else tmp_path / Path(name).name
+
+    return read_auth_conf(read_hocon(ROOT / "deploy/emqx/emqx.conf", find), find)
+
+
+def pointed_at(conf: AuthConf, port: int, **changes: Any) -> AuthConf:
+    def at(one: Any) -> Any:
+        return one if isinstance(one, Path) else replace(one, host="127.0.0.1", port=port, **changes)
+
+    return replace(conf, authentication=tuple(map(at, conf.authentication)), sources=tuple(map(at, conf.sources)))
+
+
+@pytest.fixture
+async def emqx(server: Scripted, tmp_path: Path) -> AsyncIterator[EmqxModel]:
+    port = await server.start()
+    async with EmqxModel(pointed_at(configuration(tmp_path), port, request_timeout_s=1.0)) as model:
+        yield model
+
+
+async def test_a_login_asks_what_the_configuration_says(emqx: EmqxModel, server: Scripted) -> None:
+    server.says("/authn", {"result": "allow", "client_attrs": {"tenant": "acme", "groups": "a,b", "bad name": "x"}})
+    server.says("/authz", {"result": "allow"})
+    made = await emqx.connect("u", "c", 'p"ä', peerhost="10.0.0.1")
+    assert isinstance(made, Connection)
+    [(path, headers, body)] = server.seen
+    assert path == "/authn"
+    assert headers["authorization"] == "Bearer of-the-test"
+    assert headers["content-type"] == "application/json"
+    assert body == {
+        "username": "u",
+        "clientid": "c",
+        "password": 'p"ä',
+        "peerhost": "10.0.0.1",
+        "cert_common_name": "",
+        "cert_subject": "",
+        "listener": "tcp:default",
+        "zone": "default",
+    }
+    assert await emqx.subscribe(made, "$share/g/a/#", 1) == "allow"
+    assert server.seen[1][2] == {
+        "username": "u",
+        "clientid": "c",
+        "peerhost": "10.0.0.1",
+        "cert_common_name": "",
+        "topic": "a/#",
+        "action": "subscribe",
+        "qos": "1",
+        "retain": "false",
+        "tenant": "acme",
+        "groups": "a,b",
+    }
+    assert "bad name" not in made.client.client_attrs
+
+
+@pytest.mark.parametrize(
+    ("answer", "lets_in"),
+    [
+        ({"body": {"result": "allow"}}, True),
+        ({"body": b"", "status": 204}, True),
+        ({"body": b"result=allow", "content_type": "application/x-www-form-urlencoded"}, True),
+        ({"body": {"result": "deny"}}, False),
+        ({"body": {"result": "ignore"}}, False),
+        ({"body": {}}, False),
+        ({"body": []}, False),
+        ({"body": {"result": "yes"}}, False),
+        ({"body": b"{"}, False),
+        ({"body": {"result": "allow"}, "content_type": "text/plain"}, False),
+        ({"body": {"result": "allow"}, "content_type": None}, False),
+        ({"body": {"result": "allow"}, "status": 201}, False),
+        ({"body": {"result": "deny"}, "status": 403}, False),
+        ({"body": {"result": "allow"}, "status": 500}, False),
+        ({"body": {"result": "allow", "expire_at": 1}}, False),
+        ({"body": {"result": "allow", "expire_at": int(time.time() * 1000) + 60_000}}, False),
+        ({"body": {"result": "allow", "expire_at": str(int(time.time()) + 60)}}, False),
+        ({"body": {"result": "allow", "expire_at": int(time.time()) + 60}}, True),
+        ({"body": {"result": "allow", "acl": [{"permission": "allow"}]}}, False),
+        ({"body": {"result": "allow", "acl": {"pub": ["#"]}}}, False),
+        ({"body": {"result": "allow", "client_attrs": ["a"]}}, False),
+    ],
+)
+async def test_what_an_answer_to_a_login_leads_to(
+    emqx: EmqxModel, server: Scripted, answer: dict[str, Any], *, lets_in: bool
+) -> None:
+    server.says("/authn", **answer)
+    made = await emqx.connect("u", "c", "p")
+    assert isinstance(made, Connection) is lets_in, made
+
+
+@pytest.mark.parametrize(
+    ("answer", "by"),
+    [
+        ({"body": {"result": "deny"}}, "http"),
+        ({"body": {"result": "ignore"}}, "file"),
+        ({"body": {}}, "file"),
+        ({"body": b"{"}, "file"),
+        ({"body": {"result": "allow"}, "status": 403}, "file"),
+        ({"body": {"result": "allow"}, "status": 500}, "file"),
+        ({"body": {"result": "allow"}, "content_type": "text/html"}, "file"),
+    ],
+)
+async def test_no_answer_but_a_clear_one_lets_publish(
+    emqx: EmqxModel, server: Scripted, answer: dict[str, Any], by: str
+) -> None:
+    server.says("/authn", {"result": "allow"})
+    server.says("/authz", **answer)
+    made = await emqx.connect("u", "c", "p")
+    assert isinstance(made, Connection)
+    assert await emqx.publish(made, "a") == "deny"
+    assert made.decided_by == by
+    # With EMQX's own defaults, the same answer lets it through: what no_match and acl.conf are there against.
+    async with EmqxModel(replace(emqx.conf, sources=emqx.conf.sources[:1], no_match="allow")) as stock:
+        assert await stock.publish(replace(made, cache=made.cache.__class__()), "a") == (
+            "deny" if by == "http" else "allow"
+        )
+
+
+async def test_rules_of_the_login_come_first_and_superusers_are_not_judged(emqx: EmqxModel, server: Scripted) -> None:
+    server.says("/authz", {"result": "allow"})
+    server.says("/authn", {"result": "allow", "acl": [{"permission": "deny", "action": "all", "topic": "x/#"}]})
+    made = await emqx.connect("u", "c", "p")
+    assert isinstance(made, Connection)
+    assert await emqx.publish(made, "x/1") == "deny"
+    assert made.decided_by == "login"
+    assert await emqx.publish(made, "y") == "allow"
+    assert made.decided_by == "http"
+    server.says("/authn", {"result": "allow", "is_superuser": True})
+    root = await emqx.connect("root", "r", "p")
+    assert isinstance(root, Connection)
+    assert await emqx.publish(root, "x/1") == "allow"
+    assert root.decided_by == "superuser"
+
+
+async def test_an_answer_is_cached_for_its_connection(server: Scripted, tmp_path: Path) -> None:
+    clock = [1000.0]
+    port = await server.start()
+    server.says("/authn", {"result": "allow"})
+    server.says("/authz", {"result": "allow"})
+    async with EmqxModel(pointed_at(configuration(tmp_path), port), now=lambda: clock[0]) as emqx:
+        made = await emqx.connect("u", "c", "p")
+        assert isinstance(made, Connection)
+        for _ in range(3):
+            assert await emqx.publish(made, "a") == "allow"
+        assert emqx.asked == (1, 1)
+        await emqx.publish(made, "a", 1)  # another QoS is another question
+        assert emqx.asked == (1, 2)
+        for number in range(32):
+            await emqx.publish(made, f"t/{number}")
+        await emqx.publish(made, "a")  # the oldest had to go
+        assert emqx.asked == (1, 35)
+        clock[0] += 60
+        server.says("/authz", {"result": "deny"})
+        assert await emqx.publish(made, "t/31") == "deny"
+
+
+async def test_a_dead_a_late_and_a_frozen_service_let_nobody_in(server: Scripted, tmp_path: Path) -> None:
+    conf = configuration(tmp_path)
+    port = await server.start()
+    server.says("/authn", {"result": "allow"})
+    async with EmqxModel(pointed_at(conf, port, request_timeout_s=0.2)) as emqx:
+        server.delay_s = 0.4
+        assert await emqx.connect("u", "c", "p") == Refused("not_authorized")
+        server.delay_s = 0.0
+        assert isinstance(await emqx.connect("u", "c", "p"), Connection)
+        server.drop = 2  # a broken connection is tried again, twice
+        assert isinstance(await emqx.connect("u", "c", "p"), Connection)
+        server.drop = 3
+        assert await emqx.connect("u", "c", "p") == Refused("not_authorized")
+    await server.stop()
+    async with EmqxModel(pointed_at(conf, port, request_timeout_s=0.2)) as emqx:
+        assert await emqx.connect("u", "c", "p") == Refused("not_authorized")
+
+
+@pytest.mark.parametrize(("pipelining", "busiest"), [(1, 1), (4, 4)])
+async def test_a_connection_carries_as_many_requests_as_told(
+    server: Scripted, tmp_path: Path, pipelining: int, busiest: int
+) -> None:
+    port = await server.start()
+    server.says("/authn", {"result": "allow"})
+    server.delay_s = 0.02
+    conf = pointed_at(configuration(tmp_path), port, pool_size=2, pipelining=pipelining)
+    async with EmqxModel(conf, seed=1) as emqx:
+        made = await asyncio.gather(*(emqx.connect(f"u{n}", f"c{n}", "p") for n in range(30)))
+    assert all(isinstance(one, Connection) for one in made)
+    assert server.connections == 2
+    assert server.busiest == busiest
+
+
+async def test_emqx_asks_nobody_about_what_is_no_unicode(emqx: EmqxModel, server: Scripted) -> None:
+    assert await emqx.connect("u", "c", b"\xff\xfe") == Refused("not_authorized")
+    assert await emqx.connect("u", "c", "p", enhanced=True) == Refused("not_authorized")
+    assert server.seen == []
+
+
+async def test_without_an_authenticator_everybody_gets_in() -> None:
+    async with EmqxModel(AuthConf()) as emqx:
+        made = await emqx.connect()
+        assert isinstance(made, Connection)
+        assert await emqx.publish(made, "anything") == "allow"
+
+
+def test_a_missing_secret_stops_emqx(tmp_path: Path) -> None:
+    with pytest.raises(HoconError, match="is not there"):
+        read_hocon(ROOT / "deploy/emqx/emqx.conf", lambda name: tmp_path / Path(name).name)
+
+
+def test_two_objects_in_a_list_need_their_comma(tmp_path: Path) -> None:
+    (tmp_path / "a.conf").write_text("a = [{b = 1}\n{c = 2}]\n")
+    with pytest.raises(HoconError, match="comma"):
+        read_hocon(tmp_path / "a.conf")
