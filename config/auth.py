@@ -229,30 +229,35 @@ class AuthJwtKeySettings(Table):
     """What logs, metrics and `explain` call it. Required, and each once."""
 
     algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)]
-    """The algorithms that this key is for, of one family: a token that names another is not one of this key's.
-    Required, since a key that takes whatever a token names can be made to verify a forged one."""
+    """The algorithms that this key is for, of one family (with `jwks_url`: of any but HS…, since each key of the set
+    says what it is); a token that names another is not one of this key's. Required, since a key that takes whatever a
+    token names can be made to verify a forged one."""
 
     secret: SecretStr | None = None
-    """The shared secret (HS…): 32 bytes at least, since a shorter one can be found by trying. Unset: the key is
-    a public one."""
+    """The shared secret (HS…): 32 bytes at least for HS256, 48 for HS384, 64 for HS512, since a shorter one can be
+    found by trying, from a single token. Unset: the key is a public one."""
 
     secret_base64: bool = False
     """Whether `secret` is written in base64, as it has to be when its bytes are no text."""
 
     public_key_file: Path | None = None
-    """PEM file with a public key or certificate (RS…, PS…, ES…, EdDSA). Read again when it changes."""
+    """PEM file with a public key or certificate (RS…, PS…, ES…, EdDSA); an RSA key has 2048 bits at least. Read again
+    within a second of a change; one that cannot be used then changes nothing."""
 
     jwks_url: HttpUrlText | None = None
-    """Where the issuer publishes its keys (a JWK set); one of `secret`, `public_key_file` and this."""
+    """Where the issuer publishes its keys (a JWK set); one of `secret`, `public_key_file` and this. Redirects are not
+    followed. 512 KiB and 100 keys at most are taken."""
 
     tls: TlsSettings = TlsSettings()
     """TLS to `jwks_url`."""
 
     refresh: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(hours=24))] = timedelta(minutes=5)
-    """How often the JWK set is fetched. An unknown key id fetches it at once, every ten seconds at most."""
+    """How often the JWK set is fetched. A token with an unknown key id has it fetched at once, every ten seconds at
+    most. Long: a key that the issuer has withdrawn is good that much longer."""
 
     keep: Annotated[Duration, Field(ge=timedelta(seconds=0), le=timedelta(days=7))] = timedelta(hours=1)
-    """How long the last JWK set stays good when no new one can be fetched."""
+    """How long beyond `refresh` the last JWK set stays good when no new one can be fetched. Short: an issuer that is
+    down keeps devices out. Long: withdrawn keys are good that much longer."""
 
     issuer: str | None = None
     """The `iss` that a token must have. Unset: any, which is right for a key that one issuer alone has."""
@@ -263,7 +268,7 @@ class AuthJwtKeySettings(Table):
 
     claims: dict[str, str] = Field(default={})
     """Claims that a token must have with these values; `${clientid}` and `${username}` are filled in, and match
-    nothing when empty."""
+    nothing when empty. `sub = "${clientid}"` makes a token one device's own."""
 
     require_expiry: bool = True
     """Whether a token without `exp` is refused. One that never expires cannot be taken back."""
@@ -281,10 +286,12 @@ class AuthJwtSettings(Table):
     """The keys, tried in this order; needed when `jwt` is in `auth.chain`."""
 
     leeway: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(minutes=5))] = timedelta(seconds=0)
-    """By how much clocks may differ (`exp`, `nbf`). EMQX itself allows none."""
+    """By how much clocks may differ (`exp`, `nbf`). EMQX itself allows none; a device whose token begins this very
+    second may need one or two."""
 
     lifetime_max: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=3650))] | None = None
-    """Longest time that a token may still be good for. Unset: any."""
+    """Longest time that a token may still be good for; one that is good for longer is refused, whoever signed it.
+    Unset: any."""
 
     acl_claim: str = "acl"
     """Claim with the device's rules, in either of EMQX's forms. Empty: none is read."""
@@ -293,7 +300,7 @@ class AuthJwtSettings(Table):
     """Claim with the device's tenant, whose rules and limits then hold for it. Empty: none is read."""
 
     groups_claim: str = "groups"
-    """Claim with the device's groups, a list of texts. Empty: none is read."""
+    """Claim with the device's groups, a list of texts without commas. Empty: none is read."""
 
 
 class AuthHashingSettings(Table):

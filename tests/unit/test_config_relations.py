@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from config import relations_flow, relations_kafka, relations_mqtt, relations_spool
+from config import relations_flow, relations_jwt, relations_kafka, relations_mqtt, relations_spool
 from config.errors import ConfigError
 from config.load import Loaded, load
 from config.relations import View, check
@@ -19,8 +19,9 @@ from config.settings import Settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-REFUSED = relations_mqtt.REFUSED + relations_kafka.REFUSED + relations_flow.REFUSED + relations_spool.REFUSED
-WARNED = relations_mqtt.WARNED + relations_kafka.WARNED + relations_flow.WARNED + relations_spool.WARNED
+RELATIONS = (relations_mqtt, relations_kafka, relations_flow, relations_spool, relations_jwt)
+REFUSED = tuple(rule for relations in RELATIONS for rule in relations.REFUSED)
+WARNED = tuple(rule for relations in RELATIONS for rule in relations.WARNED)
 
 
 def route(*lines: str, name: str = "r", filters: str = '["a/#"]', topic: str = "t") -> str:
@@ -46,7 +47,16 @@ class Case:
 
 SASL = '[kafka.sasl]\nusername = "u"\npassword = "hunter2"\n'
 OTHER = route(name="other", filters='["b/#"]')
+SECRET = 'secret = "0123456789abcdef0123456789abcdef"'
 REMOTE = '[mqtt]\naddresses = ["mqtt://10.0.0.1"]\n'
+
+
+def jwt_key(*lines: str, name: str = "k", algorithms: str = '["HS256"]') -> str:
+    """A key of the JWT authenticator, in a chain that has it."""
+    return "\n".join(
+        ["[auth]", 'chain = ["jwt"]', "[[auth.jwt.keys]]", f'name = "{name}"', f"algorithms = {algorithms}", *lines, ""]
+    )
+
 
 CONTRADICTIONS = {
     "client id without session": Case(
@@ -316,6 +326,78 @@ CONTRADICTIONS = {
         '[stream]\ncheckpoint = "data/telemetry/checkpoints"',
         ('stream.checkpoint = "data/telemetry/checkpoints"', 'stream.output = "data/telemetry" (default)', "as data"),
     ),
+    "tokens without keys": Case(
+        '[auth]\nchain = ["jwt"]',
+        ('auth.chain = ["jwt"] (gateway.toml:2)', "auth.jwt.keys is empty", "[[auth.jwt.keys]]"),
+    ),
+    "keys of one name": Case(
+        jwt_key(SECRET) + jwt_key(SECRET).removeprefix('[auth]\nchain = ["jwt"]\n'),
+        ('auth.jwt.keys[1].name = "k"', "another key", "its own"),
+    ),
+    "a key without source": Case(
+        jwt_key(), ('auth.jwt.keys[0].name = "k"', "none of secret, public_key_file", "one of")
+    ),
+    "a key with two sources": Case(
+        jwt_key(SECRET, 'jwks_url = "https://issuer/jwks"', 'audience = "mqtt"'),
+        ("auth.jwt.keys[0].secret (gateway.toml", "auth.jwt.keys[0].jwks_url", "make two keys of it"),
+    ),
+    "a key of two families": Case(
+        jwt_key(SECRET, algorithms='["HS256", "RS256"]'),
+        ('auth.jwt.keys[0].algorithms = ["HS256", "RS256"]', "mixes HS256", "a forger", "make two keys"),
+    ),
+    "a secret for a key pair": Case(
+        jwt_key(SECRET, algorithms='["RS256"]'),
+        ("auth.jwt.keys[0].algorithms", "auth.jwt.keys[0].secret (gateway.toml", "only HS256", "give public_key_file"),
+    ),
+    "a public secret": Case(
+        jwt_key('public_key_file = "key.pem"'),
+        ("auth.jwt.keys[0].algorithms", 'public_key_file = "key.pem"', "anybody could sign", "give secret"),
+    ),
+    "a published secret": Case(
+        jwt_key('jwks_url = "https://issuer/jwks"', 'audience = "mqtt"'),
+        ("auth.jwt.keys[0].algorithms", "jwks_url", "anybody could sign", "give secret"),
+    ),
+    "one key for curves and RSA": Case(
+        jwt_key('public_key_file = "key.pem"', algorithms='["RS256", "ES256"]'),
+        ("auth.jwt.keys[0].algorithms", "public_key_file", "no key can do all of these"),
+    ),
+    "one key for two curves": Case(
+        jwt_key('public_key_file = "key.pem"', algorithms='["ES256", "ES384"]'),
+        ("auth.jwt.keys[0].algorithms", "public_key_file", "no key can do all of these"),
+    ),
+    "a short secret": Case(
+        jwt_key('secret = "hunter2"'),
+        ("auth.jwt.keys[0].secret (gateway.toml", "has 7 bytes", "HS256 needs 32 at least", "a longer one"),
+    ),
+    "a secret too short for its hash": Case(
+        jwt_key(SECRET, algorithms='["HS256", "HS512"]'), ("secret", "has 32 bytes", "HS512 needs 64 at least")
+    ),
+    "a secret that is no base64": Case(
+        jwt_key('secret = "hunter2!"', "secret_base64 = true"),
+        ("auth.jwt.keys[0].secret (gateway.toml", "is not base64", "auth.jwt.keys[0].secret_base64 = true"),
+    ),
+    "a public key as secret": Case(
+        jwt_key('secret = "-----BEGIN PUBLIC KEY----- hunter2 hunter2 hunter2"'),
+        ("auth.jwt.keys[0].secret (gateway.toml", "forgers", "give public_key_file"),
+    ),
+    "a time among the claims": Case(
+        jwt_key(SECRET, 'claims = {exp = "1"}'), ("auth.jwt.keys[0].claims", '"exp"', "always checked", "remove it")
+    ),
+    "an unknown placeholder in a claim": Case(
+        jwt_key(SECRET, 'claims = {sub = "${topic}"}'),
+        ("auth.jwt.keys[0].claims", "${topic}", "known are ${clientid}, ${username}"),
+    ),
+    "an open placeholder in a claim": Case(
+        jwt_key(SECRET, 'claims = {sub = "${clientid"}'), ("auth.jwt.keys[0].claims", '"sub"', "closing brace")
+    ),
+    "the token as the user name": Case(
+        jwt_key(SECRET, 'claims = {sub = "${username}"}').replace("[[", '[auth.jwt]\nsource = "username"\n[[', 1),
+        ("auth.jwt.keys[0].claims", "${username}", 'auth.jwt.source = "username"', "use ${clientid}"),
+    ),
+    "a key for TLS without certificate": Case(
+        jwt_key('jwks_url = "https://i/jwks"', 'audience = "m"', 'tls.key_file = "k.pem"', algorithms='["RS256"]'),
+        ('auth.jwt.keys[0].tls.key_file = "k.pem"', "without its certificate_file", "remove the key"),
+    ),
 }
 
 DOUBTS = {
@@ -387,6 +469,22 @@ DOUBTS = {
     "short readiness": Case(
         "[http]\noverdue_after = 4", ("http.overdue_after = 4s", "kafka.request_timeout = 5s", "/readyz turns red")
     ),
+    "keys that are not asked": Case(
+        f'[[auth.jwt.keys]]\nname = "k"\nalgorithms = ["HS256"]\n{SECRET}',
+        ("auth.jwt.keys (gateway.toml", "has no effect", 'auth.chain = ["database"] (default)', "has no jwt"),
+    ),
+    "keys from a readable place": Case(
+        jwt_key('jwks_url = "http://issuer/jwks"', 'audience = "mqtt"', algorithms='["RS256"]'),
+        ('auth.jwt.keys[0].jwks_url = "http://issuer/jwks"', "sign themselves tokens", "use https://"),
+    ),
+    "keys from an unchecked place": Case(
+        jwt_key('jwks_url = "https://issuer/jwks"', 'audience = "mqtt"', "tls.verify = false", algorithms='["RS256"]'),
+        ("auth.jwt.keys[0].tls.verify = false", "pretend to be the issuer", "ca_file"),
+    ),
+    "tokens for anybody": Case(
+        jwt_key('jwks_url = "https://issuer/jwks"', algorithms='["RS256"]'),
+        ("auth.jwt.keys[0].jwks_url", "neither audience nor claims", "any other service", "set audience"),
+    ),
 }
 
 SOUND = {
@@ -408,6 +506,10 @@ SOUND = {
     "folders side by side": '[stream]\noutput = "a"\nquarantine = "ab"\ncheckpoint = "b"',
     "the route to # does not take gateways/": route(filters='["#"]'),
     "windows that just fit": '[mqtt]\nsessions = 32\nreceive_maximum = 1024\n[flow]\nmemory_bytes = "32MiB"',
+    "tokens with the audience, over a checked connection": jwt_key(
+        'jwks_url = "https://issuer/jwks"', 'audience = "mqtt"', algorithms='["RS256", "ES256"]'
+    ),
+    "a secret in base64": jwt_key('secret = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="', "secret_base64 = true"),
 }
 
 
