@@ -1,0 +1,292 @@
+"""Authenticators in their order: the first that knows the client decides.
+
+What each can say, and what follows:
+
+- *allow*, *deny*: the chain ends with it;
+- *ignore* (it does not know the client): the next is asked;
+- nothing, since it is down: with ``auth.backend_down = "deny"`` the chain ends and refuses: whoever is next might let
+  in what this one would have kept out. With ``"ignore"`` the rest is asked; an allow or a deny of the rest stands, but
+  at the end of the chain the answer is *ignore* and not *deny*, because nobody can say that the client is unknown: the
+  setting leaves that to EMQX's next authenticator. For the same reason such a client is not anonymous. What was decided
+  while one was down is marked ``degraded``: the caller remembers none of it, or a verdict that the missing one would
+  have overruled would outlive its absence;
+- nothing, since there is no room (``OverloadedError``): the chain ends at once with what ``auth.backend_down`` says.
+  Asking on would be more work where there is too much.
+
+At the end of the chain: deny, unless ``auth.anonymous`` lets in a client that showed nothing at all.
+
+**What a refusal costs.** Every refused login that has not computed an argon2id hash burns one: an unknown user, a wrong
+device secret and a wrong token take as long as a wrong password. There are two exceptions, where nothing could be told
+apart: nobody in the chain has looked at the client (the only ones asked were down), and the service has no room. A
+backend that is down *behind* one that was asked makes no exception, or the pause would tell who the first one knows.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Chain", "Outcome", "Step", "make_chain"]
+
+import asyncio
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, cast
+
+import structlog
+
+from auth.counts import BackendCounts, Counts
+from auth.errors import BackendDownError, OverloadedError
+from auth.model import Allow, Deny
+from auth.reasons import login_reason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from auth.model import LoginRequest, Result, Verdict
+    from auth.ports import AccessStore, Authenticator, PasswordHasher
+    from auth.reasons import LoginReason
+    from config.auth import AuthSettings
+
+_log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("auth")
+
+Said = Literal["allow", "deny", "ignore", "down", "shed", "timeout"]
+
+# The server stops waiting at auth.answer_timeout itself; ending a little earlier lets the one that knows why say so.
+_SHARE_OF_TIMEOUT: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one authenticator said."""
+
+    name: str
+    said: Said
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the chain says of a login. ``allow`` is there when the result is allow."""
+
+    result: Result
+    reason: LoginReason
+    source: str = ""  # who decided; of a refusal for want of an answer: who gave none
+    user: str = ""
+    allow: Allow | None = None
+    degraded: bool = False  # somebody who might have decided otherwise could not be asked: not to be remembered
+    guess: bool = False  # a wrong password or token, or an unknown user: counts towards a lock-out
+    steps: tuple[Step, ...] = ()
+
+
+class Chain:
+    """The authenticators of ``auth.chain``. Belongs to the service's event loop.
+
+    Args:
+        authenticators: in their order.
+        hasher: computes what a refusal has to cost, where no authenticator has.
+        settings: ``anonymous``, ``backend_down`` and ``answer_timeout`` are read.
+        counts: what is counted of each; its ``backends`` are completed.
+    """
+
+    def __init__(
+        self,
+        authenticators: Sequence[Authenticator],
+        hasher: PasswordHasher,
+        settings: AuthSettings,
+        counts: Counts | None = None,
+    ) -> None:
+        self.authenticators = tuple(authenticators)
+        self.counts = counts if counts is not None else Counts()
+        for one in self.authenticators:
+            self.counts.backends.setdefault(one.name, BackendCounts())
+        self._hasher = hasher
+        self._anonymous = settings.anonymous
+        self._down_result: Result = settings.backend_down
+        self._timeout_s = settings.answer_timeout.total_seconds() * _SHARE_OF_TIMEOUT
+
+    async def start(self) -> None:
+        """Open the backends. One that is down does not keep the service from starting; ConfigError does."""
+        for one in self.authenticators:
+            await one.start()
+
+    async def close(self) -> None:
+        """Let go of the backends, the last first."""
+        for one in reversed(self.authenticators):
+            await one.close()
+
+    def down(self) -> list[str]:
+        """Names of those that cannot be asked now."""
+        return [one.name for one in self.authenticators if not (one.up and self.counts.backends[one.name].up)]
+
+    async def ask(self, request: LoginRequest) -> Outcome:
+        """What the chain says of this login, within ``auth.answer_timeout``. Never raises but for cancellation."""
+        walk = _Walk(request)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                outcome = await self._walk(walk)
+                if outcome.allow is None and walk.heard and not walk.hashed:
+                    outcome = await self._burn(outcome)
+        except TimeoutError:
+            outcome = self._timed_out(walk)
+        self.counts.verified += 1
+        return outcome
+
+    async def _walk(self, walk: _Walk) -> Outcome:
+        for one in self.authenticators:
+            walk.at = one.name
+            verdict, problem = await self._ask_one(one, walk)
+            if isinstance(verdict, Allow):
+                return walk.end(
+                    "allow", "verified", source=verdict.source or one.name, user=verdict.user, allow=verdict
+                )
+            if isinstance(verdict, Deny):
+                walk.hashed = verdict.hashed
+                reason = login_reason(verdict.reason)
+                return walk.end(
+                    "deny",
+                    reason,
+                    source=verdict.source or one.name,
+                    user=verdict.user,
+                    guess=reason in {"bad_password", "bad_token"},
+                )
+            if problem == "shed":
+                return walk.end(self._down_result, "shed", source=one.name)
+            if problem == "down":
+                walk.down = walk.down or one.name
+                if self._down_result == "deny":
+                    return walk.end("deny", "backend_down", source=one.name)
+        walk.at = ""
+        if walk.down:
+            return walk.end("ignore", "backend_down", source=walk.down)
+        request = walk.request
+        if self._anonymous and not (request.username or request.password or request.cert_common_name):
+            return walk.end("allow", "anonymous", source="anonymous", allow=Allow(source="anonymous"))
+        return walk.end("deny", "unknown", guess=True)
+
+    async def _ask_one(self, one: Authenticator, walk: _Walk) -> tuple[Verdict | None, Literal["shed", "down"] | None]:
+        """Its verdict, or why there is none."""
+        counts = self.counts.backends[one.name]
+        try:
+            verdict = await one.authenticate(walk.request)
+        except OverloadedError as error:
+            counts.shed += 1
+            walk.steps.append(Step(one.name, "shed", str(error)))
+            return None, "shed"
+        except BackendDownError as error:
+            self._note_down(one.name, counts, error)
+            walk.steps.append(Step(one.name, "down", str(error)))
+            return None, "down"
+        except Exception as error:  # noqa: BLE001 - see below
+            # A defect of ours or of a library, with its traceback in the log. Letting it through would be a 500, which EMQX takes for "ask the next".
+            self._note_down(one.name, counts, error)
+            walk.steps.append(Step(one.name, "down", f"it failed with {type(error).__name__}"))
+            return None, "down"
+        if not counts.up:
+            counts.up = True
+            _log.info("auth_backend_up", backend=one.name)
+        walk.heard = True
+        if isinstance(verdict, Allow):
+            counts.allowed += 1
+            walk.steps.append(Step(one.name, "allow", verdict.user))
+        elif isinstance(verdict, Deny):
+            counts.denied += 1
+            walk.steps.append(Step(one.name, "deny", verdict.detail or verdict.reason))
+        else:
+            counts.ignored += 1
+            walk.steps.append(Step(one.name, "ignore", verdict.reason))
+        return verdict, None
+
+    def _note_down(self, name: str, counts: BackendCounts, error: Exception) -> None:
+        counts.down += 1
+        defect = not isinstance(error, BackendDownError)
+        if counts.up or defect:
+            _log.warning(
+                "auth_backend_down",
+                backend=name,
+                problem=f"{type(error).__name__} (a defect)" if defect else str(error),
+                answer=self._down_result,
+                exc_info=error if defect else None,
+                repeat_key=(name, type(error).__name__),
+            )
+        counts.up = False
+
+    async def _burn(self, outcome: Outcome) -> Outcome:
+        try:
+            await self._hasher.burn()
+        except OverloadedError:
+            # As it would have been for a password that there is no room to verify.
+            return Outcome(
+                self._down_result, "shed", outcome.source, outcome.user, None, True, outcome.guess, outcome.steps
+            )
+        except TimeoutError:
+            return outcome
+        self.counts.burns += 1
+        return outcome
+
+    def _timed_out(self, walk: _Walk) -> Outcome:
+        if walk.outcome is not None:
+            return walk.outcome  # decided; it was the hash that took too long
+        name = walk.at
+        self.counts.backends[name].down += 1
+        walk.steps.append(Step(name, "timeout"))
+        walk.down = walk.down or name
+        return walk.end(self._down_result, "timeout", source=name)
+
+
+class _Walk:
+    """One login on its way through the chain."""
+
+    __slots__ = ("at", "down", "hashed", "heard", "outcome", "request", "steps")
+
+    def __init__(self, request: LoginRequest) -> None:
+        self.request = request
+        self.steps: list[Step] = []
+        self.at = ""  # who is asked now
+        self.down = ""  # the first that could not be asked
+        self.heard = False  # somebody has looked at the client
+        self.hashed = False  # an argon2id hash was computed for a refusal
+        self.outcome: Outcome | None = None
+
+    def end(
+        self,
+        result: Result,
+        reason: LoginReason,
+        *,
+        source: str = "",
+        user: str = "",
+        allow: Allow | None = None,
+        guess: bool = False,
+    ) -> Outcome:
+        self.outcome = Outcome(
+            result,
+            reason,
+            source,
+            user,
+            allow,
+            degraded=bool(self.down) or reason in {"shed", "timeout", "backend_down"},
+            guess=guess,
+            steps=tuple(self.steps),
+        )
+        return self.outcome
+
+
+_CLASSES: Final = {
+    "database": "DatabaseAuthenticator",
+    "users_file": "UsersFileAuthenticator",
+    "jwt": "JwtAuthenticator",
+    "postgresql": "PostgresqlAuthenticator",
+    "mysql": "MysqlAuthenticator",
+    "redis": "RedisAuthenticator",
+    "ldap": "LdapAuthenticator",
+}
+
+
+def make_chain(
+    settings: AuthSettings, store: AccessStore, hasher: PasswordHasher, counts: Counts | None = None
+) -> Chain:
+    """The chain that ``auth.chain`` names. Imports the backends in it and no other, each of which pulls in its client
+    library; a missing one is a ConfigError, as is a setting that cannot work."""
+    made = []
+    for name in settings.chain:
+        module = importlib.import_module(f"auth.backends.{name}")
+        make = getattr(module, _CLASSES[name])
+        made.append(cast("Authenticator", make(settings, store, hasher)))
+    return Chain(made, hasher, settings, counts)
