@@ -175,7 +175,8 @@ class Chain:
             walk.steps.append(Step(one.name, "down", str(error)))
             return None, "down"
         except Exception as error:  # noqa: BLE001 - see below
-            # A defect of ours or of a library, with its traceback in the log. Letting it through would be a 500, which EMQX takes for "ask the next".
+            # A defect of ours or of a library; its traceback goes to the log. Raised on, it would become a 500, which
+            # EMQX takes for "ask the next".
             self._note_down(one.name, counts, error)
             walk.steps.append(Step(one.name, "down", f"it failed with {type(error).__name__}"))
             return None, "down"
