@@ -6,8 +6,8 @@ as many others locked as there is room for, at ten argon2 hashes each.
 
 **Guessers lock nobody else out.** Whoever knows a device's name can fail in its name. So a lock-out of a user does not
 concern the pairs of user and address that have shown the right password lately: each of those has a count of its own
-(OWASP calls it a device cookie). The same holds for an address: behind a NAT the devices that have been in stay in while
-a newcomer guesses. A login in the cache never gets here at all.
+(OWASP calls it a device cookie). The same holds for an address: behind a NAT the devices that have been in stay in
+while a newcomer guesses. A login in the cache never gets here at all.
 
 Unknown users are counted and locked like existing ones, or the lock-out would tell them apart.
 """
@@ -210,8 +210,8 @@ class Protection:
             self._trusted.popitem(last=False)
 
     def flaps(self, clientid: str, now_ns: int) -> bool:
-        """Count a login; whether the client id is to be banned for it now. It is held here from now on, until the
-        database knows of the ban and beyond, whatever becomes of the writing."""
+        """Count a login; whether the client id is to be banned for it now. It is held here from now on, and the caller
+        says with ``flapping_ban_written`` when the database holds the ban, where an operator can lift it."""
         if not clientid or not self.flapping.logged_in(clientid, now_ns):
             return False
         self._flapped[clientid] = now_ns + self.flapping_ban_s * _NS
@@ -219,6 +219,10 @@ class Protection:
         if len(self._flapped) > self._tracked:
             self._flapped.popitem(last=False)
         return True
+
+    def flapping_ban_written(self, clientid: str) -> None:
+        """The ban can be read from the database now."""
+        self._flapped.pop(clientid, None)
 
     def flapped(self, clientid: str, now_ns: int) -> bool:
         """Whether the client id was banned for flapping and still is."""
