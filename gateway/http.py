@@ -1,11 +1,12 @@
-"""The HTTP port of a worker that runs alone, or of a supervisor: ``/metrics``, ``/healthz``, ``/readyz``, ``/status``.
+"""The operator's HTTP port of a worker that runs alone, of a supervisor, or of the service that EMQX asks:
+``/metrics``, ``/healthz``, ``/readyz``, ``/status``.
 
-On the loopback interface unless ``http.host`` says otherwise: nothing here asks who is calling.
+On the loopback interface unless the settings say otherwise: nothing here asks who is calling.
 """
 
 from __future__ import annotations
 
-__all__ = ["HttpPortError", "HttpServer"]
+__all__ = ["HttpPortError", "HttpServer", "listening_socket"]
 
 import asyncio
 import errno
@@ -30,18 +31,21 @@ _LINGER_S: Final = 0.5  # a stop waits so long for answers under way; none takes
 
 
 class HttpPortError(GatewayError):
-    """The port cannot be opened. ``host`` and ``port`` are those of the settings."""
+    """The port cannot be opened. ``host`` and ``port`` are those of the settings, ``names`` what these are called."""
 
     exit_status = ExitStatus.UNAVAILABLE
 
-    def __init__(self, host: str, port: int, cause: OSError | UnicodeError) -> None:
-        super().__init__(_explain(host, port, cause))
+    def __init__(
+        self, host: str, port: int, cause: OSError | UnicodeError, names: tuple[str, str] = ("http.host", "http.port")
+    ) -> None:
+        super().__init__(_explain(host, port, cause, *names))
         self.host = host
         self.port = port
 
 
 class HttpServer:
-    """A component that answers on ``http.host`` and ``http.port``, as ``answers`` says when a request comes.
+    """A component that answers on ``http.host`` and ``http.port``, or those that ``names`` says, as ``answers`` says
+    when a request comes.
 
     The start of a worker must not wait for aiohttp, whose import takes 0.4 s. So :meth:`start` opens the port, which is
     when a taken one shows, and imports aiohttp in a thread while the other components connect. A request that comes
@@ -50,10 +54,13 @@ class HttpServer:
 
     name: Final = "http"
 
-    def __init__(self, settings: HttpSettings, answers: Answers) -> None:
+    def __init__(
+        self, settings: HttpSettings, answers: Answers, *, names: tuple[str, str] = ("http.host", "http.port")
+    ) -> None:
         self._host = settings.host
         self._port = settings.port
         self._answers = answers
+        self._names = names
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[web.AppRunner] | None = None
 
@@ -77,9 +84,9 @@ class HttpServer:
             HttpPortError: the port is taken, not permitted, or the host is none of this machine's.
         """
         try:
-            self._socket = await _listen(self._host, self._port)
+            self._socket = await listening_socket(self._host, self._port)
         except (OSError, UnicodeError) as error:
-            raise HttpPortError(self._host, self._port, error) from error
+            raise HttpPortError(self._host, self._port, error, self._names) from error
         self._serving = asyncio.create_task(self._serve(self._socket), name="http")
         self._serving.add_done_callback(_report_failure)
         _log.info("http_listening", url=self.url)
@@ -144,7 +151,7 @@ def _report_failure(serving: asyncio.Task[web.AppRunner]) -> None:
         _log.error("http_failed", consequence="no metrics, and /readyz does not answer", exc_info=error)
 
 
-async def _listen(host: str, port: int) -> socket.socket:
+async def listening_socket(host: str, port: int, *, backlog: int = 128) -> socket.socket:
     """A listening socket on the first address of ``host``. Raises OSError, or UnicodeError for a name that is none."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = found[0]
@@ -153,26 +160,26 @@ async def _listen(host: str, port: int) -> socket.socket:
         listening.setblocking(False)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or a restart would wait for old connections
         listening.bind(address)
-        listening.listen(128)
+        listening.listen(backlog)
     except BaseException:
         listening.close()
         raise
     return listening
 
 
-def _explain(host: str, port: int, cause: OSError | UnicodeError) -> str:
-    where = f"The HTTP port (http.host = {host}, http.port = {port}) cannot be opened"
+def _explain(host: str, port: int, cause: OSError | UnicodeError, host_name: str, port_name: str) -> str:
+    where = f"The HTTP port ({host_name} = {host}, {port_name} = {port}) cannot be opened"
     if isinstance(cause, socket.gaierror | UnicodeError):
-        return f"{where}: the name {host} has no address. Check http.host."
+        return f"{where}: the name {host} has no address. Check {host_name}."
     match cause.errno:
         case errno.EADDRINUSE:
             return (
                 f"{where}: port {port} is taken, perhaps by another gateway on this machine."
-                " Stop it, or set another http.port; 0 takes any free one."
+                f" Stop it, or set another {port_name}; 0 takes any free one."
             )
         case errno.EADDRNOTAVAIL:
-            return f"{where}: {host} is no address of this machine. Check http.host; 0.0.0.0 means all of them."
+            return f"{where}: {host} is no address of this machine. Check {host_name}; 0.0.0.0 means all of them."
         case errno.EACCES:
-            return f"{where}: ports below 1024 need a privilege. Set http.port to a higher one."
+            return f"{where}: ports below 1024 need a privilege. Set {port_name} to a higher one."
         case _:
             return f"{where}: {cause.strerror or cause}."

@@ -505,6 +505,9 @@ the scraper asks. This page is printed from `gateway/metrics.py`.
 - With a supervisor (`workers` other than 0) every worker's sample has the label `worker`, its number; the supervisor's
   own `process_*` have `worker="supervisor"`. The series of a worker that does not run are absent, and
   `gateway_worker_up` is 0; `gateway_worker*` and `gateway_config_*` exist only there.
+- `gateway_auth_*` are those of the service that EMQX asks (`gateway auth serve`), which serves them itself, on
+  `auth.operator_host` and `auth.operator_port` (127.0.0.1:9465), with `gateway_event_loop_delay_seconds`,
+  `gateway_build_info` and `process_*`.
 - Series whose labels follow from the settings exist at 0 from the start, so that `rate()` and `increase()` see the
   first event.
 - `session` is the session's number in the worker, behind its group's name if it has one, `route` a route's name,
@@ -538,10 +541,14 @@ def _describe(definition: Definition[Any]) -> Iterator[str]:
 
 def markdown() -> str:
     """The reference page of all metrics."""
+    from gateway.auth_service.metrics import AuthMetrics
     from gateway.supervisor.metrics import SupervisorMetrics
 
     lines = [_INTRODUCTION]
-    for definition in (*Metrics.definitions(), *SupervisorMetrics.definitions()):
+    # As a dictionary's keys: what several sets have in common is told once.
+    for definition in dict.fromkeys(
+        (*Metrics.definitions(), *SupervisorMetrics.definitions(), *AuthMetrics.definitions())
+    ):
         lines.extend(_describe(definition))
     return "\n".join(lines).rstrip("\n") + "\n"
 

@@ -1,0 +1,247 @@
+"""One connection of EMQX's: requests in, answers out in the order of the requests, and nobody waits for ever.
+
+EMQX sends up to a hundred requests on a connection before it has an answer (``enable_pipelining``). They are all
+worked on at once; HTTP wants the answers in order, so one that has to wait for a hash holds up those behind it, but
+two of them do not add up.
+"""
+
+from __future__ import annotations
+
+__all__ = ["PIPELINED_MAX", "Connection", "Exchange", "Site"]
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from gateway.auth_service.http1 import Refusal, Request, RequestParser
+
+if TYPE_CHECKING:
+    from gateway.auth_service.http1 import Head
+
+PIPELINED_MAX: Final = 128  # EMQX's default is 100; beyond it the connection is not read
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Exchange:
+    """A request whose answer is not there yet. The first call of ``answer`` counts; later ones change nothing."""
+
+    __slots__ = ("_connection", "data")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.data: bytes | None = None
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is an answer, sent or waiting for those in front of it."""
+        return self.data is not None
+
+    def answer(self, data: bytes) -> None:
+        """Sends the answer when those in front of it have been sent."""
+        if self.data is None:
+            self.data = data
+            self._connection.flush()
+
+
+class Site(Protocol):
+    """What a connection is a part of; its calls must not raise and do not block."""
+
+    read_timeout_s: float
+
+    def wanted(self, head: Head) -> bool:
+        """Whether the body of a request is to be kept."""
+
+    def respond(self, connection: Connection, request: Request) -> bytes | Exchange:
+        """A whole HTTP answer, or the exchange that will have one."""
+
+    def refuse(self, refusal: Refusal) -> bytes:
+        """The HTTP answer to what was no request; the connection ends with it."""
+
+    def opened(self, connection: Connection) -> None:
+        """The connection is there."""
+
+    def lost(self, connection: Connection) -> None:
+        """The connection is gone."""
+
+    def timed_out(self, *, writing: bool) -> None:
+        """The peer took too long to send a request, or to take its answers; the connection is cut."""
+
+
+class Connection(asyncio.Protocol):
+    """The protocol of one connection. Belongs to the event loop."""
+
+    def __init__(self, site: Site, loop: asyncio.AbstractEventLoop) -> None:
+        self._site = site
+        self._loop = loop
+        self._parser = RequestParser(site.wanted)
+        self._waiting: deque[Exchange] = deque()  # exchanges not sent, in order; the first has no answer yet
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None  # for a request to arrive, or for answers to be taken
+        self._taken = 0  # requests so far
+        self._timed = -1  # which of them the timer is for
+        self._stuffed = False  # the peer does not take its answers: the transport holds more than it should
+        self._held = False  # we do not read
+        self._ending = False  # no further request is read; closes when the answers are out
+        self._tls = False
+
+    def __repr__(self) -> str:
+        return f"<Connection {self._taken} requests, {len(self._waiting)} waiting>"
+
+    @property
+    def idle(self) -> bool:
+        """Whether no answer is due."""
+        return not self._waiting
+
+    def end(self) -> None:
+        """Reads no further request and closes when the answers under way are out."""
+        self._ending = True
+        self._hold()
+        self._close_if_done()
+
+    def abort(self) -> None:
+        """Closes at once; answers that are not out are lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ---- what the event loop calls ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begins to read."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._tls = transport.get_extra_info("ssl_object") is not None
+        self._site.opened(self)
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - whose end it was makes no difference
+        """Forgets the answers; what is under way for them goes on, so that the cache knows it next time."""
+        self._transport = None
+        self._waiting.clear()
+        self._stop_timer()
+        self._site.lost(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Answers what is complete."""
+        if self._ending:
+            return
+        self._parser.feed(data)
+        self._work()
+
+    def eof_received(self) -> bool:
+        """The peer sends nothing more but may still read; TLS has no such state."""
+        self._ending = True
+        self._stop_timer()
+        return not self._tls and bool(self._waiting)
+
+    def pause_writing(self) -> None:
+        """The peer takes its answers slower than it asks: no more questions are read meanwhile."""
+        self._stuffed = True
+        self._hold()
+        self._start_timer()
+
+    def resume_writing(self) -> None:
+        """It has taken them."""
+        self._stuffed = False
+        self._stop_timer()
+        if self._ending:
+            self._close_if_done()
+        else:
+            self._work()
+
+    # ---- answers ----
+
+    def flush(self) -> None:
+        """Sends the answers that are due: those before the first that is not there yet."""
+        waiting = self._waiting
+        if self._transport is None or not waiting or waiting[0].data is None:
+            return
+        ready = []
+        while waiting and (data := waiting[0].data) is not None:
+            ready.append(data)
+            waiting.popleft()
+        self._transport.write(b"".join(ready) if len(ready) > 1 else ready[0])
+        if self._ending:
+            self._close_if_done()
+        elif self._held and not self._stuffed:
+            self._work()
+
+    def _work(self) -> None:
+        """Takes requests as long as there are some and answers do not pile up."""
+        ready: list[bytes] = []
+        while not self._ending and not self._stuffed and len(self._waiting) < PIPELINED_MAX:
+            found = self._parser.take()
+            if found is None:
+                break
+            self._taken += 1
+            if isinstance(found, Refusal):
+                answer: bytes | Exchange = self._site.refuse(found)
+                closes = True
+            else:
+                answer = self._site.respond(self, found)
+                closes = not found.head.keep_alive
+            if isinstance(answer, bytes) and not self._waiting:
+                ready.append(answer)
+            else:
+                self._enqueue(answer)
+            self._ending = closes
+        if ready and self._transport is not None:
+            self._transport.write(ready[0] if len(ready) == 1 else b"".join(ready))
+        self._after_work()
+
+    def _enqueue(self, answer: bytes | Exchange) -> None:
+        if isinstance(answer, bytes):
+            data, answer = answer, Exchange(self)
+            answer.data = data
+        self._waiting.append(answer)
+
+    def _after_work(self) -> None:
+        if self._ending:
+            self._hold()
+            self._close_if_done()
+        elif self._stuffed or len(self._waiting) >= PIPELINED_MAX:
+            self._hold()
+        else:
+            self._unhold()
+            if self._parser.inside:
+                if self._timed != self._taken:
+                    self._start_timer()
+                if self._parser.continue_due() and self._transport is not None and not self._waiting:
+                    self._transport.write(_CONTINUE)
+            elif self._timer is not None:
+                self._stop_timer()
+
+    def _close_if_done(self) -> None:
+        if self._transport is None or self._waiting:
+            return
+        self._transport.close()  # after what it holds has been taken, for which the peer has as long as for a request
+        if not self._stuffed:
+            self._start_timer()
+
+    # ---- reading, and its time ----
+
+    def _hold(self) -> None:
+        if not self._held and self._transport is not None and not self._transport.is_closing():
+            self._held = True
+            self._transport.pause_reading()
+            if not self._stuffed:
+                self._stop_timer()  # it is not the peer that takes its time
+
+    def _unhold(self) -> None:
+        if self._held and self._transport is not None and not self._transport.is_closing():
+            self._held = False
+            self._transport.resume_reading()
+
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._timed = self._taken
+        self._timer = self._loop.call_later(self._site.read_timeout_s, self._time_out)
+
+    def _stop_timer(self) -> None:
+        self._timed = -1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _time_out(self) -> None:
+        self._timer = None
+        if self._transport is not None:
+            self._site.timed_out(writing=self._stuffed or self._ending)
+            self._transport.abort()

@@ -1,0 +1,166 @@
+"""The port that EMQX asks at: opened, its connections counted and bounded, TLS that can be renewed.
+
+asyncio's own server takes any number of connections, handshakes among them, and keeps the certificate it began with.
+So connections are taken here and handed to the event loop one by one.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Listener"]
+
+import asyncio
+import errno
+import socket
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from gateway.http import HttpPortError, listening_socket
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from gateway.auth_service.connection import Connection
+
+_log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
+
+_BACKLOG: Final = 1024
+_ACCEPTED_AT_ONCE: Final = 64  # then those that are there have their turn
+_SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_PAUSE_S: Final = 0.2  # when the system has no descriptor left: taking more would spin
+_KEEPALIVE: Final = (
+    ("TCP_KEEPIDLE", 60),  # an EMQX node that has lost its power is noticed within two minutes
+    ("TCP_KEEPINTVL", 15),
+    ("TCP_KEEPCNT", 4),
+)
+
+
+class Listener:
+    """Takes connections while it is open. Belongs to the event loop.
+
+    Args:
+        host: where to listen.
+        port: where to listen; 0 takes a free one.
+        connect: makes the protocol of a new connection.
+        room: whether one more may be there beside so many handshakes under way; it may close another for it.
+        context: the TLS context for the next connection, None without TLS.
+        handshake_timeout_s: the time a TLS handshake may take.
+        refused: is told why a connection was not kept: ``full`` or ``tls``.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        connect: Callable[[], Connection],
+        room: Callable[[int], bool],
+        context: Callable[[], ssl.SSLContext | None],
+        handshake_timeout_s: float,
+        refused: Callable[[str], None],
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._connect = connect
+        self._room = room
+        self._context = context
+        self._handshake_timeout_s = handshake_timeout_s
+        self._refused = refused
+        self._socket: socket.socket | None = None
+        self._resuming: asyncio.TimerHandle | None = None
+        self._joining: set[asyncio.Task[None]] = set()
+
+    @property
+    def port(self) -> int:
+        """The port that was opened; only while it is."""
+        assert self._socket is not None, "the port is not open"
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    async def open(self) -> None:
+        """Returns when connections are taken. Raises HttpPortError."""
+        try:
+            self._socket = await listening_socket(self._host, self._port, backlog=_BACKLOG)
+        except (OSError, UnicodeError) as error:
+            raise HttpPortError(self._host, self._port, error, ("auth.host", "auth.port")) from error
+        asyncio.get_running_loop().add_reader(self._socket, self._accept)
+
+    async def close(self) -> None:
+        """Takes no more connections and gives up handshakes; those that are there stay."""
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+        if self._resuming is not None:
+            self._resuming.cancel()
+            self._resuming = None
+        for task in self._joining:
+            task.cancel()
+        if self._joining:
+            await asyncio.wait(self._joining)
+
+    def _accept(self) -> None:
+        assert self._socket is not None
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                accepted, _address = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _SHORT:
+                    raise
+                self._pause(error)
+                return
+            if self._room(len(self._joining)):
+                task = asyncio.create_task(self._join(accepted), name="auth connection")
+                self._joining.add(task)
+                task.add_done_callback(self._joining.discard)
+            else:
+                accepted.close()
+                self._refused("full")
+
+    def _pause(self, error: OSError) -> None:
+        assert self._socket is not None
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket)
+        self._resuming = loop.call_later(_PAUSE_S, self._resume)
+        _log.error(
+            "auth_connections_not_taken",
+            error=str(error),
+            consequence="new connections wait",
+            check="the limit of open files (ulimit -n)",
+            repeat_key="accept",
+        )
+
+    def _resume(self) -> None:
+        self._resuming = None
+        if self._socket is not None:
+            asyncio.get_running_loop().add_reader(self._socket, self._accept)
+
+    async def _join(self, accepted: socket.socket) -> None:
+        try:
+            accepted.setblocking(False)
+            _keep_alive(accepted)
+            context = self._context()
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._connect,
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else self._handshake_timeout_s,
+                ssl_shutdown_timeout=None if context is None else self._handshake_timeout_s,
+            )
+        except OSError as error:  # ssl.SSLError, TimeoutError and ConnectionError are
+            accepted.close()
+            self._refused("tls")
+            _log.warning("auth_connection_failed", error=str(error) or type(error).__name__, repeat_key="join")
+        except BaseException:
+            accepted.close()
+            raise
+
+
+def _keep_alive(accepted: socket.socket) -> None:
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        if (option := getattr(socket, name, None)) is not None:  # as far as the system has them
+            accepted.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,0 +1,176 @@
+"""TLS between EMQX and the service: certificates on either side, renewed without a restart."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import structlog
+
+from config.auth import AuthLimitSettings, AuthTlsSettings
+from config.settings import AuthSettings
+from gateway.auth_service.tls import TlsContext, TlsFilesError
+from tests.auth_site import auth_site, eventually, login
+from tests.servers.authority import Authority
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def log() -> Iterator[list[dict[str, Any]]]:
+    with structlog.testing.capture_logs() as lines:
+        yield lines
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "pki")
+
+
+def server_tls(authority: Authority, **more: Any) -> AuthTlsSettings:
+    issued = authority.issue("service")
+    return AuthTlsSettings(certificate_file=issued.certificate, key_file=issued.key, **more)
+
+
+def client_tls(authority: Authority, name: str | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=authority.ca_file)
+    if name is not None:
+        issued = authority.issue(name)
+        context.load_cert_chain(issued.certificate, issued.key)
+    return context
+
+
+def serial(client: Any) -> str:
+    return client.writer.get_extra_info("peercert")["serialNumber"]
+
+
+async def test_questions_over_tls(authority: Authority) -> None:
+    tls = TlsContext(server_tls(authority))
+    async with auth_site(AuthSettings(), context=lambda: tls.context) as site:
+        assert site.server.url.startswith("https://")
+        client = await site.connect(client_tls(authority))
+        client.send(login("allow") + login("soon"))
+        assert [(await client.answer()).result for _ in range(2)] == ["allow", "allow"]
+
+
+async def test_with_a_client_authority_only_its_certificates_are_answered(authority: Authority, tmp_path: Path) -> None:
+    tls = TlsContext(server_tls(authority, client_ca_file=authority.ca_file))
+    async with auth_site(AuthSettings(), context=lambda: tls.context) as site:
+        client = await site.connect(client_tls(authority, "emqx"))
+        client.send(login("allow"))
+        assert (await client.answer()).result == "allow"
+        foreign = client_tls(authority)
+        issued = Authority(tmp_path / "foreign").issue("emqx")
+        foreign.load_cert_chain(issued.certificate, issued.key)
+        for number, context in enumerate((client_tls(authority), foreign), start=1):
+            # TLS 1.3: the client's side of the handshake is over before the server has judged it.
+            stranger = await site.connect(context)
+            stranger.send(login("allow"))
+            with pytest.raises((ssl.SSLError, OSError, EOFError)):
+                await stranger.answer()
+            await eventually(
+                lambda number=number: site.count("connections_refused", "tls") == number, "the refusal is not counted"
+            )
+        assert len(site.decisions.logins) == 1
+
+
+async def test_a_handshake_that_does_not_end_is_cut_off(authority: Authority) -> None:
+    tls = TlsContext(server_tls(authority))
+    settings = AuthSettings(limits=AuthLimitSettings(read_timeout=timedelta(milliseconds=300)))
+    async with auth_site(settings, context=lambda: tls.context) as site:
+        client = await site.connect()
+        client.send(b"\x16\x03\x01")
+        await client.ended()
+        await eventually(lambda: site.count("connections_refused", "tls") == 1, "the refusal is not counted")
+
+
+async def test_handshakes_count_as_connections(authority: Authority) -> None:
+    tls = TlsContext(server_tls(authority))
+    settings = AuthSettings(limits=AuthLimitSettings(connections=2))
+    async with auth_site(settings, context=lambda: tls.context) as site:
+        for _ in range(2):
+            await site.connect()
+        refused = await site.connect()
+        await refused.ended()
+        await eventually(lambda: site.count("connections_refused", "full") == 1, "more handshakes than connections")
+
+
+async def test_plain_http_on_a_tls_port_is_cut_off(authority: Authority) -> None:
+    tls = TlsContext(server_tls(authority))
+    async with auth_site(AuthSettings(), context=lambda: tls.context) as site:
+        client = await site.connect()
+        client.send(login("allow"))
+        assert b"HTTP" not in await client.ended()
+        assert not site.decisions.logins
+
+
+async def test_new_files_are_used_for_new_connections_and_old_ones_stay(authority: Authority) -> None:
+    tls = TlsContext(server_tls(authority))
+    async with auth_site(AuthSettings(), context=lambda: tls.context) as site:
+        old = await site.connect(client_tls(authority))
+        assert tls.refresh() is None
+        authority.issue("service")
+        assert tls.refresh() is True
+        new = await site.connect(client_tls(authority))
+        assert serial(old) != serial(new)
+        for client in (old, new):
+            client.send(login("allow"))
+            assert (await client.answer()).result == "allow"
+
+
+async def test_bad_new_files_leave_the_old_certificate_in_use(authority: Authority, log: list[dict[str, Any]]) -> None:
+    settings = server_tls(authority)
+    tls = TlsContext(settings)
+    async with auth_site(AuthSettings(), context=lambda: tls.context) as site:
+        before = await site.connect(client_tls(authority))
+        fresh = authority.issue("other")
+        shutil.copy(fresh.certificate, settings.certificate_file)  # its key is not there yet
+        assert tls.refresh() is False
+        assert log[-1]["event"] == "auth_tls_not_reloaded"
+        assert "key" in log[-1]["error"]
+        assert tls.refresh() is None  # said once
+        assert serial(await site.connect(client_tls(authority))) == serial(before)
+        assert settings.key_file is not None
+        shutil.copy(fresh.key, settings.key_file)
+        assert tls.refresh() is True
+        assert serial(await site.connect(client_tls(authority))) != serial(before)
+
+
+def test_files_that_cannot_be_used_are_sentences(authority: Authority, tmp_path: Path) -> None:
+    good = server_tls(authority)
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_text("-----BEGIN NONSENSE-----")
+    for change, words in (
+        ({"certificate_file": tmp_path / "missing"}, "certificate_file and auth.tls.key_file .*No such file"),
+        ({"key_file": authority.issue("other").key}, "key has to be the certificate's"),
+        ({"key_file": None}, "auth.tls.certificate_file cannot"),
+        ({"client_ca_file": garbage}, "client_ca_file cannot"),
+        ({"client_ca_file": tmp_path / "missing"}, "client_ca_file cannot be used: No such file"),
+    ):
+        with pytest.raises(TlsFilesError, match=words):
+            TlsContext(good.model_copy(update=change))
+
+
+def test_an_encrypted_key_without_its_password_is_a_sentence_and_no_prompt(authority: Authority) -> None:
+    from cryptography.hazmat.primitives import serialization
+
+    good = server_tls(authority)
+    assert good.key_file is not None
+    key = serialization.load_pem_private_key(good.key_file.read_bytes(), None)
+    good.key_file.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"key password"),
+        )
+    )
+    with pytest.raises(TlsFilesError, match="key_password") as raised:
+        TlsContext(good)
+    assert raised.value.exit_status == 78
+    given = AuthTlsSettings(**{**good.model_dump(), "key_password": "key password"})
+    assert TlsContext(given).context.get_ca_certs() == []
