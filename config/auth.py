@@ -108,6 +108,10 @@ class AuthPostgresqlSettings(Table):
     salt_position: Literal["prefix", "suffix", "disable"] = "prefix"
     """Where the salt stood when the hash was made (md5, sha, sha256, sha512)."""
 
+    pbkdf2_iterations: Annotated[Count, Field(ge=1, le=10_000_000)] = 4096
+    """Iterations of a PBKDF2 hash that does not say so itself (bare hexadecimal, SHA-256). 4096 is EMQX's default; with
+    a wrong number nobody's password is right. Many make each login dear."""
+
     pool_size: Annotated[Count, Field(ge=1, le=64)] = 4
     """Connections kept open, each with a question at a time; further questions wait. Many only load the server."""
 
@@ -142,6 +146,9 @@ class AuthMysqlSettings(Table):
 
     salt_position: Literal["prefix", "suffix", "disable"] = "prefix"
     """Where the salt stood when the hash was made (md5, sha, sha256, sha512), before or behind the password."""
+
+    pbkdf2_iterations: Annotated[Count, Field(ge=1, le=10_000_000)] = 4096
+    """Iterations of a PBKDF2 hash that does not say so itself, as in `auth.postgresql.pbkdf2_iterations`."""
 
     pool_size: Annotated[Count, Field(ge=1, le=64)] = 4
     """Connections kept open, each with a question at a time; further questions wait. Many only load the server."""
@@ -179,6 +186,9 @@ class AuthRedisSettings(Table):
 
     salt_position: Literal["prefix", "suffix", "disable"] = "prefix"
     """Where the salt stood when the hash was made (md5, sha, sha256, sha512), before or behind the password."""
+
+    pbkdf2_iterations: Annotated[Count, Field(ge=1, le=10_000_000)] = 4096
+    """Iterations of a PBKDF2 hash that does not say so itself, as in `auth.postgresql.pbkdf2_iterations`."""
 
     pool_size: Annotated[Count, Field(ge=1, le=64)] = 4
     """Connections kept open, each with a question at a time; further questions wait. Many only load the server."""

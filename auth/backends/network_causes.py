@@ -1,0 +1,63 @@
+"""Why a server could not be reached, as far as the operating system and TLS say: one wording for all backends."""
+
+from __future__ import annotations
+
+__all__ = ["causes", "network_cause"]
+
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from config.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from auth.errors import DownCause
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it came from, nearest first: client libraries wrap what the system said."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop(0)
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        if isinstance(one, BaseExceptionGroup):
+            waiting += one.exceptions
+        waiting += (one.__cause__, one.__context__)
+
+
+def network_cause(error: BaseException, table: str) -> tuple[DownCause, str] | None:
+    """What class of failure this is, and the rest of a sentence that begins with the server's name; None when it is
+    none of the network's. ``table`` is the settings' place ("auth.ldap")."""
+    for one in causes(error):
+        if isinstance(one, ssl.SSLCertVerificationError):
+            return "tls", (
+                f"shows a certificate that is not trusted ({one.verify_message}): check {table}.tls.ca_file, the "
+                f"certificate's dates, and that it is made out to the name in the settings ({table}.tls.server_name)"
+            )
+        if isinstance(one, ssl.SSLError):
+            return "tls", (
+                f"cannot agree on TLS ({one.reason or 'handshake broken off'}): does it speak TLS on this port, and "
+                f"does it ask for a client certificate ({table}.tls.certificate_file)?"
+            )
+        if isinstance(one, socket.gaierror):
+            return "unreachable", f"has a host name that does not resolve ({one.strerror}): check its spelling and DNS"
+        if isinstance(one, ConnectionRefusedError):
+            return "unreachable", "refuses connections: is it running, and is the port right?"
+        if isinstance(one, ConnectionResetError | BrokenPipeError | ConnectionAbortedError | EOFError):
+            return "lost", "closed the connection: was it stopped, or is there a proxy in between that gave up?"
+        if isinstance(one, TimeoutError) and one.errno is not None:
+            return "unreachable", "cannot be reached (the network gave up): check host, port and firewalls"
+        if isinstance(one, OSError) and one.errno is not None:
+            return "unreachable", f"cannot be reached ({one.strerror}): check host, port and routes"
+    return None
+
+
+def config_problem(error: BaseException) -> ConfigError | None:
+    """The ConfigError among the causes: a TLS file that vanished or changed after the start."""
+    return next((one for one in causes(error) if isinstance(one, ConfigError)), None)

@@ -1,0 +1,194 @@
+"""What a database says of a user: its columns or fields, checked, and what follows for a login.
+
+A foreign table is written by others, so nothing in it is taken for granted. What cannot be read refuses the login of
+that one user (it exists, so nobody else in the chain is asked) and never the backend's other users.
+"""
+
+from __future__ import annotations
+
+__all__ = ["FIELDS", "Record", "RecordError", "Verification", "read_record"]
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from auth.model import Allow, Deny
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from auth.model import Verdict
+    from auth.ports import PasswordHasher
+
+FIELDS: Final = ("password_hash", "salt", "is_superuser", "tenant", "groups", "attributes")
+
+_HASH_BYTES: Final = 8192
+_NAME_BYTES: Final = 256
+_ATTRIBUTE_BYTES: Final = 4096
+_MOST: Final = 100  # groups, or attributes, of one user: all of them travel in each question of EMQX
+_ATTRIBUTE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)  # what EMQX takes as a client attribute
+_RESERVED: Final = frozenset({"tenant", "groups"})  # client attributes that have columns of their own
+_YES: Final = frozenset({"1", "t", "true", "y", "yes", "on"})
+_NO: Final = frozenset({"", "0", "f", "false", "n", "no", "off"})
+
+
+class RecordError(ValueError):
+    """A column or field of a user that cannot be used; a sentence that names it, never with a hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A user as a database has it. ``password_hash`` empty: no password was set."""
+
+    password_hash: str = field(default="", repr=False)
+    salt: str = field(default="", repr=False)
+    is_superuser: bool = False
+    tenant: str = ""
+    groups: frozenset[str] = frozenset()
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_record(row: Mapping[str, Any]) -> Record:
+    """The record in ``row``: values as client libraries return them, text or bytes, absent ones None or not there.
+
+    Raises RecordError. Other columns than ``FIELDS`` are not looked at.
+    """
+    return Record(
+        password_hash=_text("password_hash", row.get("password_hash"), _HASH_BYTES),
+        salt=_text("salt", row.get("salt"), _HASH_BYTES),
+        is_superuser=_yes("is_superuser", row.get("is_superuser")),
+        tenant=_tenant(row.get("tenant")),
+        groups=_groups(row.get("groups")),
+        attributes=_attributes(row.get("attributes")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """How a backend's passwords are checked; ``backend`` is its name in the chain."""
+
+    backend: str
+    hasher: PasswordHasher
+    algorithm: str = "auto"
+    salt_position: str = "prefix"
+    iterations: int = 0
+
+    async def judge(self, row: Mapping[str, Any], *, user: str, password: str) -> Verdict:
+        """Whether the user that ``row`` describes has this password. Raises OverloadedError when there is no room to
+        find out."""
+        try:
+            record = read_record(row)
+            if not record.password_hash:
+                return Deny(self.backend, "no_password", user, detail="There is no password_hash for this user.")
+            good = await self.hasher.verify(
+                record.password_hash,
+                password,
+                salt=record.salt,
+                algorithm=self.algorithm,
+                salt_position=self.salt_position,
+                iterations=self.iterations,
+            )
+        except ValueError as error:  # a RecordError, or a hash of no known kind
+            return Deny(self.backend, "bad_record", user, detail=f"The user's record cannot be used: {error}.")
+        if not good:
+            return Deny(self.backend, "password", user, hashed=True)
+        return Allow(
+            self.backend,
+            user,
+            tenant=record.tenant,
+            groups=record.groups,
+            attributes=record.attributes,
+            is_superuser=record.is_superuser,
+        )
+
+
+def _text(name: str, value: object, limit: int) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bytes | bytearray | memoryview):
+        try:
+            value = bytes(value).decode()
+        except UnicodeDecodeError:
+            raise RecordError(f"{name} is not UTF-8") from None
+    if not isinstance(value, str):
+        raise RecordError(f"{name} is no text but {type(value).__name__}")
+    if "\0" in value:
+        raise RecordError(f"{name} holds a null character")
+    if len(value) > limit:
+        raise RecordError(f"{name} has {len(value)} characters; {limit} is the most")
+    return value
+
+
+def _yes(name: str, value: object) -> bool:
+    if value is None:
+        return False
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, bytes | bytearray) and bytes(value) in {b"\0", b"\1"}:  # MySQL's BIT(1)
+        return bytes(value) == b"\1"
+    if isinstance(value, int):
+        if value in (0, 1):
+            return value == 1
+        raise RecordError(f"{name} is {value}, which is neither 0 nor 1")
+    word = _text(name, value, 16).strip().lower()
+    if word in _YES:
+        return True
+    if word in _NO:
+        return False
+    raise RecordError(f"{name} is neither true nor false")
+
+
+def _tenant(value: object) -> str:
+    name = _text("tenant", value, _NAME_BYTES)
+    for character in "+#/,":  # it is put into topics and travels in a list
+        if character in name:
+            raise RecordError(f"tenant holds {character!r}, which has a meaning of its own in topics")
+    return name
+
+
+def _groups(value: object) -> frozenset[str]:
+    if value is None:
+        return frozenset()
+    parts: Iterable[object]
+    if isinstance(value, list | tuple):  # an array of PostgreSQL
+        parts = value
+    else:
+        text = _text("groups", value, _MOST * _NAME_BYTES).strip()
+        parts = _parsed("groups", text, list) if text.startswith("[") else text.split(",")
+    names = {_text("groups", part, _NAME_BYTES).strip() for part in parts} - {""}
+    if any("," in name for name in names):
+        raise RecordError("a group's name holds a comma, by which EMQX tells groups apart")
+    if len(names) > _MOST:
+        raise RecordError(f"groups has {len(names)} names; {_MOST} is the most")
+    return frozenset(names)
+
+
+def _attributes(given: object) -> dict[str, str]:
+    if isinstance(given, dict):
+        value = given
+    else:
+        text = _text("attributes", given, _MOST * _ATTRIBUTE_BYTES)
+        value = _parsed("attributes", text, dict) if text.strip() else {}
+    if len(value) > _MOST:
+        raise RecordError(f"attributes has {len(value)} entries; {_MOST} is the most")
+    found: dict[str, str] = {}
+    for name, one in value.items():
+        if not isinstance(name, str) or not _ATTRIBUTE_NAME.fullmatch(name):
+            raise RecordError("attributes has a name that EMQX does not take: letters, digits, _ and -")
+        if name in _RESERVED:
+            raise RecordError(f"attributes names {name}, which has a column of its own")
+        if not isinstance(one, str):
+            raise RecordError(f"attributes.{name} is no text but {type(one).__name__}; EMQX takes text alone")
+        found[name] = _text(f"attributes.{name}", one, _ATTRIBUTE_BYTES)
+    return found
+
+
+def _parsed(name: str, text: str, kind: type) -> Any:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise RecordError(f"{name} is no JSON") from None
+    if not isinstance(value, kind):
+        raise RecordError(f"{name} is JSON, but no {'object' if kind is dict else 'list'}")
+    return value

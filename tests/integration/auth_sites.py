@@ -1,0 +1,120 @@
+"""A backend beside its real server, in one shape for all of them: what the common suite runs against."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from abc import ABC, abstractmethod
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from auth.backends.postgresql import PostgresqlAuthenticator
+from auth.hashing import Hasher
+from auth.model import LoginRequest
+from config.auth import AuthHashingSettings, AuthPostgresqlSettings
+from config.tls import TlsSettings
+from tests.servers import postgresql
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from auth.backends.remote import RemoteAuthenticator
+    from auth.model import Verdict
+    from tests.servers.loopback import LoopbackServer
+    from tests.servers.postgresql import Postgresql
+
+TIMEOUT = timedelta(milliseconds=600)  # longer than a connect on a busy machine, short enough to wait for
+GOOD = "correct horse"
+PLAIN = AuthHashingSettings(memory=8 << 10, passes=1)
+
+
+class Site(ABC):
+    """``server`` and the table, keys or tree in it that belong to one test."""
+
+    name: str
+    by_bind = False  # the server checks the password itself; it has no hashes, and groups at most
+
+    def __init__(self, server: LoopbackServer, unique: str) -> None:
+        self.server = server
+        self.unique = unique
+        self.hasher = Hasher(PLAIN)
+
+    @abstractmethod
+    def put(self, username: str, **record: Any) -> None:
+        """Store a user: ``password_hash``, ``salt``, ``is_superuser``, ``tenant``, ``groups``, ``attributes``."""
+
+    @abstractmethod
+    def authenticator(self, **changes: Any) -> RemoteAuthenticator[Any, Any]:
+        """With settings for this site, and these others; not started."""
+
+    def tls(self, **changes: Any) -> TlsSettings:
+        return TlsSettings(**{"ca_file": self.server.authority.ca_file, **changes})
+
+    def own_password(self, secret: str) -> dict[str, Any]:
+        """Settings with this for the gateway's own password."""
+        return {"password": secret}
+
+    def over_tls(self, **changes: Any) -> dict[str, Any]:
+        """Settings with TLS."""
+        return {"tls": self.tls(**changes)}
+
+    @contextlib.asynccontextmanager
+    async def running(self, **changes: Any) -> AsyncIterator[RemoteAuthenticator[Any, Any]]:
+        authenticator = self.authenticator(**changes)
+        try:
+            await authenticator.start()
+            yield authenticator
+        finally:
+            await authenticator.close()
+
+    async def put_password(self, username: str, password: str = GOOD, **record: Any) -> None:
+        self.put(username, password_hash=await self.hasher.hash(password), **record)
+
+    def close(self) -> None:
+        self.hasher.close()
+
+
+class PostgresqlSite(Site):
+    name = "postgresql"
+    server: Postgresql
+
+    def __init__(self, server: Postgresql, unique: str) -> None:
+        super().__init__(server, unique)
+        self.table = unique.replace("-", "_").lower()[-60:].lstrip("_0123456789")
+        server.sql(
+            f'CREATE TABLE "{self.table}" (username text PRIMARY KEY, password_hash text, salt text, '
+            "is_superuser boolean, tenant text, groups text[], attributes jsonb);"
+            f'GRANT SELECT ON "{self.table}" TO gateway, tlsonly'
+        )
+
+    def put(self, username: str, **record: Any) -> None:
+        columns = {"username": username, **record}
+        values = ", ".join(_literal(value) for value in columns.values())
+        self.server.sql(f'INSERT INTO "{self.table}" ({", ".join(columns)}) VALUES ({values})')
+
+    def authenticator(self, **changes: Any) -> PostgresqlAuthenticator:
+        settings = {
+            "port": self.server.port,
+            "password": postgresql.PASSWORD,
+            "timeout": TIMEOUT,
+            "query": f'SELECT * FROM "{self.table}" WHERE username = ${{username}}',
+            **changes,
+        }
+        return PostgresqlAuthenticator(AuthPostgresqlSettings(**settings), self.hasher)
+
+
+def _literal(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, list):
+        return f"ARRAY[{', '.join(map(_literal, value))}]::text[]"
+    text = json.dumps(value) if isinstance(value, dict) else value
+    return "'" + text.replace("'", "''") + "'"
+
+
+async def login(
+    authenticator: RemoteAuthenticator[Any, Any], username: str, password: str = GOOD, **request: str
+) -> Verdict:
+    return await authenticator.authenticate(LoginRequest(username=username, password=password, **request))

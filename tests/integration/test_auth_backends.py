@@ -1,0 +1,200 @@
+"""What all authenticators that ask another server do alike, each against its real server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from auth.breaker import BreakerState
+from auth.errors import BackendDownError
+from auth.model import Allow, Deny, Ignore
+from config.errors import ConfigError
+from tests.integration.auth_sites import GOOD, TIMEOUT, PostgresqlSite, Site, login
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from auth.backends.remote import RemoteAuthenticator
+
+SITES: dict[str, type[Site]] = {"postgresql": PostgresqlSite}
+
+
+@pytest.fixture(params=SITES)
+async def site(request: pytest.FixtureRequest, unique: str) -> AsyncIterator[Site]:
+    made = SITES[request.param](request.getfixturevalue(f"{request.param}_server"), unique)
+    try:
+        yield made
+    finally:
+        made.server.heal()
+        made.close()
+
+
+async def until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen within {seconds:g} s"
+        await asyncio.sleep(0.01)
+
+
+async def cause_of(authenticator: RemoteAuthenticator[Any, Any], username: str = "lamp") -> str:
+    with pytest.raises(BackendDownError) as caught:
+        await login(authenticator, username)
+    assert caught.value.backend == authenticator.name
+    assert str(caught.value).endswith((".", "?")), "no sentence"
+    return caught.value.cause
+
+
+async def test_the_right_password_is_let_in(site: Site) -> None:
+    await site.put_password("lamp")
+    async with site.running() as authenticator:
+        verdict = await login(authenticator, "lamp")
+        assert isinstance(verdict, Allow), verdict
+        assert (verdict.source, verdict.user) == (site.name, "lamp")
+        assert (verdict.tenant, verdict.groups, dict(verdict.attributes)) == ("", frozenset(), {})
+        assert not verdict.is_superuser
+        assert authenticator.up
+
+
+async def test_a_wrong_password_is_refused(site: Site) -> None:
+    await site.put_password("lamp")
+    async with site.running() as authenticator:
+        for password in ("wrong", "", GOOD + " ", GOOD.upper(), "x" * 65_535):
+            verdict = await login(authenticator, "lamp", password)
+            assert isinstance(verdict, Deny), f"{password[:20]!r}: {verdict}"
+
+
+async def test_a_server_that_refuses_connections_fails_the_login_and_not_the_start(site: Site) -> None:
+    await site.put_password("lamp")
+    site.server.kill()
+    async with site.running() as authenticator:
+        assert not authenticator.up
+        assert "refuses connections" in authenticator.problem
+        assert await cause_of(authenticator) == "open"
+        site.server.start()
+        await until(lambda: authenticator.up, "the probe that finds it well")
+        assert isinstance(await login(authenticator, "lamp"), Allow)
+
+
+async def test_a_restart_between_two_logins_fails_neither(site: Site) -> None:
+    await site.put_password("lamp")
+    async with site.running() as authenticator:
+        for way in (site.server.halt, site.server.kill):
+            assert isinstance(await login(authenticator, "lamp"), Allow)
+            way()
+            site.server.start()
+            assert isinstance(await login(authenticator, "lamp"), Allow), "the broken connection cost a login"
+        assert authenticator.breaker.state is BreakerState.CLOSED
+        assert not authenticator.failures
+
+
+async def test_killed_under_way_it_is_down_and_back_when_it_is(site: Site) -> None:
+    await site.put_password("lamp")
+    async with site.running() as authenticator:
+        assert isinstance(await login(authenticator, "lamp"), Allow)
+        site.server.kill()
+        causes = [await cause_of(authenticator) for _ in range(6)]
+        assert causes[:3] == ["unreachable"] * 3
+        assert causes[-1] == "open"
+        site.server.start()
+        await until(lambda: authenticator.up, "the probe that finds it well")
+        assert isinstance(await login(authenticator, "lamp"), Allow)
+
+
+async def test_frozen_it_answers_in_time_then_at_once_and_heals_when_thawed(site: Site) -> None:
+    await site.put_password("lamp")
+    async with site.running() as authenticator:
+        assert isinstance(await login(authenticator, "lamp"), Allow)
+        site.server.freeze()
+        limit_s = TIMEOUT.total_seconds()
+        for _ in range(3):
+            began = time.monotonic()
+            assert await cause_of(authenticator) == "timeout"
+            assert limit_s * 0.9 <= time.monotonic() - began < limit_s + 1.0
+        began = time.monotonic()
+        assert [await cause_of(authenticator) for _ in range(100)] == ["open"] * 100
+        assert time.monotonic() - began < limit_s, "refusals of an open breaker took time"
+        await until(lambda: authenticator.breaker.state is BreakerState.HALF_OPEN, "a probe")
+        await until(lambda: authenticator.breaker.state is BreakerState.OPEN, "the failure of the probe")
+        site.server.thaw()
+        await until(lambda: authenticator.breaker.state is BreakerState.CLOSED, "the healing")
+        assert isinstance(await login(authenticator, "lamp"), Allow)
+
+
+async def test_a_storm_on_a_frozen_server_ends_in_time_for_everybody(site: Site) -> None:
+    await site.put_password("lamp")
+    async with site.running(pool_size=2) as authenticator:
+        site.server.freeze()
+        began = time.monotonic()
+        outcomes = await asyncio.gather(*(login(authenticator, "lamp") for _ in range(300)), return_exceptions=True)
+        assert time.monotonic() - began < TIMEOUT.total_seconds() + 2
+        assert all(isinstance(one, BackendDownError) for one in outcomes), outcomes
+
+
+async def test_an_answer_that_comes_late_is_nobody_elses(site: Site) -> None:
+    """The caller gives up while the server is frozen; after the thaw its answer is not the next one's."""
+    await site.put_password("lamp")
+    await site.put_password("plug", "another")
+    async with site.running(pool_size=1) as authenticator:
+        assert isinstance(await login(authenticator, "lamp"), Allow)
+        site.server.freeze()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(login(authenticator, "lamp"), TIMEOUT.total_seconds() / 4)
+        site.server.thaw()
+        assert isinstance(await login(authenticator, "plug"), Deny), "that was lamp's answer"
+        assert isinstance(await login(authenticator, "plug", "another"), Allow)
+
+
+async def test_a_wrong_password_of_our_own_ends_the_start_with_a_sentence(site: Site) -> None:
+    secret = "not-the-Secret-99"
+    authenticator = site.authenticator(**site.own_password(secret))
+    with pytest.raises(ConfigError, match="refuses the login") as caught:
+        await authenticator.start()
+    await authenticator.close()
+    assert secret not in f"{caught.value}{caught.value.__cause__!r}"
+
+
+async def test_more_logins_than_connections_are_all_answered(site: Site) -> None:
+    await site.put_password("lamp")
+    async with site.running(pool_size=2, timeout=4) as authenticator:
+        verdicts = await asyncio.gather(*(login(authenticator, "lamp") for _ in range(60)))
+        assert all(isinstance(verdict, Allow) for verdict in verdicts)
+
+
+async def test_closing_ends_questions_under_way_and_leaves_nothing_behind(site: Site) -> None:
+    await site.put_password("lamp")
+    authenticator = site.authenticator()
+    await authenticator.start()
+    await login(authenticator, "lamp")
+    site.server.freeze()
+    questions = [asyncio.create_task(login(authenticator, "lamp")) for _ in range(3)]
+    await asyncio.sleep(0)
+    await authenticator.close()
+    await authenticator.close()
+    outcomes = await asyncio.gather(*questions, return_exceptions=True)
+    assert all(isinstance(one, BackendDownError) for one in outcomes), outcomes
+
+
+async def test_over_tls_with_its_authority_and_not_without(site: Site, tmp_path: Any) -> None:
+    await site.put_password("lamp")
+    async with site.running(**site.over_tls()) as authenticator:
+        assert isinstance(await login(authenticator, "lamp"), Allow)
+    async with site.running(**site.over_tls(ca_file=None)) as authenticator:
+        assert "certificate that is not trusted" in authenticator.problem
+        assert authenticator.failures["tls"] >= 1
+    async with site.running(**site.over_tls(server_name="elsewhere.example")) as authenticator:
+        assert "certificate that is not trusted" in authenticator.problem
+    missing = tmp_path / "none.pem"
+    authenticator = site.authenticator(**site.over_tls(ca_file=missing))
+    with pytest.raises(ConfigError, match=r"ca_file .*none\.pem cannot be used"):
+        await authenticator.start()
+    await authenticator.close()
+
+
+async def test_a_login_without_what_users_are_looked_up_by_is_not_its_business(site: Site) -> None:
+    site.server.kill()
+    async with site.running() as authenticator:
+        assert isinstance(await login(authenticator, "", clientid="lamp"), Ignore), "and the server is not even asked"
+        assert isinstance(await login(authenticator, "\ud800"), Ignore)
