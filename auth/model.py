@@ -114,6 +114,8 @@ class Ban:
     value: str
     reason: str = ""  # for people
     until_s: int | None = None  # Unix seconds; None: until it is lifted
+    by: str = ""  # who has laid it down
+    created_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,11 @@ class Tenant:
     name: str
     enabled: bool = True  # else none of its users may log in, publish or subscribe
     logins_per_second: int | None = None  # None: auth.limits.tenant_logins_per_second; 0: no limit
+    users_max: int | None = None  # in the built-in database; None: no limit
+    attributes: Mapping[str, str] = field(default_factory=_no_attributes)  # of each of its users who lacks them
+    created_s: int = 0
+    changed_s: int = 0
+    revision: int = 0  # the version of the database that its last change made
 
 
 @dataclass(frozen=True, slots=True)

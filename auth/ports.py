@@ -102,7 +102,8 @@ class RuleSource(Protocol):
 
     @property
     def version(self) -> int:
-        """Grows with every change of rules, users, tenants or bans that anybody has made."""
+        """Grows with every change of rules, users or tenants that anybody has made. Not with bans, which are asked for
+        at each login: else banning one client would make the service forget the logins of all others."""
 
 
 class AccessStore(RuleSource, Protocol):

@@ -1,0 +1,116 @@
+"""Changing the built-in database: one transaction, by one person or process, all of it or nothing."""
+
+from __future__ import annotations
+
+__all__ = ["Editor", "Session", "edit", "transaction"]
+
+import contextlib
+import sqlite3
+import time
+from typing import TYPE_CHECKING, Final
+
+from auth import store_file
+from auth.errors import StoreError
+from auth.store_rules import RuleEdits
+from auth.store_tenants import BanEdits, TenantEdits
+from auth.store_users import UserEdits
+from auth.store_values import check_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_WAIT_S: Final = 10.0
+_AUDIT_ROWS: Final = 1_000_000  # the oldest go beyond that
+
+
+class Session:
+    """A transaction under way, as the edits share it."""
+
+    def __init__(self, db: sqlite3.Connection, by: str) -> None:
+        self.db = db
+        self.by = by
+        self.now_s: Final = int(time.time())
+        self._version = int(db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()[0]) + 1
+        self._touched = False
+        self._bans_touched = False
+
+    def touch(self) -> int:
+        """Say that users, rules or tenants change; returns the version that this makes."""
+        self._touched = True
+        return self._version
+
+    def touch_bans(self) -> None:
+        """Say that bans change."""
+        self._bans_touched = True
+
+    def record(self, action: str, subject: str, detail: str) -> None:
+        """Write down who did it. Never give it a secret."""
+        self.db.execute(
+            "INSERT INTO audit (at_s, by, action, subject, detail) VALUES (?, ?, ?, ?, ?)",
+            (self.now_s, self.by, action, subject, detail),
+        )
+
+    def finish(self) -> None:
+        """Count the version up, once, if anything changed."""
+        if self._touched:
+            self.db.execute("UPDATE meta SET value = ? WHERE key = 'version'", (self._version,))
+        if self._bans_touched:
+            self.db.execute("UPDATE meta SET value = value + 1 WHERE key = 'ban_version'")
+        self.db.execute("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", (_AUDIT_ROWS,))
+
+
+class Editor:
+    """What can be changed. Every method may raise StoreError, after which nothing of the transaction is kept."""
+
+    def __init__(self, session: Session) -> None:
+        self.session: Final = session
+        self.users: Final = UserEdits(session)
+        self.rules: Final = RuleEdits(session)
+        self.tenants: Final = TenantEdits(session)
+        self.bans: Final = BanEdits(session)
+
+    def current_device_key(self) -> bytes:
+        """The key that new device secrets are hashed with."""
+        row = self.session.db.execute("SELECT key FROM device_keys ORDER BY created_s, id LIMIT 1").fetchone()
+        if row is None:
+            raise StoreError("The database has no key for device secrets: it is damaged. Import an export of it.")
+        return bytes(row[0])
+
+
+@contextlib.contextmanager
+def edit(path: Path, by: str, *, wait_s: float = _WAIT_S) -> Iterator[Editor]:
+    """An Editor of the database, which is made if need be; what it did is kept when the block ends without an error.
+
+    Other processes may do the same at the same time: one waits for the other, at most ``wait_s``. Blocks. Raises
+    StoreError. ``by``: who does it, for the audit.
+    """
+    check_text("The name for the audit", by, limit=256)
+    store_file.prepare(path)
+    try:
+        db = store_file.connect(path, wait_s=wait_s)
+    except (sqlite3.Error, OSError) as error:
+        raise StoreError(store_file.explain(path, error)) from error
+    try:
+        with transaction(path, db, by) as editor:
+            yield editor
+    finally:
+        db.close()
+
+
+@contextlib.contextmanager
+def transaction(path: Path, db: sqlite3.Connection, by: str) -> Iterator[Editor]:
+    """The same over a connection that stays open. Raises StoreError; what the block raises otherwise goes through."""
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            session = Session(db, by)
+            yield Editor(session)
+            session.finish()
+            db.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):  # it may be rolled back already: the disk is full
+                db.execute("ROLLBACK")
+            raise
+    except sqlite3.Error as error:
+        raise StoreError(store_file.explain(path, error)) from error

@@ -1,0 +1,170 @@
+"""The threads that check passwords: bounded, of low priority, and left by whoever is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import bcrypt
+import pytest
+
+from auth import passwords
+from auth.errors import OverloadedError
+from auth.hashing import Hasher
+from config.auth import AuthHashingSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CHEAP = AuthHashingSettings(memory=8 << 10, passes=1, threads=1, queue=2)
+KEY = b"k" * 32
+KEYS = {passwords.device_key_id(KEY): KEY}
+
+
+@pytest.fixture
+def hasher() -> Iterator[Hasher]:
+    one = Hasher(CHEAP, KEYS)
+    yield one
+    one.close()
+
+
+class Gate:
+    """Holds the hashing threads until it is opened, and counts what they computed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = threading.Event()
+        self.entered = threading.Event()
+        self.done = 0
+        real = passwords.hash_argon2id
+
+        def held(password: str, cost: passwords.Argon2Cost) -> str:
+            self.entered.set()
+            assert self.opened.wait(30)
+            self.done += 1
+            return real(password, cost)
+
+        monkeypatch.setattr(passwords, "hash_argon2id", held)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the condition is the hasher's own state
+            await asyncio.sleep(0.001)
+
+
+async def test_every_kind_is_verified(hasher: Hasher) -> None:
+    kinds = [
+        await hasher.hash("secret"),
+        passwords.hash_device_secret("secret", KEY),
+        bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode(),
+    ]
+    for stored in kinds:
+        assert await hasher.verify(stored, "secret")
+        assert not await hasher.verify(stored, "wrong")
+    assert await hasher.verify("secret", "secret", algorithm="plain", salt_position="disable")
+
+
+async def test_what_is_hashed_has_todays_settings(hasher: Hasher) -> None:
+    stored = await hasher.hash("secret")
+    assert "$m=8,t=1,p=1$" in stored
+    assert not hasher.outdated(stored)
+    stronger = Hasher(AuthHashingSettings(memory=16 << 10, passes=1))
+    assert stronger.outdated(stored)
+    stronger.close()
+
+
+async def test_older_kinds_are_outdated_and_device_secrets_are_not(hasher: Hasher) -> None:
+    assert hasher.outdated(bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode())
+    assert hasher.outdated(passwords.salted_text("00" * 16, salt="", algorithm="md5", salt_position="prefix"))
+    assert not hasher.outdated(passwords.hash_device_secret("secret", KEY))
+
+
+async def test_each_failure_costs_one_argon2id(hasher: Hasher, monkeypatch: pytest.MonkeyPatch) -> None:
+    argon2id, device = await hasher.hash("secret"), passwords.hash_device_secret("secret", KEY)
+    burnt: list[str] = []
+    monkeypatch.setattr(passwords, "hash_argon2id", lambda password, _cost: burnt.append(password))
+    assert await hasher.verify(device, "secret")
+    assert await hasher.verify(argon2id, "secret")
+    assert burnt == []
+    assert not await hasher.verify(argon2id, "wrong")  # which is one by itself
+    assert burnt == []
+    assert not await hasher.verify(device, "wrong")
+    assert not await hasher.verify("secret", "wrong", algorithm="plain")
+    assert len(burnt) == 2
+    await hasher.burn()
+    assert len(burnt) == 3
+    assert "wrong" not in burnt
+
+
+async def test_a_right_device_secret_needs_no_thread(hasher: Hasher) -> None:
+    device = passwords.hash_device_secret("secret", KEY)
+    assert hasher.verify_at_once(device, "secret") is True
+    assert hasher.verify_at_once(device, "wrong") is None
+    assert hasher.verify_at_once(await hasher.hash("secret"), "secret") is None
+
+
+async def test_beyond_the_queue_it_is_said_at_once(hasher: Hasher, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    waiting = [asyncio.create_task(hasher.burn()) for _ in range(3)]
+    await until(lambda: hasher.waiting == 2)
+    with pytest.raises(OverloadedError, match=r"auth\.hashing\.queue"):
+        await hasher.burn()
+    gate.opened.set()
+    await asyncio.gather(*waiting)
+    assert (hasher.busy, hasher.waiting, gate.done) == (0, 0, 3)
+
+
+async def test_a_cancelled_waiter_leaves_and_is_not_computed(hasher: Hasher, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    first, second, third = (asyncio.create_task(hasher.burn()) for _ in range(3))
+    await until(lambda: hasher.waiting == 2)
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
+    assert hasher.waiting == 1
+    gate.opened.set()
+    await asyncio.gather(first, third)
+    assert gate.done == 2
+
+
+async def test_a_thread_that_computes_for_nobody_is_still_busy(hasher: Hasher, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    first = asyncio.create_task(hasher.burn())
+    await until(gate.entered.is_set)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    second = asyncio.create_task(hasher.burn())
+    await until(lambda: hasher.waiting == 1)
+    gate.opened.set()
+    await second
+    assert (hasher.busy, hasher.waiting, gate.done) == (0, 0, 2)
+
+
+async def test_a_waiter_cancelled_as_its_turn_comes_passes_it_on(
+    hasher: Hasher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    first, second, third = (asyncio.create_task(hasher.burn()) for _ in range(3))
+    await until(lambda: hasher.waiting == 2)
+    hasher._give_thread_back()  # the first one's thread is free: second's turn is set, but it has not run yet
+    second.cancel()
+    gate.opened.set()
+    await asyncio.gather(first, third)
+    await asyncio.gather(second, return_exceptions=True)
+    assert hasher.waiting == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "getpriority"), reason="the platform has no priorities")
+async def test_the_threads_have_a_lower_priority(hasher: Hasher) -> None:
+    def mine() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    assert await hasher._run(mine) > mine()
+
+
+async def test_after_the_end_nothing_is_computed(hasher: Hasher) -> None:
+    hasher.close()
+    with pytest.raises(OverloadedError, match="stopping"):
+        await hasher.burn()
+    assert hasher.busy == 0

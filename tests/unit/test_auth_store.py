@@ -1,0 +1,557 @@
+"""The built-in database: what is stored is found again, by whom, in which order, and how soon a change is seen."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from auth import store_file
+from auth.errors import BackendDownError, StoreError
+from auth.model import Ban, Rule, Subject, Tenant
+from auth.store import Store
+from auth.store_records import User
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAIN = "$salted-sha256$prefix$c2FsdA$" + "A" * 43
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "auth" / "auth.sqlite3"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    one = Store(path)
+    one.open()
+    yield one
+    one.close()
+
+
+def add_user(store: Store, *users: User) -> None:
+    with store.edit("test") as edit:
+        for user in users:
+            edit.users.add(user)
+    store.refresh()
+
+
+def add_rules(store: Store, *rules: Rule) -> list[int]:
+    with store.edit("test") as edit:
+        ids = edit.rules.extend(rules)
+    store.refresh()
+    return ids
+
+
+def topics(store: Store, subject: Subject) -> list[str]:
+    return [rule.topic for rule in store.rules_for(subject)]
+
+
+class TestFile:
+    def test_a_new_file_belongs_to_its_user_alone(self, store: Store, path: Path) -> None:
+        add_user(store, User("username", "a"))
+        modes = {one.name: stat.S_IMODE(one.stat().st_mode) for one in path.parent.iterdir()}
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert path.name in modes
+        assert set(modes.values()) == {0o600}, modes
+
+    def test_a_careless_copy_is_closed_to_others(self, store: Store, path: Path) -> None:
+        store.close()
+        path.chmod(0o644)
+        Store(path).open()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+    def test_a_newer_format_is_refused_with_a_sentence(self, store: Store, path: Path) -> None:
+        store.close()
+        with sqlite3.connect(path) as db:
+            db.execute(f"PRAGMA user_version = {store_file.FORMAT + 1}")
+        db.close()
+        with pytest.raises(StoreError, match=f"has format {store_file.FORMAT + 1}.*newer version"):
+            Store(path).open()
+
+    def test_another_programs_database_is_left_alone(self, path: Path) -> None:
+        path.parent.mkdir()
+        with sqlite3.connect(path) as db:
+            db.execute("CREATE TABLE theirs (x)")
+        db.close()
+        before = path.read_bytes()
+        with pytest.raises(StoreError, match="not one of this service"):
+            Store(path).open()
+        assert path.read_bytes() == before
+
+    def test_a_file_that_is_no_database_is_said_to_be_damaged(self, path: Path) -> None:
+        path.parent.mkdir()
+        path.write_bytes(b"hello" * 1000)
+        with pytest.raises(StoreError, match="damaged, or no SQLite database"):
+            Store(path).open()
+
+    def test_a_damaged_file_is_a_backend_that_is_down(self, store: Store, path: Path) -> None:
+        add_user(store, *(User("username", f"u{number}") for number in range(2000)))
+        store.close()
+        with sqlite3.connect(path) as db:
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        db.close()
+        data = bytearray(path.read_bytes())
+        data[4096:] = b"\xff" * (len(data) - 4096)
+        path.write_bytes(data)
+        broken = Store(path)
+        with pytest.raises(BackendDownError, match="damaged"):
+            broken.find_user("username", "u1")
+        assert "damaged" in broken.problem
+
+    def test_a_file_that_goes_away_is_down_until_it_is_back(
+        self, store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        add_user(store, User("username", "a", tenant=""))
+        away = path.with_name("away")
+        path.rename(away)
+        with pytest.raises(BackendDownError, match="there is no such file"):
+            store.refresh()
+        with pytest.raises(BackendDownError):
+            store.find_user("username", "a")
+        away.rename(path)
+        monkeypatch.setattr("auth.store._REOPEN_NS", 0)
+        assert store.find_user("username", "a") is not None
+        assert not store.problem
+
+    def test_a_restored_copy_is_noticed(self, store: Store, path: Path, tmp_path: Path) -> None:
+        add_user(store, User("username", "old"))
+        copy = tmp_path / "copy"
+        with sqlite3.connect(path) as db, sqlite3.connect(copy) as into:
+            db.backup(into)
+        db.close()
+        into.close()
+        with store.edit("test") as edit:
+            edit.users.remove("username", "old")
+        store.refresh()
+        before = store.version
+        for old in path.parent.iterdir():  # the old log would be taken for the copy's
+            old.unlink()
+        copy.replace(path)
+        assert store.refresh()
+        assert store.version > before
+        assert store.find_user("username", "old") is not None
+
+    def test_a_reader_does_not_wait_for_a_writer(self, store: Store) -> None:
+        add_user(store, User("username", "a"))
+        with store.edit("test") as edit:
+            edit.users.remove("username", "a")
+            assert store.find_user("username", "a") is not None
+        store.refresh()
+        assert store.find_user("username", "a") is None
+
+    def test_a_writer_that_waits_too_long_says_so(self, store: Store) -> None:
+        with store.edit("one"), pytest.raises(StoreError, match="is locked"), store.edit("two", wait_s=0.01):
+            pass
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+    def test_a_directory_without_rights_is_said(self, tmp_path: Path) -> None:
+        closed = tmp_path / "closed"
+        closed.mkdir(mode=0o500)
+        with pytest.raises(StoreError, match="cannot be opened"):
+            Store(closed / "auth" / "auth.sqlite3").open()
+
+    def test_a_full_disk_keeps_nothing_of_an_edit(self, store: Store) -> None:
+        def fill() -> None:
+            with store.edit("test") as edit:
+                edit.users.add(User("username", "a"))
+                pages = edit.session.db.execute("PRAGMA page_count").fetchone()[0]
+                edit.session.db.execute(f"PRAGMA max_page_count = {pages}")
+                for number in range(5000):
+                    edit.users.add(User("username", f"u{number}", attributes={"x": "y" * 1000}))
+
+        with pytest.raises(StoreError, match="the disk is full"):
+            fill()
+        store.refresh()
+        assert store.find_user("username", "a") is None
+
+
+class TestUsers:
+    def test_all_of_a_user_comes_back(self, store: Store) -> None:
+        with store.edit("test") as edit:
+            edit.tenants.add(Tenant("acme"))
+        user = User(
+            "clientid", "d1", PLAIN, "acme", frozenset({"b", "a"}), {"site": "berlin"}, True, True, 1_900_000_000
+        )
+        add_user(store, user)
+        found = store.find_user("clientid", "d1")
+        assert found is not None
+        assert found.created_s == found.changed_s > 1_700_000_000
+        assert found.revision == store.version - store.epoch
+        assert replace(found, created_s=0, changed_s=0, revision=0) == user
+
+    def test_a_kind_is_part_of_the_name(self, store: Store) -> None:
+        add_user(store, User("username", "a"))
+        assert store.find_user("clientid", "a") is None
+
+    @pytest.mark.parametrize(
+        "other", ["Device", "device ", " device", "dévice", "de\u0301vice", "devic%", "devic_", "device\0", "\ud800"]
+    )
+    def test_names_are_compared_byte_for_byte(self, store: Store, other: str) -> None:
+        add_user(store, User("username", "device"), User("username", "de\u0301vice".replace("e\u0301", "\u00e9") + "2"))
+        assert store.find_user("username", other) is None
+
+    def test_composed_and_decomposed_letters_are_two_users(self, store: Store) -> None:
+        add_user(store, User("username", "\u00e9"), User("username", "e\u0301", disabled=True))
+        one, two = store.find_user("username", "\u00e9"), store.find_user("username", "e\u0301")
+        assert one is not None
+        assert two is not None
+        assert (one.disabled, two.disabled) == (False, True)
+
+    @pytest.mark.parametrize("name", ["' OR 1=1 --", '"; DROP TABLE users; --', "%", "_", "\u0001", "x" * 65_535])
+    def test_hostile_names_are_names(self, store: Store, name: str) -> None:
+        assert store.find_user("username", name) is None
+        add_user(store, User("username", name))
+        assert store.find_user("username", name) is not None
+        assert store.count_users() == 1
+
+    @pytest.mark.parametrize(
+        ("name", "why"), [("", "empty"), ("a\0b", "null"), ("\ud800", "UTF-8"), ("x" * 65_536, "65535 is the most")]
+    )
+    def test_names_that_no_client_has_are_refused(self, store: Store, name: str, why: str) -> None:
+        with pytest.raises(StoreError, match=why):
+            add_user(store, User("username", name))
+
+    def test_the_narrowest_network_is_found(self, store: Store) -> None:
+        add_user(store, User("address", "10.0.0.0/8"), User("address", "10.1.2.3"), User("address", "fd00::/8"))
+        found = {
+            asked: getattr(store.find_user("address", asked), "identity", None)
+            for asked in ("10.1.2.3", "10.1.2.4", "11.0.0.1", "::ffff:10.1.2.4", "fd00::1", "fe80::1", "nonsense", "")
+        }
+        assert found == {
+            "10.1.2.3": "10.1.2.3/32",
+            "10.1.2.4": "10.0.0.0/8",
+            "11.0.0.1": None,
+            "::ffff:10.1.2.4": "10.0.0.0/8",
+            "fd00::1": "fd00::/8",
+            "fe80::1": None,
+            "nonsense": None,
+            "": None,
+        }
+
+    def test_an_existing_user_is_not_replaced_unasked(self, store: Store) -> None:
+        add_user(store, User("username", "a"))
+        with pytest.raises(StoreError, match="already"):
+            add_user(store, User("username", "a"))
+        with store.edit("test") as edit:
+            assert not edit.users.add(User("username", "a", disabled=True), overwrite=True)
+        found = store.find_user("username", "a")
+        assert found is not None
+        assert found.disabled
+
+    def test_a_refused_edit_takes_everything_with_it(self, store: Store) -> None:
+        with pytest.raises(StoreError):
+            add_user(store, User("username", "new"), User("username", ""))
+        store.refresh()
+        assert store.find_user("username", "new") is None
+        assert store.audit(10) == []
+
+    def test_a_tenant_has_room_for_so_many(self, store: Store) -> None:
+        with store.edit("test") as edit:
+            edit.tenants.add(Tenant("acme", users_max=2))
+        add_user(store, User("username", "a", tenant="acme"))
+        add_user(store, User("username", "b", tenant="acme"))
+        with pytest.raises(StoreError, match="as many users"):
+            add_user(store, User("username", "c", tenant="acme"))
+        with store.edit("test") as edit:
+            edit.users.remove("username", "a")
+        add_user(store, User("username", "c", tenant="acme"))
+
+    def test_an_unknown_tenant_is_refused(self, store: Store) -> None:
+        with pytest.raises(StoreError, match="There is no tenant 'acme'"):
+            add_user(store, User("username", "a", tenant="acme"))
+
+    @pytest.mark.parametrize("kind", ["common_name", "address"])
+    def test_a_certificate_or_address_has_no_password(self, store: Store, kind: str) -> None:
+        with pytest.raises(StoreError, match="has no password"):
+            add_user(store, User(kind, "10.0.0.1", PLAIN))  # type: ignore[arg-type]
+
+    def test_a_password_that_cannot_be_read_is_refused_without_being_shown(self, store: Store) -> None:
+        with pytest.raises(StoreError) as refused:
+            add_user(store, User("username", "a", "hunter2"))
+        assert "hunter2" not in str(refused.value)
+
+    def test_changes_are_recorded_without_secrets(self, store: Store) -> None:
+        add_user(store, User("username", "a", PLAIN))
+        with store.edit("ann") as edit:
+            edit.users.change("username", "a", password=PLAIN.replace("A", "B"), disabled=True)
+            edit.users.remove("username", "a")
+        entries = store.audit(10)
+        assert [(one.by, one.action, one.subject, one.detail) for one in entries] == [
+            ("ann", "user remove", "username a", ""),
+            ("ann", "user change", "username a", "disabled = True, password"),
+            ("test", "user add", "username a", ""),
+        ]
+
+    def test_a_rehash_counts_for_nothing_and_gives_way_to_a_change(self, store: Store) -> None:
+        add_user(store, User("username", "a", PLAIN))
+        seen = store.find_user("username", "a")
+        assert seen is not None
+        version = store.version
+        other = PLAIN.replace("AAA", "BBB")
+        with store.edit("service") as edit:
+            assert edit.users.rehash(seen, other)
+            assert not edit.users.rehash(seen, PLAIN)
+        assert not store.refresh()
+        assert store.version == version
+        found = store.find_user("username", "a")
+        assert found is not None
+        assert (found.password, found.revision) == (other, seen.revision)
+
+    def test_deleted_text_is_not_left_in_the_file(self, store: Store, path: Path) -> None:
+        add_user(store, User("username", "device-to-forget", PLAIN))
+        with store.edit("test") as edit:
+            edit.users.remove("username", "device-to-forget")
+            edit.session.db.execute("DELETE FROM audit")
+        store.close()
+        with sqlite3.connect(path) as db:
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        db.close()
+        assert b"device-to-forget" not in path.read_bytes()
+
+
+class TestRules:
+    def test_a_subject_gets_what_concerns_it_in_the_lists_order(self, store: Store) -> None:
+        add_rules(
+            store,
+            Rule("deny", "1", (("all", ""),)),
+            Rule("allow", "2", (("username", "ann"),)),
+            Rule("allow", "3", (("username", "bob"),)),
+            Rule("allow", "4", (("group", "ops"),)),
+            Rule("allow", "5", (("address", "10.0.0.0/8"),)),
+            Rule("allow", "6", (("tenant", "acme"), ("clientid", "c1"))),
+            Rule("allow", "7", (("attribute", "site=berlin"),)),
+            Rule("allow", "8", (("common_name", "cn"),)),
+            Rule("allow", "9", (("tenant", "acme"),)),
+            Rule("deny", "10", (("all", ""),)),
+        )
+        assert topics(store, Subject()) == ["1", "10"]
+        assert topics(store, Subject(username="ann")) == ["1", "2", "10"]
+        everything = Subject("ann", "c1", "10.9.9.9", "cn", "acme", frozenset({"ops", "x"}), {"site": "berlin"})
+        assert topics(store, everything) == ["1", "2", "4", "5", "6", "7", "8", "9", "10"]
+
+    @given(
+        rule=st.builds(
+            Rule,
+            permission=st.sampled_from(["allow", "deny"]),
+            topic=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20),
+            who=st.lists(
+                st.sampled_from(
+                    [
+                        ("username", "ä"),
+                        ("clientid", "c,1"),
+                        ("group", "g"),
+                        ("tenant", "t"),
+                        ("address", "10.0.0.0/8"),
+                        ("attribute", "a=b=c"),
+                        ("all", ""),
+                    ]
+                ),
+                min_size=1,
+                max_size=4,
+            ).map(tuple),
+            actions=st.sampled_from([{"publish"}, {"subscribe"}, {"publish", "subscribe"}]).map(frozenset),
+            eq=st.booleans(),
+            qos=st.sets(st.integers(0, 2)).map(frozenset),
+            retain=st.sampled_from([None, True, False]),
+        )
+    )
+    def test_a_rule_comes_back_as_it_was(self, tmp_path_factory: pytest.TempPathFactory, rule: Rule) -> None:
+        store = Store(tmp_path_factory.getbasetemp() / "rules" / "auth.sqlite3")
+        store.open()
+        with store.edit("test") as edit:
+            edit.rules.clear()
+            number = edit.rules.append(rule)
+        (stored,) = list(store.rules())
+        store.close()
+        assert stored.rule == replace(rule, source=f"database rule {number}")
+
+    def test_a_rule_can_be_put_anywhere_again_and_again(self, store: Store) -> None:
+        (last,) = add_rules(store, Rule("deny", "last"))
+        with store.edit("test") as edit:
+            for number in range(60):
+                edit.rules.insert(Rule("allow", str(number)), before=last)
+            edit.rules.insert(Rule("allow", "first"))
+        assert [one.rule.topic for one in store.rules()] == ["first", *map(str, range(60)), "last"]
+
+    def test_a_changed_list_is_seen(self, store: Store) -> None:
+        one, two = add_rules(store, Rule("allow", "1"), Rule("allow", "2", (("username", "a"),)))
+        assert topics(store, Subject("a")) == ["1", "2"]
+        with store.edit("test") as edit:
+            edit.rules.remove([one])
+        assert store.refresh()
+        assert topics(store, Subject("a")) == ["2"]
+        with store.edit("test") as edit:
+            edit.rules.remove([two])
+        assert store.refresh()
+        assert topics(store, Subject("a")) == []
+
+    def test_ids_are_not_used_again(self, store: Store) -> None:
+        (one,) = add_rules(store, Rule("allow", "1"))
+        with store.edit("test") as edit:
+            edit.rules.remove([one])
+        assert add_rules(store, Rule("allow", "2")) == [one + 1]
+
+    def test_removing_what_is_not_there_removes_nothing(self, store: Store) -> None:
+        (one,) = add_rules(store, Rule("allow", "1"))
+        with pytest.raises(StoreError, match="There is no rule 99"), store.edit("test") as edit:
+            edit.rules.remove([one, 99])
+        assert store.count_rules() == 1
+
+    @pytest.mark.parametrize(
+        "who",
+        [
+            (),
+            (("username", ""),),
+            (("address", "10.0.0.300"),),
+            (("attribute", "x"),),
+            (("attribute", "x="),),
+            (("tenant", "a/b"),),
+            (("all", "x"),),
+            (("planet", "mars"),),
+        ],
+        ids=str,
+    )
+    def test_conditions_that_cannot_hold_are_refused(self, store: Store, who: tuple[tuple[str, str], ...]) -> None:
+        with pytest.raises(StoreError):
+            add_rules(store, Rule("allow", "t", who))  # type: ignore[arg-type]
+
+    def test_memory_for_shared_rules_is_bounded(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("auth.store._KEPT_RULES", 10)
+        add_rules(store, *(Rule("allow", str(number), (("group", f"g{number}"),)) for number in range(40)))
+        for number in range(40):
+            assert topics(store, Subject(groups=frozenset({f"g{number}"}))) == [str(number)]
+        assert len(store._rules) <= 5
+
+
+class TestBans:
+    def test_a_ban_holds_until_its_end(self, store: Store) -> None:
+        with store.edit("test") as edit:
+            edit.bans.add(Ban("clientid", "c", until_s=(1 << 40) + 100))
+            edit.bans.add(Ban("username", "u", reason="guessing"))
+            edit.bans.add(Ban("address", "10.0.0.0/8"))
+        store.refresh()
+        now = float(1 << 40)
+        assert store.find_ban("c", "", "", now + 99) is not None
+        assert store.find_ban("c", "", "", now + 100) is None
+        by_name = store.find_ban("x", "u", "1.2.3.4", now)
+        assert by_name is not None
+        assert (by_name.reason, by_name.by) == ("guessing", "test")
+        assert store.find_ban("", "", "10.255.0.1", now) is not None
+        assert store.find_ban("u", "c", "11.0.0.1", now) is None
+
+    def test_bans_do_not_count_as_changes_of_users(self, store: Store) -> None:
+        version, bans = store.version, store.ban_version
+        with store.edit("test") as edit:
+            edit.bans.add(Ban("clientid", "c"))
+        assert store.refresh()
+        assert store.version == version
+        assert store.ban_version > bans
+
+    def test_a_lifted_ban_is_gone(self, store: Store) -> None:
+        with store.edit("test") as edit:
+            edit.bans.add(Ban("address", "10.0.0.1"))
+        store.refresh()
+        assert store.find_ban("", "", "10.0.0.1", 0) is not None
+        with store.edit("test") as edit:
+            edit.bans.remove("address", "10.0.0.1")
+        store.refresh()
+        assert store.find_ban("", "", "10.0.0.1", 0) is None
+        with pytest.raises(StoreError, match="There is no ban"), store.edit("test") as edit:
+            edit.bans.remove("address", "10.0.0.1")
+
+    async def test_the_service_bans_through_its_writer(self, store: Store) -> None:
+        await store.ban(Ban("clientid", "c", reason="flapping"), by="flapping detection")
+        store.refresh()
+        found = store.find_ban("c", "", "", 0)
+        assert found is not None
+        assert (found.reason, found.by) == ("flapping", "flapping detection")
+        with pytest.raises(StoreError, match="empty"):
+            await store.ban(Ban("clientid", ""), by="x")
+
+
+class TestTenants:
+    def test_a_tenant_with_users_stays(self, store: Store) -> None:
+        with store.edit("test") as edit:
+            edit.tenants.add(Tenant("acme", attributes={"a": "b"}, logins_per_second=5))
+        add_user(store, User("username", "u", tenant="acme"))
+        with pytest.raises(StoreError, match="has 1 users"), store.edit("test") as edit:
+            edit.tenants.remove("acme")
+        with store.edit("test") as edit:
+            edit.users.remove("username", "u")
+            edit.tenants.remove("acme")
+        store.refresh()
+        assert store.tenant("acme") is None
+
+    def test_a_change_is_seen(self, store: Store) -> None:
+        with store.edit("test") as edit:
+            edit.tenants.add(Tenant("acme"))
+        store.refresh()
+        found = store.tenant("acme")
+        assert found is not None
+        assert found.enabled
+        with store.edit("test") as edit:
+            edit.tenants.change("acme", enabled=False)
+        store.refresh()
+        found = store.tenant("acme")
+        assert found is not None
+        assert not found.enabled
+
+    @pytest.mark.parametrize("name", ["", "a/b", "a+", "#", "a,b", "x" * 257])
+    def test_names_that_would_be_wildcards_or_lists_are_refused(self, store: Store, name: str) -> None:
+        with pytest.raises(StoreError), store.edit("test") as edit:
+            edit.tenants.add(Tenant(name))
+
+
+EDIT = """
+import sys
+from pathlib import Path
+from auth.store_edit import edit
+from auth.store_records import User
+from auth.model import Rule
+path, who = Path(sys.argv[1]), sys.argv[2]
+for number in range(25):
+    with edit(path, who, wait_s=60) as one:
+        one.users.add(User("username", f"{who}-{number}"))
+        one.rules.append(Rule("allow", f"{who}/{number}", (("username", f"{who}-{number}"),)))
+"""
+
+
+def test_processes_that_edit_at_the_same_time_lose_nothing(store: Store, path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    started = [
+        subprocess.Popen([sys.executable, "-c", EDIT, str(path), f"p{number}"], env=environment) for number in range(3)
+    ]
+    assert [process.wait(120) for process in started] == [0, 0, 0]
+    store.refresh()
+    assert store.count_users() == 75
+    assert len({one.position for one in store.rules()}) == 75
+    assert store.version - store.epoch == 76
+    for number in range(3):
+        own = [one.rule.topic for one in store.rules() if one.rule.topic.startswith(f"p{number}/")]
+        assert own == [f"p{number}/{count}" for count in range(25)]
+
+
+def test_two_processes_that_make_the_file_at_the_same_time_share_it(path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    started = [
+        subprocess.Popen([sys.executable, "-c", EDIT, str(path), f"p{number}"], env=environment) for number in range(2)
+    ]
+    assert [process.wait(120) for process in started] == [0, 0]
+    store = Store(path)
+    store.open()
+    assert store.count_users() == 50
+    assert len(store.device_keys()) == 1
+    store.close()
