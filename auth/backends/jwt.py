@@ -1,0 +1,123 @@
+"""Logins by JSON Web Token.
+
+No token, no JWT, or no key whose signature it is: ignore, since it may be a password that the next in the chain knows.
+A token that a key of ours has signed and whose claims are wrong: deny. Both as EMQX itself does (emqx_authn_jwt).
+"""
+
+from __future__ import annotations
+
+__all__ = ["JwtAuthenticator"]
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from auth.errors import BackendDownError
+from auth.jwks import JwksKeys
+from auth.jwt_claims import ClaimRules
+from auth.jwt_keys import FileKeys, KeySource, SecretKeys
+from auth.jwt_parsing import json_object, parse_token
+from auth.model import Allow, Deny, Ignore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from auth.jwt_parsing import Token
+    from auth.model import LoginRequest, Verdict
+    from config.auth import AuthJwtKeySettings, AuthJwtSettings
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    name: str
+    algorithms: frozenset[str]
+    source: KeySource
+    rules: ClaimRules
+
+
+class JwtAuthenticator:
+    """The ``jwt`` of ``auth.chain``. ``clock`` gives Unix seconds, by which tokens are judged; ``monotonic_ns`` says
+    when keys are looked after."""
+
+    name = "jwt"
+
+    def __init__(
+        self,
+        settings: AuthJwtSettings,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._from_username = settings.source == "username"
+        self._clock = clock
+        self._keys = tuple(
+            _Key(
+                key.name,
+                frozenset(key.algorithms),
+                _source(key, f'auth.jwt.keys "{key.name}"', monotonic_ns),
+                ClaimRules(key, settings),
+            )
+            for key in settings.keys
+        )
+
+    async def start(self) -> None:
+        """Read the keys; JWK sets come later. Raises ConfigError for a key that cannot be used."""
+        for key in self._keys:
+            await key.source.start()
+
+    async def authenticate(self, request: LoginRequest) -> Verdict:
+        text = request.username if self._from_username else request.password
+        if not text:
+            return Ignore(self.name, "no token")
+        try:
+            token = parse_token(text)
+        except ValueError as error:
+            return Ignore(self.name, f"no token that can be read: {error}")
+        denied: Deny | None = None
+        down: BackendDownError | None = None
+        for key in self._keys:
+            if token.algorithm not in key.algorithms:
+                continue
+            try:
+                signed = await _signed(token, key)
+            except BackendDownError as error:
+                down = error
+                continue
+            if signed:
+                # Of two entries that trust the same issuer, for one audience each, the second has its say too.
+                verdict = self._judge(token, key, request)
+                if isinstance(verdict, Allow):
+                    return verdict
+                denied = denied or verdict
+        if denied is not None:
+            return denied
+        if down is not None:
+            raise down
+        return Ignore(self.name, "no key that its signature is of")
+
+    def _judge(self, token: Token, key: _Key, request: LoginRequest) -> Allow | Deny:
+        try:
+            claims = json_object(token.payload)
+        except ValueError as error:
+            return Deny(f"{self.name} {key.name}", f"the token's claims cannot be read: {error}")
+        return key.rules.judge(claims, request, self._clock())
+
+    @property
+    def up(self) -> bool:
+        return all(key.source.up for key in self._keys)
+
+    async def close(self) -> None:
+        for key in self._keys:
+            await key.source.close()
+
+
+async def _signed(token: Token, key: _Key) -> bool:
+    return any(one.fits(token) for one in await key.source.candidates(token))
+
+
+def _source(key: AuthJwtKeySettings, where: str, monotonic_ns: Callable[[], int]) -> KeySource:
+    if key.secret is not None:
+        return SecretKeys(key)
+    if key.public_key_file is not None:
+        return FileKeys(key, where, monotonic_ns=monotonic_ns)
+    return JwksKeys(key, where, monotonic_ns=monotonic_ns)

@@ -1,0 +1,151 @@
+"""One request to a server of keys or tokens, with an answer that is bounded in time and size.
+
+Redirects are not followed: the settings name whom to trust, and a redirect is somebody else. Proxies and passwords of
+the environment (``HTTPS_PROXY``, ``.netrc``) are not used. A connection serves one request: there is one in minutes,
+and files that TLS reads may have changed by the next.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Answer", "FetchError", "Fetcher"]
+
+import asyncio
+import importlib
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from auth.errors import AuthError
+from bridge.tls import tls_context
+from config.errors import ExitStatus, forget_frames
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Mapping
+
+    from config.settings import TlsSettings
+
+_CHUNK = 16 << 10
+
+
+class FetchError(AuthError):
+    """A server could not be asked, or its answer cannot be taken as one. The sentence names the setting and the
+    address, without the address's query; it holds nothing of the answer."""
+
+    exit_status = ExitStatus.UNAVAILABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server said; the body whole, not compressed."""
+
+    status: int
+    body: bytes = field(repr=False)
+
+
+class Fetcher:
+    """Asks one address. ``setting`` is what names it ("mqtt.token.oauth.token_url"), ``tls_setting`` the table of its
+    TLS. Belongs to one event loop."""
+
+    def __init__(
+        self, url: str, setting: str, *, tls: TlsSettings, tls_setting: str, timeout_s: float, largest: int
+    ) -> None:
+        self._url = url
+        self._setting = setting
+        self._tls = tls
+        self._tls_setting = tls_setting
+        self._timeout_s = timeout_s
+        self._largest = largest
+        parts = urlsplit(url)
+        self._shown = f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+    def __str__(self) -> str:
+        return f"{self._setting}: {self._shown}"
+
+    async def get(self) -> Answer:
+        """What a GET yields. Raises FetchError; ConfigError when the files of its TLS cannot be used."""
+        return await self._ask("GET", {}, None)
+
+    async def post(self, form: Mapping[str, str], headers: Mapping[str, str]) -> Answer:
+        """What a POST of this form yields. Raises FetchError; ConfigError when the files of its TLS cannot be used."""
+        return await self._ask("POST", headers, form)
+
+    async def _ask(self, method: str, headers: Mapping[str, str], form: Mapping[str, str] | None) -> Answer:
+        # Its import takes 0.4 s, and the start of a worker must not wait for it.
+        await asyncio.to_thread(importlib.import_module, "aiohttp")
+        context: ssl.SSLContext | bool = True
+        if self._url.lower().startswith("https://"):
+            context = await asyncio.to_thread(tls_context, self._tls, self._tls_setting)
+        try:
+            return await self._exchange(method, headers, form, context)
+        except FetchError:
+            raise
+        except Exception as error:
+            forget_frames(error)
+            if (reason := self._reason(error)) is None:
+                raise
+            raise FetchError(f"{self} {reason}") from None
+
+    async def _exchange(
+        self, method: str, headers: Mapping[str, str], form: Mapping[str, str] | None, context: ssl.SSLContext | bool
+    ) -> Answer:
+        import aiohttp
+
+        wanted = {"Accept": "application/json", "Accept-Encoding": "identity", **headers}
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=context, force_close=True),
+            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,  # a few compressed kilobytes may be gigabytes
+        ) as session:
+            asked = session.request(method, self._url, headers=wanted, data=form, allow_redirects=False)
+            async with asked as answer:
+                if 300 <= answer.status < 400:
+                    raise FetchError(
+                        f"{self} redirects ({answer.status}), which is not followed, since the "
+                        "settings alone say whom to ask. Write the address that it leads to, if that is right."
+                    )
+                if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
+                    raise FetchError(f"{self} compresses its answer, which it was asked not to.")
+                body = b""
+                async for chunk in answer.content.iter_chunked(_CHUNK):
+                    body += chunk
+                    if len(body) > self._largest:
+                        raise FetchError(
+                            f"{self} answers with more than {self._largest} bytes. Is it the right address?"
+                        )
+                return Answer(answer.status, body)
+
+    def _reason(self, error: Exception) -> str | None:
+        """What follows "the address …" in a sentence about ``error``; None for a defect."""
+        import aiohttp
+
+        match error:
+            case TimeoutError():
+                return f"has not answered within {self._timeout_s:g}s. Is it reachable from here?"
+            case aiohttp.ClientConnectorCertificateError():
+                return (
+                    f"shows a certificate that does not pass ({_verification(error.certificate_error)}). Check "
+                    f"{self._tls_setting}.ca_file, and that the certificate is for this host."
+                )
+            case aiohttp.ClientSSLError():
+                return (
+                    f"cannot agree on TLS ({error.os_error}). Check {self._tls_setting}, and that the port speaks TLS."
+                )
+            case aiohttp.ClientConnectorDNSError():
+                return "cannot be found: its host name has no address. Is it spelled right, and does DNS work here?"
+            case aiohttp.ClientConnectorError():
+                return f"cannot be reached ({_os_reason(error.os_error)}). Is it running?"
+            case aiohttp.ClientError() | OSError():
+                return f"broke the answer off ({type(error).__name__}). Does the port speak HTTP?"
+            case _:
+                return None
+
+
+def _os_reason(error: OSError) -> str:
+    return os.strerror(error.errno).lower() if error.errno else str(error)
+
+
+def _verification(error: Exception) -> str:
+    return getattr(error, "verify_message", "") or str(error)

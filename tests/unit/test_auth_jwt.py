@@ -1,0 +1,572 @@
+"""Logins by token: what is let in, what is refused, and what is left to the next in the chain."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed448
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from auth.backends.jwt import JwtAuthenticator
+from auth.jwt_keys import public_key
+from auth.model import Allow, Deny, Ignore, LoginRequest
+from config.auth import AuthJwtSettings
+from config.errors import ConfigError
+from tests.servers.identity_provider import make_key
+from tests.unit.jwt_tokens import NOW_S, SECRET, hand_made, key, login, segment, token
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HS256 = {"alg": "HS256", "typ": "JWT"}
+PAIRS = {name: make_key(name) for name in ("RS256", "ES256", "ES384", "ES512", "EdDSA")}
+RSA_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+
+
+def pem(private: Any) -> bytes:
+    made: bytes = private.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return made
+
+
+def key_file(folder: Path, algorithm: str = "RS256") -> Path:
+    file = folder / f"{algorithm}.pem"
+    file.write_bytes(pem(PAIRS[algorithm].private))
+    return file
+
+
+# --- what is let in ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_good_token_lets_its_bearer_in_until_it_expires() -> None:
+    verdict = await login(token())
+    assert verdict == Allow(source="jwt k", user="dev-1", expires_at_s=NOW_S + 300)
+
+
+@pytest.mark.parametrize(("algorithm", "size"), [("HS256", 32), ("HS384", 48), ("HS512", 64)])
+async def test_each_algorithm_with_a_secret(algorithm: str, size: int) -> None:
+    secret = "s" * size
+    shared = key(secret=SecretStr(secret), algorithms=(algorithm,))
+    assert isinstance(await login(token(secret=secret, algorithm=algorithm), shared), Allow)
+    assert isinstance(await login(token(secret="t" * size, algorithm=algorithm), shared), Ignore)
+
+
+@pytest.mark.parametrize("algorithm", [*RSA_ALGORITHMS, "ES256", "ES384", "ES512", "EdDSA"])
+async def test_each_algorithm_with_a_public_key(algorithm: str, tmp_path: Path) -> None:
+    pair = "RS256" if algorithm in RSA_ALGORITHMS else algorithm
+    wanted = key(public_key_file=key_file(tmp_path, pair), algorithms=(algorithm,))
+    text = token(secret=PAIRS[pair].private, algorithm=algorithm)
+    assert isinstance(await login(text, wanted), Allow)
+    other = make_key(pair).private
+    assert isinstance(await login(token(secret=other, algorithm=algorithm), wanted), Ignore)
+    damaged = text[:-8] + ("AAAAAAAA" if not text.endswith("AAAAAAAA") else "BBBBBBBB")
+    assert isinstance(await login(damaged, wanted), Ignore)
+
+
+async def test_a_secret_may_be_bytes_in_base64() -> None:
+    secret = bytes(range(200, 248))
+    text = base64.b64encode(secret).decode()
+    wanted = key(secret=SecretStr(text), secret_base64=True)
+    assert isinstance(await login(token(secret=secret), wanted), Allow)
+    assert isinstance(await login(token(secret=text), wanted), Ignore)
+
+
+async def test_the_public_key_may_stand_in_a_certificate(tmp_path: Path) -> None:
+    private = PAIRS["ES256"].private
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "issuer")])
+    begun = x509.CertificateBuilder(name, name, private.public_key(), 1)
+    made = (
+        begun.not_valid_before(datetime(2020, 1, 1, tzinfo=UTC))
+        .not_valid_after(datetime(2040, 1, 1, tzinfo=UTC))
+        .sign(private, hashes.SHA256())
+    )
+    file = tmp_path / "issuer.crt"
+    file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    wanted = key(public_key_file=file, algorithms=("ES256",))
+    assert isinstance(await login(token(secret=private, algorithm="ES256"), wanted), Allow)
+
+
+async def test_the_token_may_be_the_user_name() -> None:
+    verdict = await login("a password", username=token(), source="username")
+    assert isinstance(verdict, Allow)
+    assert isinstance(await login(token(), username="", source="username"), Ignore)
+
+
+async def test_keys_are_tried_in_order_and_the_first_that_lets_in_decides(tmp_path: Path) -> None:
+    first = key(name="first", public_key_file=key_file(tmp_path), algorithms=("RS256",))
+    second, third = key(name="second", audience="b"), key(name="third", audience="c")
+    keys = (first, second, third)
+    verdict = await login(token({"aud": "c"}), *keys)
+    assert isinstance(verdict, Allow)
+    assert verdict.source == "jwt third"
+    verdict = await login(token({"aud": "d"}), *keys)
+    assert isinstance(verdict, Deny)
+    assert verdict.source == "jwt second"
+
+
+async def test_what_a_token_says_of_its_bearer_comes_with_it() -> None:
+    claims = {
+        "tenant": "acme",
+        "groups": ["b", "a", ""],
+        "client_attrs": {
+            "site": "berlin",
+            "bad name": "x",
+            "number": 5,
+            "tenant": "evil",
+            "groups": "evil",
+            "nul": "\x00",
+        },
+        "is_superuser": True,
+    }
+    verdict = await login(token(claims))
+    assert isinstance(verdict, Allow)
+    assert (verdict.tenant, verdict.groups) == ("acme", {"a", "b"})
+    assert dict(verdict.attributes) == {"site": "berlin"}
+    assert not verdict.is_superuser, "a key makes superusers only where told"
+
+
+@pytest.mark.parametrize(
+    ("claim", "superuser"), [(True, True), (False, False), ("true", False), (1, False), (None, False)]
+)
+async def test_a_key_may_be_allowed_to_make_superusers(claim: object, *, superuser: bool) -> None:
+    verdict = await login(token({"is_superuser": claim}), key(superuser=True))
+    assert isinstance(verdict, Allow)
+    assert verdict.is_superuser is superuser
+
+
+async def test_claims_whose_names_are_turned_off_are_not_read() -> None:
+    claims = {"tenant": 5, "groups": 5, "acl": 5}
+    verdict = await login(token(claims), tenant_claim="", groups_claim="", acl_claim="")
+    assert isinstance(verdict, Allow)
+    verdict = await login(token({**claims, "t": "acme", "g": ["x"]}), tenant_claim="t", groups_claim="g", acl_claim="a")
+    assert isinstance(verdict, Allow)
+    assert (verdict.tenant, verdict.groups) == ("acme", {"x"})
+
+
+@pytest.mark.parametrize("acl", [5, "all", [{"permission": "maybe", "action": "all", "topic": "t"}], [5]])
+async def test_an_acl_claim_that_holds_no_rules_refuses_the_login(acl: object) -> None:
+    verdict = await login(token({"acl": acl}))
+    assert isinstance(verdict, Deny)
+    assert "acl" in verdict.reason
+
+
+# --- what is left to the next in the chain ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hunter2", "a.b", "a.b.c", "..", "a.b.c.d.e", "ä.b.c", "eyJ9.e30.", " ", "\x00.\x00.\x00"]
+)
+async def test_what_is_no_token_is_left_to_others(text: str) -> None:
+    assert isinstance(await login(text), Ignore)
+
+
+CLAIMS = {"sub": "dev-1", "exp": NOW_S + 300}
+UNREADABLE = {
+    "alg none": f"{segment({'alg': 'none'})}.{segment(CLAIMS)}.",
+    "alg None": f"{segment({'alg': 'None'})}.{segment(CLAIMS)}.",
+    "alg none with a signature": hand_made({"alg": "none"}, CLAIMS),
+    "alg missing": hand_made({"typ": "JWT"}, CLAIMS),
+    "alg a list": hand_made({"alg": ["HS256"]}, CLAIMS),
+    "alg null": hand_made({"alg": None}, CLAIMS),
+    "alg in small letters": hand_made({"alg": "hs256"}, CLAIMS),
+    "alg with spaces": hand_made({"alg": "HS256 "}, CLAIMS),
+    "alg twice": hand_made('{"alg":"none","alg":"HS256"}', CLAIMS),
+    "an extension that must be known": hand_made({"alg": "HS256", "crit": ["exp"], "exp": 1}, CLAIMS),
+    "an unencoded payload": hand_made({"alg": "HS256", "crit": ["b64"], "b64": False}, CLAIMS),
+    "an empty crit": hand_made({"alg": "HS256", "crit": []}, CLAIMS),
+    "a key id that is no text": hand_made({"alg": "HS256", "kid": 5}, CLAIMS),
+    "a key id that is a path": hand_made({"alg": "HS256", "kid": "../" * 100}, CLAIMS),
+    "a header that is a list": hand_made('["HS256"]', CLAIMS),
+    "a header that is no JSON": hand_made("{alg:HS256}", CLAIMS),
+    "a header that is no text": hand_made(b'{"alg":"HS256\xff"}', CLAIMS),
+    "a header with NaN": hand_made('{"alg":"HS256","x":NaN}', CLAIMS),
+    "a header with half a character": hand_made('{"alg":"HS256","x":"\\ud800"}', CLAIMS),
+    "a large header": hand_made({"alg": "HS256", "x": "y" * 4096}, CLAIMS),
+    "a deep header": hand_made('{"alg":"HS256","x":' + "[" * 1000 + "]" * 1000 + "}", CLAIMS),
+    "no signature": token().rpartition(".")[0] + ".",
+    "half a signature": token()[:-10],
+    "another's signature": token().rpartition(".")[0] + "." + token({"sub": "x"}).rpartition(".")[2],
+    "padding": token() + "=",
+    "a line end": token() + "\n",
+    "a space before": " " + token(),
+    "a scheme before": "Bearer " + token(),
+    "too long": token({"filler": "x" * (64 << 10)}),
+    "encrypted": f"{segment({'alg': 'dir', 'enc': 'A256GCM'})}..a.b.c",
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+async def test_a_forged_token_is_no_token(name: str) -> None:
+    verdict = await login(UNREADABLE[name])
+    assert isinstance(verdict, Ignore), verdict
+    assert "dev-1" not in verdict.reason
+
+
+async def test_a_public_key_is_no_secret(tmp_path: Path) -> None:
+    """The classic: the issuer's public key, as everybody can have it, used as the secret of an HS256 token."""
+    file = key_file(tmp_path)
+    text = pem(PAIRS["RS256"].private)
+    wanted = key(public_key_file=file, algorithms=("RS256",))
+    numbers = PAIRS["RS256"].private.public_key()
+    der = numbers.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    for secret in (text, text.strip(), der):
+        for algorithm in ("HS256", "RS256"):
+            assert isinstance(await login(hand_made({"alg": algorithm}, CLAIMS, secret), wanted), Ignore)
+
+
+async def test_keys_in_the_header_are_not_looked_at(tmp_path: Path) -> None:
+    forger = make_key("ES256")
+    headers = {
+        "jwk": forger.jwk(),
+        "jku": "http://127.0.0.1:1/jwks",
+        "x5u": "http://127.0.0.1:1/cert",
+        "x5c": ["MIIB"],
+        "x5t": "abc",
+    }
+    wanted = key(public_key_file=key_file(tmp_path, "ES256"), algorithms=("ES256",))
+    assert isinstance(await login(token(secret=forger.private, algorithm="ES256", **headers), wanted), Ignore)
+    honest = token(secret=PAIRS["ES256"].private, algorithm="ES256", **headers)
+    assert isinstance(await login(honest, wanted), Allow), "they do no harm either"
+
+
+@pytest.mark.parametrize("raw", [b"", b"\x00" * 64, b"\xff" * 64, b"\x30" + b"\x00" * 70, b"\x00" * 132, b"x" * 9000])
+@pytest.mark.parametrize("algorithm", ["RS256", "PS256", "ES256", "ES512", "EdDSA", "HS256"])
+async def test_a_signature_of_any_shape_is_only_wrong(algorithm: str, raw: bytes, tmp_path: Path) -> None:
+    """All zeros among them, which a careless verifier of elliptic curves takes for anything (CVE-2022-21449)."""
+    pair = "RS256" if algorithm in RSA_ALGORITHMS else algorithm
+    source = {} if algorithm == "HS256" else {"public_key_file": key_file(tmp_path, pair)}
+    text = f"{segment({'alg': algorithm})}.{segment(CLAIMS)}.{segment(raw)}"
+    assert isinstance(await login(text, key(algorithms=(algorithm,), **source)), Ignore)
+
+
+@given(st.text(max_size=300))
+def test_any_text_gets_a_verdict(text: str) -> None:
+    assert isinstance(asyncio.run(login(text)), Ignore)
+
+
+@given(st.integers(min_value=0), st.sampled_from("AZaz09-_.=!\x00é"))
+def test_a_token_with_one_character_changed_is_not_let_in_as_another(at: int, character: str) -> None:
+    """Except where the change is in bits of the last character that belong to no byte."""
+    honest = token()
+    at %= len(honest)
+    changed = honest[:at] + character + honest[at + 1 :]
+    verdict = asyncio.run(login(changed))
+    assert isinstance(verdict, Ignore) or (
+        (verdict == asyncio.run(login(honest)) and at == len(honest) - 1) or changed == honest
+    )
+
+
+# --- what is refused: a right signature, and claims that are not ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("claims", "says"),
+    [
+        ({"exp": None}, "never expires"),
+        ({"exp": NOW_S}, "has expired"),
+        ({"exp": NOW_S - 1}, "has expired"),
+        ({"exp": 0}, "has expired"),
+        ({"exp": -5}, "has expired"),
+        ({"exp": str(NOW_S - 1)}, "has expired"),
+        ({"exp": "soon"}, "exp is no moment"),
+        ({"exp": "1e12"}, "exp is no moment"),
+        ({"exp": "٣" * 10}, "exp is no moment"),
+        ({"exp": True}, "exp is no moment"),
+        ({"exp": [NOW_S + 300]}, "exp is no moment"),
+        ({"exp": (NOW_S + 300) * 1000}, "milliseconds?"),
+        ({"exp": 10**29}, "exp is no moment"),
+        ({"exp": 1e300}, "exp is no moment"),
+        ({"nbf": NOW_S + 1}, "not good yet"),
+        ({"nbf": str(NOW_S + 1)}, "not good yet"),
+        ({"nbf": "x"}, "nbf is no moment"),
+        ({"iat": NOW_S + 61}, "from the future"),
+        ({"iat": {}}, "iat is no moment"),
+        ({"tenant": 5}, "tenant is no name"),
+        ({"tenant": "a\nb"}, "tenant is no name"),
+        ({"groups": "a,b"}, "groups is no list"),
+        ({"groups": ["a,b"]}, "groups is no list"),
+        ({"groups": [5]}, "groups is no list"),
+        ({"groups": ["g"] * 257}, "groups is no list"),
+        ({"client_attrs": ["a"]}, "client_attrs is no object"),
+    ],
+)
+async def test_a_wrong_claim_refuses(claims: dict[str, Any], says: str) -> None:
+    verdict = await login(token(claims))
+    assert isinstance(verdict, Deny)
+    assert says in verdict.reason
+    assert (verdict.source, verdict.user) == ("jwt k", "dev-1")
+
+
+@pytest.mark.parametrize(
+    ("claims", "ends"),
+    [
+        ({"exp": NOW_S + 1}, NOW_S + 1),
+        ({"exp": NOW_S + 1.9}, NOW_S + 1),
+        ({"exp": str(NOW_S + 60)}, NOW_S + 60),
+        ({"exp": f"{NOW_S + 60}.5"}, NOW_S + 60),
+        ({"nbf": NOW_S}, NOW_S + 300),
+        ({"iat": NOW_S + 60}, NOW_S + 300),
+        ({"iat": str(NOW_S)}, NOW_S + 300),
+    ],
+)
+async def test_moments_are_numbers_or_numeric_texts(claims: dict[str, Any], ends: int) -> None:
+    verdict = await login(token(claims))
+    assert isinstance(verdict, Allow)
+    assert verdict.expires_at_s == ends
+
+
+async def test_a_login_never_ends_before_it_begins() -> None:
+    """EMQX refuses a login whose expire_at is not ahead, so whole seconds are not rounded into the past."""
+    assert isinstance(await login(token({"exp": NOW_S + 0.9}), now_s=NOW_S + 0.5), Deny)
+
+
+async def test_leeway_moves_both_ends_and_the_end_of_the_login() -> None:
+    verdict = await login(token({"exp": NOW_S - 4, "nbf": NOW_S + 5}), leeway=timedelta(seconds=5))
+    assert isinstance(verdict, Allow)
+    assert verdict.expires_at_s == NOW_S + 1
+    assert isinstance(await login(token({"exp": NOW_S - 5}), leeway=timedelta(seconds=5)), Deny)
+    assert isinstance(await login(token({"nbf": NOW_S + 6}), leeway=timedelta(seconds=5)), Deny)
+
+
+async def test_a_token_without_expiry_where_that_is_allowed() -> None:
+    for_ever = key(require_expiry=False)
+    verdict = await login(token({"exp": None}), for_ever)
+    assert isinstance(verdict, Allow)
+    assert verdict.expires_at_s is None
+    assert isinstance(await login(token({"exp": None}), for_ever, lifetime_max=timedelta(days=1)), Deny)
+
+
+async def test_a_token_that_is_good_for_too_long_is_refused() -> None:
+    limit = timedelta(seconds=300)
+    assert isinstance(await login(token(), lifetime_max=limit), Allow)
+    verdict = await login(token({"exp": NOW_S + 301}), lifetime_max=limit)
+    assert isinstance(verdict, Deny)
+    assert "lifetime_max" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("claims", "allowed"),
+    [
+        ({"iss": "us", "aud": "mqtt"}, True),
+        ({"iss": "us", "aud": ["x", "mqtt"]}, True),
+        ({"iss": "us", "aud": ["x"]}, False),
+        ({"iss": "us", "aud": []}, False),
+        ({"iss": "us", "aud": "MQTT"}, False),
+        ({"iss": "us", "aud": {"mqtt": 1}}, False),
+        ({"iss": "us"}, False),
+        ({"iss": "them", "aud": "mqtt"}, False),
+        ({"iss": ["us"], "aud": "mqtt"}, False),
+        ({"aud": "mqtt"}, False),
+    ],
+)
+async def test_issuer_and_audience(claims: dict[str, Any], *, allowed: bool) -> None:
+    verdict = await login(hand_made(HS256, CLAIMS | claims), key(issuer="us", audience="mqtt"))
+    assert isinstance(verdict, Allow if allowed else Deny)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "claims", "allowed"),
+    [
+        ({"sub": "${clientid}"}, {"sub": "dev-1"}, True),
+        ({"sub": "${clientid}"}, {"sub": "dev-2"}, False),
+        ({"sub": "${clientid}"}, {"sub": None}, False),
+        ({"sub": "${clientid}"}, {"sub": ["dev-1"]}, False),
+        ({"sub": "${clientid}"}, {"sub": "${clientid}"}, False),
+        ({"sub": "device:${clientid}/${username}"}, {"sub": "device:dev-1/user-1"}, True),
+        ({"aud": "${username}"}, {"aud": ["x", "user-1"]}, True),
+        ({"role": "device", "sub": "${clientid}"}, {"role": "device"}, True),
+        ({"role": "device", "sub": "${clientid}"}, {"role": "admin"}, False),
+        ({"version": "2"}, {"version": 2}, True),
+        ({"version": "2"}, {"version": 2.0}, False),
+        ({"managed": "true"}, {"managed": True}, True),
+        ({"managed": "True"}, {"managed": True}, False),
+        ({"note": "Zürich"}, {"note": "Zürich"}, True),
+    ],
+)
+async def test_claims_that_are_wanted(wanted: dict[str, str], claims: dict[str, Any], *, allowed: bool) -> None:
+    verdict = await login(token(claims), key(claims=wanted))
+    assert isinstance(verdict, Allow if allowed else Deny)
+
+
+@pytest.mark.parametrize("name", ["clientid", "username"])
+async def test_an_empty_placeholder_matches_nothing_not_even_the_empty(name: str) -> None:
+    """Else a client that connects without a user name has the rights of every token that names none."""
+    wanted = key(claims={"sub": f"${{{name}}}"})
+    assert isinstance(await login(token({"sub": ""}), wanted, **{name: ""}), Deny)
+    surrounded = key(claims={"sub": f"a${{{name}}}b"})
+    assert isinstance(await login(token({"sub": "ab"}), surrounded, **{name: ""}), Deny)
+
+
+async def test_a_client_id_cannot_bring_a_placeholder_of_its_own() -> None:
+    wanted = key(claims={"sub": "${clientid}"})
+    assert isinstance(await login(token({"sub": "user-1"}), wanted, clientid="${username}"), Deny)
+
+
+PAYLOADS = {
+    "no JSON": "{",
+    "a list": "[1]",
+    "a member twice": f'{{"exp":{NOW_S + 300},"sub":"dev-1","sub":"admin"}}',
+    "a member twice, deep": f'{{"exp":{NOW_S + 300},"a":{{"b":1,"b":2}}}}',
+    "NaN": '{"exp":NaN}',
+    "Infinity": '{"exp":Infinity}',
+    "a float without end": '{"exp":1e999}',
+    "a number of ten thousand digits": '{"exp":' + "9" * 10_000 + "}",
+    "depth": f'{{"exp":{NOW_S + 300},"a":' + "[" * 20_000 + "]" * 20_000 + "}",
+    "depth in objects": f'{{"exp":{NOW_S + 300},"a":' + '{"a":' * 5000 + "1" + "}" * 5000 + "}",
+    "depth without end": "[" * 40_000,
+    "no text": b'{"exp":\xff}',
+    "half a character": f'{{"exp":{NOW_S + 300},"sub":"\\ud800"}}',
+    "UTF-16": f'{{"exp":{NOW_S + 300}}}'.encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+async def test_claims_that_cannot_be_read_refuse(name: str) -> None:
+    began = time.process_time()
+    verdict = await login(hand_made(HS256, PAYLOADS[name]))
+    assert time.process_time() - began < 0.2, "it cost too much"
+    assert isinstance(verdict, Deny)
+    assert "cannot be read" in verdict.reason
+
+
+async def test_claims_of_a_stranger_are_not_even_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parse(_data: bytes) -> None:
+        raise AssertionError("parsed")
+
+    monkeypatch.setattr("auth.backends.jwt.json_object", parse)
+    assert isinstance(await login(hand_made(HS256, "[" * 40_000, "another secret")), Ignore)
+
+
+async def test_texts_with_brackets_are_not_deep() -> None:
+    assert isinstance(await login(token({"note": "[{" * 100 + '\\"[', "list": [[["]"]]]})), Allow)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=8,
+    ),
+    st.sampled_from(
+        ["exp", "nbf", "iat", "sub", "aud", "iss", "tenant", "groups", "client_attrs", "is_superuser", "acl"]
+    ),
+)
+def test_any_value_of_any_claim_gets_a_verdict(value: Any, name: str) -> None:
+    payload = json.dumps({"exp": NOW_S + 300, name: value})
+    strict = key(issuer="us", superuser=True, claims={"sub": "${clientid}"})
+    assert isinstance(asyncio.run(login(hand_made(HS256, payload), strict)), Deny)
+    verdict = asyncio.run(login(hand_made(HS256, payload)))
+    assert isinstance(verdict, Allow | Deny)
+    if isinstance(verdict, Allow):
+        assert verdict.expires_at_s is not None
+        assert verdict.expires_at_s > NOW_S
+        assert not verdict.is_superuser
+        json.dumps([verdict.tenant, sorted(verdict.groups), dict(verdict.attributes)], ensure_ascii=False).encode()
+
+
+# --- keys in files ----------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+async def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    clock = Clock()
+    file = key_file(tmp_path, "ES256")
+    old, new = PAIRS["ES256"].private, make_key("ES256").private
+    authenticator = JwtAuthenticator(
+        AuthJwtSettings(keys=(key(public_key_file=file, algorithms=("ES256",)),)),
+        clock=lambda: NOW_S,
+        monotonic_ns=clock,
+    )
+    await authenticator.start()
+
+    async def lets_in(private: Any) -> bool:
+        text = token(secret=private, algorithm="ES256")
+        return isinstance(await authenticator.authenticate(LoginRequest(password=text)), Allow)
+
+    def replace(content: bytes) -> None:
+        beside = tmp_path / "new.pem"
+        beside.write_bytes(content)
+        os.replace(beside, file)  # noqa: PTH105
+
+    assert await lets_in(old)
+    replace(pem(new))
+    assert await lets_in(old), "it is looked at once a second, not for every login"
+    clock.now_ns += 1_000_000_000
+    assert await lets_in(new)
+    assert not await lets_in(old)
+    for bad in (b"", b"rubbish", pem(PAIRS["RS256"].private), pem(PAIRS["ES384"].private)):
+        replace(bad)
+        clock.now_ns += 1_000_000_000
+        assert await lets_in(new), f"a bad file took the good key away: {bad[:40]!r}"
+    file.unlink()
+    clock.now_ns += 1_000_000_000
+    assert await lets_in(new)
+    replace(pem(old))
+    clock.now_ns += 1_000_000_000
+    assert await lets_in(old)
+    await authenticator.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "algorithms", "says"),
+    [
+        (None, ("RS256",), "no such file"),
+        (b"", ("RS256",), "no public key in PEM"),
+        (b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", ("RS256",), "no public key in PEM"),
+        ("rsa1024", ("RS256",), "has 1024 bits"),
+        ("private", ("ES256",), "private key"),
+        ("ES256", ("RS256",), "is for ES256, but algorithms is RS256"),
+        ("ES384", ("ES256",), "is for ES384"),
+        ("secp256k1", ("ES256",), "kind that signs no tokens"),
+    ],
+)
+async def test_a_key_file_that_cannot_be_used_ends_the_start(
+    content: bytes | str | None, algorithms: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "key.pem"
+    if content == "rsa1024":
+        content = pem(make_key("RS256", bits=1024).private)
+    elif content == "secp256k1":
+        content = pem(ec.generate_private_key(ec.SECP256K1()))
+    elif content == "private":
+        content = PAIRS["ES256"].private.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    elif isinstance(content, str):
+        content = pem(PAIRS[content].private)
+    if content is not None:
+        file.write_bytes(content)
+    authenticator = JwtAuthenticator(AuthJwtSettings(keys=(key(public_key_file=file, algorithms=algorithms),)))
+    with pytest.raises(ConfigError) as failure:
+        await authenticator.start()
+    assert str(failure.value).startswith(f'auth.jwt.keys "k".public_key_file {file} cannot be used: ')
+    assert says in str(failure.value)
+
+
+def test_both_edwards_curves_are_known() -> None:
+    assert public_key(pem(ed448.Ed448PrivateKey.generate())).algorithms == {"EdDSA"}
+
+
+def test_nothing_of_a_key_shows() -> None:
+    authenticator = JwtAuthenticator(AuthJwtSettings(keys=(key(),)))
+    shown = repr(vars(authenticator)) + repr([vars(one.source) for one in authenticator._keys])
+    assert SECRET not in shown
