@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from config import relations_flow, relations_jwt, relations_kafka, relations_mqtt, relations_spool
+from config import relations_auth, relations_flow, relations_jwt, relations_kafka, relations_mqtt, relations_spool
 from config.errors import ConfigError
 from config.load import Loaded, load
 from config.relations import View, check
@@ -19,7 +19,7 @@ from config.settings import Settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-RELATIONS = (relations_mqtt, relations_kafka, relations_flow, relations_spool, relations_jwt)
+RELATIONS = (relations_mqtt, relations_kafka, relations_flow, relations_spool, relations_jwt, relations_auth)
 REFUSED = tuple(rule for relations in RELATIONS for rule in relations.REFUSED)
 WARNED = tuple(rule for relations in RELATIONS for rule in relations.WARNED)
 
@@ -510,6 +510,99 @@ SOUND = {
         'jwks_url = "https://issuer/jwks"', 'audience = "mqtt"', algorithms='["RS256", "ES256"]'
     ),
     "a secret in base64": jwt_key('secret = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="', "secret_base64 = true"),
+}
+CONTRADICTIONS |= {
+    "auth for all machines without a secret": Case(
+        '[auth]\nhost = "0.0.0.0"',
+        ('auth.host = "0.0.0.0" (gateway.toml:2)', "auth.shared_secret", "auth.tls.client_ca_file", "try passwords"),
+    ),
+    "auth for all machines with TLS that asks for no certificate": Case(
+        '[auth]\nhost = "10.0.0.1"\n[auth.tls]\ncertificate_file = "c"',
+        ('auth.host = "10.0.0.1"', "neither auth.shared_secret nor auth.tls.client_ca_file"),
+    ),
+    "auth for all machines with a secret that can be guessed": Case(
+        '[auth]\nhost = "auth.plant"\nshared_secret = "hunter2"',
+        ("auth.shared_secret (gateway.toml:3)", "fewer than 16", "auth.host", "found by trying"),
+    ),
+    "a shared secret that no header can carry": Case(
+        '[auth]\nshared_secret = "hunter2 with spaces and more"', ("auth.shared_secret (gateway.toml:2)", "header")
+    ),
+    "an empty shared secret": Case('[auth]\nshared_secret = ""', ("auth.shared_secret (gateway.toml:2)", "empty")),
+    "one port for two": Case(
+        "[auth]\nport = 9465",
+        ("auth.port = 9465 (gateway.toml:2)", "auth.operator_port = 9465 (default)", "give the second another"),
+    ),
+    "a backend twice": Case(
+        '[auth]\nchain = ["database", "database"]', ("auth.chain", "has database twice", "name it once")
+    ),
+    "a users file that is not named": Case(
+        '[auth]\nchain = ["users_file"]', ("auth.chain", "[auth.users_file]", "take users_file out")
+    ),
+    "an identity twice": Case(
+        '[auth.database]\nidentities = ["username", "username"]', ("auth.database.identities", "twice")
+    ),
+    "a backend that may take longer than the answer": Case(
+        '[auth]\nchain = ["ldap"]\nanswer_timeout = "1s"',
+        ("auth.ldap.timeout = 1s (default)", "auth.answer_timeout = 1s (gateway.toml:3)", "lower the first"),
+    ),
+    "a lock-out above its ceiling": Case(
+        '[auth.protection]\nlockout = "2h"',
+        ("auth.protection.lockout = 2h", "auth.protection.lockout_max = 1h (default)", "ceiling"),
+    ),
+}
+DOUBTS |= {
+    "auth for all machines without TLS": Case(
+        f'[auth]\nhost = "0.0.0.0"\nshared_{SECRET}', ('auth.host = "0.0.0.0"', "without TLS", "[auth.tls]")
+    ),
+    "a short shared secret": Case('[auth]\nshared_secret = "hunter2"', ("auth.shared_secret", "fewer than 16")),
+    "a server of users on another machine without TLS": Case(
+        '[auth]\nchain = ["postgresql"]\n[auth.postgresql]\nhost = "db"',
+        ('auth.postgresql.host = "db" (gateway.toml:4)', "no auth.postgresql.tls", "add the table"),
+    ),
+    "a directory on another machine without TLS": Case(
+        '[auth]\nchain = ["ldap"]\n[auth.ldap]\naddress = "ldap://ldap.plant:389"',
+        ('auth.ldap.address = "ldap://ldap.plant:389"', "no auth.ldap.tls", "StartTLS"),
+    ),
+    "anonymous clients": Case("[auth]\nanonymous = true", ("auth.anonymous = true", "anybody may do")),
+    "left to EMQX while a backend is down": Case(
+        '[auth]\nbackend_down = "ignore"', ('auth.backend_down = "ignore"', "no_match is deny")
+    ),
+    "nobody is ever locked out": Case(
+        "[auth.protection]\nfailures = 0\naddress_failures = 0",
+        ("auth.protection.failures = 0", "auth.protection.address_failures = 0", "without end"),
+    ),
+    "an address is locked out before a user": Case(
+        "[auth.protection]\naddress_failures = 5",
+        ("auth.protection.address_failures = 5", "less than auth.protection.failures = 10 (default)"),
+    ),
+    "hashes that are quickly tried": Case(
+        '[auth.hashing]\nmemory = "8MiB"',
+        ("auth.hashing.memory = 8MiB", "auth.hashing.passes = 2 (default)", "OWASP"),
+    ),
+    "a server of users that is not asked": Case(
+        "[auth.redis]\ndatabase = 3", ("auth.redis (gateway.toml:1)", "auth.chain", "has no redis")
+    ),
+    "a users file that is not asked": Case(
+        '[auth.users_file]\nfile = "u"', ("auth.users_file (gateway.toml:1)", "has no users_file")
+    ),
+    "rules that are not handed over": Case(
+        "[auth]\nhand_over_rules = false\nhand_over_max = 7",
+        ("auth.hand_over_max = 7", "no effect", "auth.hand_over_rules = false"),
+    ),
+    "a ban for flapping that never comes": Case(
+        '[auth.protection]\nflapping_ban = "1m"',
+        ("auth.protection.flapping_ban = 1m", "no effect", "auth.protection.flapping_logins = 0 (default)"),
+    ),
+}
+SOUND |= {
+    "auth with a certificate of EMQX's": (
+        '[auth]\nhost = "0.0.0.0"\n[auth.tls]\ncertificate_file = "c"\nclient_ca_file = "d"'
+    ),
+    "auth with a secret over TLS": (f'[auth]\nhost = "0.0.0.0"\nshared_{SECRET}\n[auth.tls]\ncertificate_file = "c"'),
+    "auth's ports on different addresses": '[auth]\nport = 9465\noperator_host = "127.0.0.2"',
+    "auth's ports are both chosen by the system": "[auth]\nport = 0\noperator_port = 0",
+    "a directory over TLS": '[auth]\nchain = ["ldap"]\n[auth.ldap]\naddress = "ldaps://ldap.plant"',
+    "servers of users on this machine": '[auth]\nchain = ["database", "postgresql", "mysql", "redis", "ldap"]',
 }
 
 
