@@ -95,18 +95,17 @@ def topic_problem(text: str, *, eq: bool = False) -> str:
     if template.problem:
         return template.problem
     shape = "".join(part if index % 2 == 0 else "x" for index, part in enumerate(template.parts))
+    if shape.startswith(("$share/", "$queue/", "$exclusive/", "$delayed/")):
+        wrapper = shape[: shape.index("/")]
+        return (
+            f"the topic {text[:100]!r} begins with {wrapper}/, which is taken off a request before rules are asked; "
+            "name the topic that follows"
+        )
+    if eq and shape and "\0" not in shape:
+        shape = shape.replace("+", "x").replace("#", "x")  # any text may be compared, but for what follows
     try:
-        if eq and shape and "\0" not in shape:
-            shape.encode()
-            return ""
-        group, _rest = split_share(shape)
-        if group is not None:
-            return (
-                f"the topic {text[:100]!r} names a shared subscription; name the filter alone, which is what "
-                "a shared subscription is judged by"
-            )
         validate_filter(shape)
-    except (FilterError, UnicodeEncodeError) as error:
+    except FilterError as error:
         return f"{error}"
     return ""
 
@@ -114,27 +113,36 @@ def topic_problem(text: str, *, eq: bool = False) -> str:
 def judged_topic(action: Action, text: str) -> str | None:
     """The topic or filter that a request is judged by, or None when it is malformed and nothing may be allowed.
 
-    EMQX does the same before it looks at rules (v5.8.9, ``emqx_access_control:authorize/3``, ``emqx_topic:parse/2``):
-    ``$delayed/SECONDS/TOPIC`` counts as TOPIC however often it is nested, ``$share/GROUP/F``, ``$queue/F`` and
-    ``$exclusive/F`` as F. A shared subscription to a shared one is malformed.
+    EMQX does the same before it looks at rules (v5.8.9, ``emqx_topic:parse/2``, then
+    ``emqx_access_control:authorize/3``): a subscription to ``$share/GROUP/F``, ``$queue/F`` or ``$exclusive/F`` counts
+    as F; then ``$delayed/SECONDS/TOPIC`` as TOPIC, however often it is nested. A shared subscription to a shared one is
+    malformed.
     """
-    while text.startswith("$delayed/"):
-        _seconds, slash, text = text[9:].partition("/")
-        if not slash:
-            return None
     if action == "publish":
+        text = _undelayed(text)
         return text if _is_topic(text) else None
     try:
         if text.startswith("$exclusive/"):
             text = text[11:]
         else:
             _group, text = split_share(text)
+        text = _undelayed(text)
         if text.startswith(("$share/", "$queue/", "$exclusive/")):
             return None
         validate_filter(text)
     except FilterError:
         return None
     return text
+
+
+def _undelayed(text: str) -> str:
+    """A topic without ``$delayed/SECONDS/`` in front; empty when there is none behind it."""
+    start = 0
+    while text.startswith("$delayed/", start):
+        start = text.find("/", start + 9) + 1
+        if not start:
+            return ""
+    return text[start:]
 
 
 def _is_topic(text: str) -> bool:
