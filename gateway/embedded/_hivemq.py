@@ -2,7 +2,8 @@
 
 Its own ``main`` class refuses every client unless an extension decides about them; embedded, it takes an extension
 written here. The description: ``jvm_library``, ``classpath``, ``heap_mib``, ``configuration``, ``data``,
-``max_inflight`` and ``users`` (name → password, or null for anonymous access).
+``max_inflight``, and who is let in: ``users`` (name → password), or ``access`` (``host``, ``port``, ``secret`` of the
+service that is asked); both null: everybody.
 """
 
 from __future__ import annotations
@@ -13,12 +14,22 @@ import os
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jpype
 
+from gateway.embedded.access import AccessClient, AccessService, Login
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _F = TypeVar("_F")
+_SDK = "com.hivemq.extension.sdk.api"
+_LOGIN = "gateway.login"  # where a connection's login is kept, with the connection
+_ASKING_AT_ONCE = 16
+_ASKING_S = 8  # longer than the client's own time-out: this one is only for what must not happen
 
 _OPEN = (
     "java.base/java.nio",
@@ -49,8 +60,11 @@ def main(description: dict[str, Any]) -> None:
     builder.withConfigurationFolder(path.of(description["configuration"]))
     builder.withDataFolder(path.of(description["data"]))
     builder.withoutLoggingBootstrap()
-    if description["users"] is not None:
-        builder.withEmbeddedExtension(_extension(description["users"]))
+    if description["access"] is not None:
+        access = AccessClient(AccessService(**description["access"]))
+        builder.withEmbeddedExtension(_extension(_asking_authenticator(access), _Authorizers(access)))
+    elif description["users"] is not None:
+        builder.withEmbeddedExtension(_extension(_authenticator(description["users"])))
     # Before the broker's start, so that a SIGTERM that comes during it is not lost.
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
@@ -69,25 +83,26 @@ def _override(function: _F) -> _F:
     return marked
 
 
-def _extension(users: dict[str, str]) -> Any:
-    """A HiveMQ extension that lets in who knows a password of ``users``."""
-    authenticator = _authenticator(users)
+def _extension(authenticator: Any, authorizers: _Authorizers | None = None) -> Any:
+    """A HiveMQ extension that lets in whom the authenticator lets in; without authorizers, to do anything."""
 
-    @jpype.JImplements("com.hivemq.extension.sdk.api.services.auth.provider.AuthenticatorProvider")
+    @jpype.JImplements(f"{_SDK}.services.auth.provider.AuthenticatorProvider")
     class Provider:
         @_override
         def getAuthenticator(self, _input: Any) -> Any:  # noqa: N802 - the interface's name
             return authenticator
 
     provider = Provider()
+    authorizer_provider = None if authorizers is None else authorizers.provider()
 
-    @jpype.JImplements("com.hivemq.extension.sdk.api.ExtensionMain")
+    @jpype.JImplements(f"{_SDK}.ExtensionMain")
     class Main:
         @_override
         def extensionStart(self, _input: Any, _output: Any) -> None:  # noqa: N802 - the interface's name
-            jpype.JClass("com.hivemq.extension.sdk.api.services.Services").securityRegistry().setAuthenticatorProvider(
-                provider
-            )
+            registry = jpype.JClass(f"{_SDK}.services.Services").securityRegistry()
+            registry.setAuthenticatorProvider(provider)
+            if authorizer_provider is not None:
+                registry.setAuthorizerProvider(authorizer_provider)
 
         @_override
         def extensionStop(self, _input: Any, _output: Any) -> None:  # noqa: N802 - the interface's name
@@ -96,8 +111,8 @@ def _extension(users: dict[str, str]) -> Any:
     return (
         jpype.JClass("com.hivemq.embedded.EmbeddedExtension")
         .builder()
-        .withId("passwords")
-        .withName("passwords")
+        .withId("access")
+        .withName("access")
         .withVersion("1")
         .withExtensionMain(Main())
         .build()
@@ -124,6 +139,114 @@ def _authenticator(users: dict[str, str]) -> Any:
                 response.failAuthentication(refused)
 
     return Authenticator()
+
+
+class _Asking:
+    """Answers of the service, without holding up the broker's few threads meanwhile."""
+
+    _threads = ThreadPoolExecutor(_ASKING_AT_ONCE, "asking")
+
+    @classmethod
+    def later(cls, output: Any, decide: Callable[[], None]) -> None:
+        """Run ``decide``, which blocks, in a thread; the broker goes on with this client when it is done. If that
+        never is, the client is refused."""
+        seconds = jpype.JClass("java.time.Duration").ofSeconds(_ASKING_S)
+        waiting = output.async_(seconds, jpype.JClass(f"{_SDK}.async.TimeoutFallback").FAILURE)
+
+        def work() -> None:
+            try:
+                decide()
+            finally:
+                waiting.resume()
+
+        cls._threads.submit(work)
+
+
+def _asking_authenticator(access: AccessClient) -> Any:
+    refused = jpype.JClass(f"{_SDK}.packets.connect.ConnackReasonCode").NOT_AUTHORIZED
+
+    def decide(request: Any, response: Any) -> None:
+        packet, connection = request.getConnectPacket(), request.getConnectionInformation()
+        name, password, address = packet.getUserName(), packet.getPassword(), connection.getInetAddress()
+        try:
+            login = access.login(
+                str(name.get()) if name.isPresent() else "",
+                str(packet.getClientId()),
+                _bytes(password.get()).decode() if password.isPresent() else "",
+                str(address.get().getHostAddress()) if address.isPresent() else "",
+            )
+        except UnicodeDecodeError:
+            login = None  # EMQX asks nobody about a password that is no text, and refuses it
+        if login is None:
+            response.failAuthentication(refused)
+        else:
+            connection.getConnectionAttributeStore().putAsString(_LOGIN, login.to_json())
+            response.authenticateSuccessfully()
+
+    @jpype.JImplements(f"{_SDK}.auth.SimpleAuthenticator")
+    class Authenticator:
+        @_override
+        def onConnect(self, request: Any, response: Any) -> None:  # noqa: N802 - the interface's name
+            _Asking.later(response, lambda: decide(request, response))
+
+    return Authenticator()
+
+
+class _Authorizers:
+    """Decides about each topic that a client publishes to or subscribes to."""
+
+    def __init__(self, access: AccessClient) -> None:
+        self._access = access
+
+    def provider(self) -> Any:
+        authorizers = self
+
+        @jpype.JImplements([f"{_SDK}.auth.PublishAuthorizer", f"{_SDK}.auth.SubscriptionAuthorizer"])
+        class Authorizer:
+            @_override
+            def authorizePublish(self, request: Any, response: Any) -> None:  # noqa: N802 - the interface's name
+                packet = request.getPublishPacket()
+                topic, qos = str(packet.getTopic()), packet.getQos().getQosNumber()
+                authorizers.decide(request, response, "publish", topic, qos, retain=bool(packet.getRetain()))
+
+            @_override
+            def authorizeSubscribe(self, request: Any, response: Any) -> None:  # noqa: N802 - the interface's name
+                asked = request.getSubscription()
+                topic, qos = str(asked.getTopicFilter()), asked.getQos().getQosNumber()
+                authorizers.decide(request, response, "subscribe", topic, qos, retain=False)
+
+        authorizer = Authorizer()
+
+        @jpype.JImplements(f"{_SDK}.services.auth.provider.AuthorizerProvider")
+        class Provider:
+            @_override
+            def getAuthorizer(self, _input: Any) -> Any:  # noqa: N802 - the interface's name
+                return authorizer
+
+        return Provider()
+
+    def decide(self, request: Any, response: Any, action: str, topic: str, qos: int, *, retain: bool) -> None:
+        kept = request.getConnectionInformation().getConnectionAttributeStore().getAsString(_LOGIN)
+        if not kept.isPresent():
+            response.failAuthorization()
+            return
+        login = Login.from_json(str(kept.get()))
+        known = self._access.known(login, action, topic, int(qos), retain=retain)
+        if known is not None:
+            _answer(response, allowed=known)
+            return
+
+        def ask() -> None:
+            _answer(response, allowed=self._access.may(login, action, topic, int(qos), retain=retain))
+
+        _Asking.later(response, ask)
+
+
+def _answer(response: Any, *, allowed: bool) -> None:
+    if allowed:
+        response.authorizeSuccessfully()
+    else:
+        response.failAuthorization()
 
 
 def _bytes(buffer: Any) -> bytes:

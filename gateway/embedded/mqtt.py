@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 from xml.sax.saxutils import escape
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
+    from gateway.embedded.access import AccessService
+
 _SCRIPT = Path(__file__).with_name("_hivemq.py")
 _READY = re.compile(rb"^ready$", re.MULTILINE)
 _START_SECONDS = 60.0  # 2 s when idle
@@ -40,10 +43,11 @@ ClientCertificates = Literal["NONE", "OPTIONAL", "REQUIRED"]
 class MqttBroker:
     """HiveMQ CE, in memory, bound to 127.0.0.1, MQTT 3.1.1 and 5 on the same ports; not started yet.
 
-    ``users`` (name → password) are the only ones let in; None lets everybody in. ``tls`` adds a TLS and a secure
-    WebSocket listener with a certificate from a CA made here. ``max_inflight`` is the most unacknowledged messages it
-    sends a client (it would send 50 at most), ``queue`` the messages kept for an absent one. ``port`` fixes the plain
-    port.
+    ``users`` (name → password) are the only ones let in; None lets everybody in. With ``access`` that service is asked
+    instead who may connect, and who may publish and subscribe where; nobody may when it does not answer, and who
+    publishes what he may not is disconnected. ``tls`` adds a TLS and a secure WebSocket listener with a certificate
+    from a CA made here. ``max_inflight`` is the most unacknowledged messages it sends a client (it would send 50 at
+    most), ``queue`` the messages kept for an absent one. ``port`` fixes the plain port.
 
     A process of its own, which dies with this one; stopping or killing it loses sessions and messages. The ports stay
     the same when it is started again. The methods block; any one thread at a time may call them.
@@ -53,6 +57,7 @@ class MqttBroker:
         self,
         users: Mapping[str, str] | None = None,
         *,
+        access: AccessService | None = None,
         tls: bool = False,
         client_certificates: ClientCertificates = "NONE",
         max_inflight: int = 1000,
@@ -64,6 +69,7 @@ class MqttBroker:
     ) -> None:
         self.certificates: Certificates | None = None
         self._users = None if users is None else dict(users)
+        self._access = access
         self._tls = tls
         self._client_certificates = client_certificates
         self._max_inflight = max_inflight
@@ -207,6 +213,7 @@ class MqttBroker:
             "data": str(data),
             "max_inflight": self._max_inflight,
             "users": self._users,
+            "access": None if self._access is None else asdict(self._access),
         }
         path = self._directory / "description.json"
         path.touch(mode=0o600)

@@ -44,6 +44,7 @@ class Client:
         self.closed = threading.Event()
         self.session_present = False
         self._answers: queue.Queue[Any] = queue.Queue()
+        self._acknowledged: dict[int, Any] = {}
         options: dict[str, Any] = {} if version == 5 else {"clean_session": clean}
         self.paho = mqtt.Client(
             mqtt.CallbackAPIVersion.VERSION2,
@@ -65,6 +66,7 @@ class Client:
         self.paho.on_connect_fail = lambda *_: self._answers.put(RefusedError("no connection"))
         self.paho.on_disconnect = lambda *_: self._on_disconnect()
         self.paho.on_message = lambda _client, _data, message: self.messages.put(message)
+        self.paho.on_publish = lambda _client, _data, mid, code, _properties: self._acknowledged.update({mid: code})
         self.paho.on_subscribe = lambda _client, _data, _id, codes, _properties: self._answers.put(codes)
         extra: dict[str, Any] = {}
         if version == 5:
@@ -101,6 +103,13 @@ class Client:
         info = self.paho.publish(topic, payload, qos, retain)
         info.wait_for_publish(DEADLINE)
         assert info.is_published(), f"{topic} was not acknowledged within {DEADLINE:g} s"
+
+    def publish_refused(self, topic: str, payload: bytes) -> bool:
+        """Publish with QoS 1 over MQTT 5 and wait for the acknowledgement; whether it says no."""
+        info = self.paho.publish(topic, payload, 1)
+        info.wait_for_publish(DEADLINE)
+        assert info.is_published(), f"{topic} was not acknowledged within {DEADLINE:g} s"
+        return bool(self._acknowledged[info.mid].is_failure)
 
     def receive(self, timeout: float = DEADLINE) -> mqtt.MQTTMessage:
         """The next message; AssertionError when none comes."""

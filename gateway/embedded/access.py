@@ -1,0 +1,182 @@
+"""How the embedded MQTT broker asks the access service: the same questions over HTTP as EMQX asks, topic by topic.
+
+It is closed: whatever is not a clear "allow" in time, is a no. Rules that come with a login are not looked at, so each
+topic is asked about, and the answers are kept for a minute for each client, as EMQX keeps them.
+"""
+
+from __future__ import annotations
+
+__all__ = ["AccessClient", "AccessService", "Login"]
+
+import http.client
+import json
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TIMEOUT_S = 5.0  # EMQX's, in deploy/emqx
+_KEPT_S = 60.0
+_KEPT = 100_000
+_NONE: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class AccessService:
+    """Where `gateway auth serve` listens, and the secret it wants to be shown."""
+
+    port: int
+    secret: str = field(repr=False)
+    host: str = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Who a client is, for as long as it is connected: what the answer to its login said."""
+
+    username: str
+    clientid: str
+    peerhost: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    is_superuser: bool = False
+    expires_at_s: int | None = None
+
+    def to_json(self) -> str:
+        """As text, to be kept with the connection."""
+        return json.dumps(
+            [
+                self.username,
+                self.clientid,
+                self.peerhost,
+                dict(self.attributes),
+                self.is_superuser,
+                self.expires_at_s,
+            ]
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Login:
+        """What :meth:`to_json` made."""
+        return cls(*json.loads(text))
+
+
+class AccessClient:
+    """Asks the service. The methods block up to five seconds; any thread may call them, each has its connection."""
+
+    def __init__(self, service: AccessService) -> None:
+        self._service = service
+        self._local = threading.local()
+        self._kept: OrderedDict[tuple[Any, ...], tuple[bool, float]] = OrderedDict()
+        self._lock = threading.Lock()  # over what is kept
+
+    def login(self, username: str, clientid: str, password: str, peerhost: str) -> Login | None:
+        """Who the client is; None: it is not let in, for whatever reason."""
+        question = {"username": username, "clientid": clientid, "password": password, "peerhost": peerhost}
+        answer = self._ask("/authn", {**question, "listener": "tcp:default", "zone": "default"})
+        if answer.get("result") != "allow":
+            return None
+        try:
+            expires_at_s = None if answer.get("expire_at") is None else int(answer["expire_at"])
+            attributes = {str(name): str(value) for name, value in answer.get("client_attrs", _NONE).items()}
+        except (TypeError, ValueError, AttributeError):
+            return None
+        if expires_at_s is not None and expires_at_s <= time.time():
+            return None
+        return Login(username, clientid, peerhost, attributes, answer.get("is_superuser") is True, expires_at_s)
+
+    def known(self, login: Login, action: str, topic: str, qos: int, *, retain: bool) -> bool | None:
+        """Whether the client may, as far as that is known without asking; None: :meth:`may` has to be called."""
+        if login.expires_at_s is not None and login.expires_at_s <= time.time():
+            return False
+        if login.is_superuser:
+            return True
+        with self._lock:
+            kept = self._kept.get(_key(login, action, topic, qos, retain=retain))
+        return kept[0] if kept is not None and kept[1] > time.monotonic() else None
+
+    def may(self, login: Login, action: str, topic: str, qos: int, *, retain: bool) -> bool:
+        """Whether the client may publish to the topic, or subscribe to the filter."""
+        known = self.known(login, action, topic, qos, retain=retain)
+        if known is not None:
+            return known
+        question = {
+            "username": login.username,
+            "clientid": login.clientid,
+            "peerhost": login.peerhost,
+            "topic": topic,
+            "action": action,
+            "qos": str(qos),
+            "retain": "true" if retain else "false",
+            **{_field(name): value for name, value in login.attributes.items()},
+        }
+        result = self._ask("/authz", question).get("result")
+        if result in ("allow", "deny"):  # no answer is not remembered: the next question may be answered
+            self._keep(_key(login, action, topic, qos, retain=retain), allowed=result == "allow")
+        return result == "allow"
+
+    def close(self) -> None:
+        """Close the calling thread's connection."""
+        connection = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+            self._local.connection = None
+
+    def _keep(self, key: tuple[Any, ...], *, allowed: bool) -> None:
+        with self._lock:
+            self._kept[key] = (allowed, time.monotonic() + _KEPT_S)
+            self._kept.move_to_end(key)
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+
+    def _ask(self, path: str, question: Mapping[str, str]) -> dict[str, Any]:
+        """The answer; empty when there is none, or none that can be read."""
+        try:
+            body = json.dumps(question, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            return {}
+        for again in (True, False):
+            connection, used = self._connection()
+            try:
+                connection.request("POST", path, body, self._headers())
+                response = connection.getresponse()
+                text = response.read()
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                self._local.connection = None
+                # A connection that the service has closed meanwhile is found out when it is used. A time-out is not
+                # tried again: who waits for the answer has waited long enough.
+                if not used or not again or isinstance(error, TimeoutError):
+                    return {}
+                continue
+            try:
+                answer = json.loads(text) if response.status == http.client.OK else {}
+            except ValueError:
+                return {}
+            return answer if isinstance(answer, dict) else {}
+        return {}
+
+    def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
+        """This thread's connection, and whether it has been used."""
+        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if connection is not None:
+            return connection, True
+        made = http.client.HTTPConnection(self._service.host, self._service.port, timeout=_TIMEOUT_S)
+        self._local.connection = made
+        return made, False
+
+    def _headers(self) -> dict[str, str]:
+        return {"content-type": "application/json", "authorization": f"Bearer {self._service.secret}"}
+
+
+def _field(name: str) -> str:
+    """Under which name an attribute stands in a question about a topic."""
+    return name if name in ("tenant", "groups") else f"attr_{name}"
+
+
+def _key(login: Login, action: str, topic: str, qos: int, *, retain: bool) -> tuple[Any, ...]:
+    attributes = tuple(sorted(login.attributes.items()))
+    return login.username, login.clientid, login.peerhost, attributes, action, topic, qos, retain
