@@ -41,6 +41,7 @@ from bridge.kafka_batch import Handover, KafkaBatch, Request, requests
 from bridge.kafka_client import Client
 from bridge.kafka_connection import cluster_id_of, connection_options, why_unreachable
 from bridge.kafka_errors import AnswerError, outcome, translate
+from bridge.kafka_login import KafkaLogin
 from bridge.ports import StoredRecord
 from config.errors import forget_frames
 
@@ -74,7 +75,8 @@ class KafkaProducer:
     (``delivery_timeout``).
 
     ``confirm`` is told the cluster's id at each start, before anything is written; what it raises ends the start.
-    ``on_retry`` is told topic and reason of each batch that is sent again by this producer itself."""
+    ``on_retry`` is told topic and reason of each batch that is sent again by this producer itself. ``login`` is how it
+    proves itself; made from the settings where none is given, which does for everything but tokens."""
 
     def __init__(
         self,
@@ -83,9 +85,11 @@ class KafkaProducer:
         topics: Iterable[str],
         confirm: Callable[[str | None], None] | None = None,
         on_retry: Callable[[str, BridgeError], None] | None = None,
+        login: KafkaLogin | None = None,
     ) -> None:
         self._settings = settings
         self._on_retry = on_retry
+        self._login = login or KafkaLogin(settings)
         self._options = connection_options(settings, client_id)
         self._topics = set(topics)
         self._codec = _CODECS[settings.compression]
@@ -106,12 +110,12 @@ class KafkaProducer:
 
     async def start(self) -> None:
         self._ended = asyncio.get_running_loop().create_future()
-        client = self._client = Client(**self._options)
+        client = self._client = Client(self._login, **self._options)
         client.cluster.add_listener(self._refreshed)
         try:
             await client.bootstrap()
         except kafka_errors.KafkaConnectionError as error:
-            raise await why_unreachable(self._options) from error
+            raise await why_unreachable(self._options, self._login) from error
         metadata = client.set_topics(self._topics) if self._topics else client.force_metadata_update()
         await self._fetch_producer_id(client)
         if self._confirm is not None:
@@ -160,7 +164,7 @@ class KafkaProducer:
             for task in self._tasks:
                 task.cancel()
             # A frozen broker leaves bytes in our buffers, which would be delivered after a thaw; only abort drops them.
-            for connection in list(client._conns.values()):
+            for connection in list(client.connections):
                 if connection._writer is not None:
                     connection._writer.transport.abort()
         # Not wait_for: it would wait on for a close that does not end.

@@ -5,20 +5,34 @@ Why a bootstrap failed goes to aiokafka's log only, so ``why_unreachable`` asks 
 
 from __future__ import annotations
 
-__all__ = ["REFUSED", "cluster_id", "cluster_id_of", "connection_options", "stop_consumer", "why_unreachable"]
+__all__ = [
+    "REFUSED",
+    "cluster_id",
+    "cluster_id_of",
+    "connection_options",
+    "make_admin",
+    "make_consumer",
+    "stop_consumer",
+    "why_unreachable",
+]
 
 import asyncio
 from typing import TYPE_CHECKING, Any
 
 import aiokafka.errors as kafka_errors
-from aiokafka.client import AIOKafkaClient
-from aiokafka.conn import create_conn
+from aiokafka import AIOKafkaConsumer
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.protocol.metadata import MetadataRequest
 
 from bridge.errors import BridgeError, RefusedError, UnreachableError
-from bridge.tls import tls_context
+from bridge.kafka_client import Client
+from bridge.kafka_login import KafkaLogin
+from bridge.kafka_session import open_connection
+from config.errors import GatewayError
 
 if TYPE_CHECKING:
+    from aiokafka.client import AIOKafkaClient
+
     from config.settings import KafkaSettings
 
 REFUSED = (
@@ -33,22 +47,28 @@ REFUSED = (
 
 
 def connection_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]:
-    """What every aiokafka client of ours is made with: addresses, security, time-outs."""
-    options: dict[str, Any] = {
+    """What every aiokafka client of ours is made with, but for security, which is its login's."""
+    return {
         "bootstrap_servers": list(settings.bootstrap_servers),
         "client_id": client_id,
         "request_timeout_ms": int(settings.request_timeout.total_seconds() * 1000),
         "metadata_max_age_ms": int(settings.metadata_max_age.total_seconds() * 1000),
         "retry_backoff_ms": int(settings.retry_backoff.total_seconds() * 1000),
-        "security_protocol": settings.security,
     }
-    if settings.security.endswith("SSL"):
-        options["ssl_context"] = tls_context(settings.tls, "kafka.tls")
-    if settings.sasl is not None:
-        options["sasl_mechanism"] = settings.sasl.mechanism
-        options["sasl_plain_username"] = settings.sasl.username
-        options["sasl_plain_password"] = settings.sasl.password.get_secret_value()
-    return options
+
+
+def make_consumer(options: dict[str, Any], login: KafkaLogin, **more: Any) -> AIOKafkaConsumer:
+    """A consumer, not started, whose connections are renewed as the producer's are."""
+    consumer = AIOKafkaConsumer(**options, **login.options(), **more)
+    consumer._client = Client(login, **options)
+    return consumer
+
+
+def make_admin(options: dict[str, Any], login: KafkaLogin) -> AIOKafkaAdminClient:
+    """An admin client, not started, whose connections are renewed as the producer's are."""
+    admin = AIOKafkaAdminClient(**options, **login.options())
+    admin._client = Client(login, **options)
+    return admin
 
 
 async def cluster_id_of(client: AIOKafkaClient, node: int) -> str | None:
@@ -59,10 +79,10 @@ async def cluster_id_of(client: AIOKafkaClient, node: int) -> str | None:
     return getattr(response, "cluster_id", None) or None
 
 
-async def cluster_id(settings: KafkaSettings, client_id: str) -> str | None:
+async def cluster_id(settings: KafkaSettings, client_id: str, login: KafkaLogin | None = None) -> str | None:
     """Ask the Kafka of these settings what it calls itself. Raises UnreachableError or RefusedError."""
-    options = connection_options(settings, client_id)
-    client = AIOKafkaClient(**options)
+    options, login = connection_options(settings, client_id), login or KafkaLogin(settings)
+    client = Client(login, **options)
     try:
         await client.bootstrap()
         node = client.get_random_node()
@@ -70,39 +90,37 @@ async def cluster_id(settings: KafkaSettings, client_id: str) -> str | None:
             raise UnreachableError("Kafka answered, but lists no broker yet.")
         return await cluster_id_of(client, node)
     except kafka_errors.KafkaConnectionError as error:
-        raise await why_unreachable(options) from error
+        raise await why_unreachable(options, login) from error
     except kafka_errors.KafkaError as error:
         raise UnreachableError(f"Kafka did not say which cluster it is: {error}.") from error
     finally:
         await client.close()
 
 
-async def why_unreachable(options: dict[str, Any]) -> BridgeError:
+async def why_unreachable(options: dict[str, Any], login: KafkaLogin) -> BridgeError:
     """Ask each bootstrap address why it cannot be used, and say it in a sentence."""
     reasons = []
-    connection = {
-        k: v for k, v in options.items() if k not in {"bootstrap_servers", "metadata_max_age_ms", "retry_backoff_ms"}
-    }
+    timeout_ms, client_id = options["request_timeout_ms"], options["client_id"]
     for address in options["bootstrap_servers"]:
         host, _, port = address.rpartition(":")
-        conn = None
+        shown, conn = login.options(), None
         try:
-            conn = await create_conn(host.strip("[]"), int(port), **connection)
+            conn = await open_connection(
+                host.strip("[]"), int(port), client_id=client_id, request_timeout_ms=timeout_ms, **shown
+            )
             await conn.send(MetadataRequest([]))  # a SASL listener takes the connection, and then hangs up
         except kafka_errors.UnsupportedSaslMechanismError:
             return RefusedError(
-                f"Kafka at {address} does not offer {options['sasl_mechanism']}. "
+                f"Kafka at {address} does not offer {shown['sasl_mechanism']}. "
                 "Set kafka.sasl.mechanism to one of its listener's sasl.enabled.mechanisms."
             )
         except REFUSED as error:
-            user = options.get("sasl_plain_username")
-            mechanism = options.get("sasl_mechanism")
-            return RefusedError(
-                f"Kafka at {address} refused user {user!r} with {mechanism}: {error}. "
-                "Check kafka.sasl.username, password and mechanism."
-            )
+            mechanism = shown.get("sasl_mechanism")
+            return RefusedError(f"Kafka at {address} refused {login.who} with {mechanism}: {error}. {login.check}.")
         except (OSError, TimeoutError, kafka_errors.KafkaError) as error:
-            reasons.append(f"{address}: {_guess(error, options)}")
+            if isinstance(error.__cause__, GatewayError):
+                return UnreachableError(f"Kafka cannot be asked: {error.__cause__}")
+            reasons.append(f"{address}: {_guess(error, shown['security_protocol'])}")
         else:
             reasons.append(f"{address}: answers now.")
         finally:
@@ -111,9 +129,8 @@ async def why_unreachable(options: dict[str, Any]) -> BridgeError:
     return UnreachableError(f"Kafka cannot be reached. {' '.join(reasons)}")
 
 
-def _guess(error: BaseException, options: dict[str, Any]) -> str:
+def _guess(error: BaseException, secured: str) -> str:
     text = str(error) or type(error).__name__
-    secured = options["security_protocol"]
     if isinstance(error, ConnectionRefusedError):
         return f"connection refused. Is the broker running, and is this the port of its {secured} listener?"
     if "CERTIFICATE" in text.upper():

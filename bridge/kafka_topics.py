@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import aiokafka.errors as kafka_errors
 import structlog
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import NewTopic
 
 from bridge.errors import RefusedError, RetriableError, TopicMissingError, UnreachableError
-from bridge.kafka_connection import REFUSED, connection_options
+from bridge.kafka_connection import REFUSED, connection_options, make_admin
+from bridge.kafka_login import KafkaLogin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,9 +31,10 @@ _CLOSE_PATIENCE_S = 1.0
 class Topics:
     """Looks after the topics that settings name: they exist, or are made, or starting ends with a sentence."""
 
-    def __init__(self, settings: KafkaSettings, client_id: str) -> None:
+    def __init__(self, settings: KafkaSettings, client_id: str, login: KafkaLogin | None = None) -> None:
         self._settings = settings
         self._client_id = client_id
+        self._login = login or KafkaLogin(settings)
 
     async def ensure(self, producer: KafkaProducer, topics: Iterable[str]) -> None:
         """Make sure every topic is in the producer's metadata. Raises TopicMissingError, RefusedError,
@@ -72,7 +74,7 @@ class Topics:
         """Create topics as settings say, but with ``partitions`` of them if given; one that exists already is fine.
 
         Raises RefusedError, RetriableError, BridgeError."""
-        admin = AIOKafkaAdminClient(**connection_options(self._settings, self._client_id))
+        admin = make_admin(connection_options(self._settings, self._client_id), self._login)
         new = [self._new_topic(topic, partitions) for topic in topics]
         try:
             await admin.start()

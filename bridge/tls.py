@@ -1,16 +1,23 @@
-"""TLS contexts from settings, for both sides."""
+"""TLS contexts from settings, for both sides; they follow the files that the settings name."""
 
 from __future__ import annotations
 
-__all__ = ["tls_context"]
+__all__ = ["TlsFiles", "tls_context"]
 
 import ssl
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
+from bridge.fresh_secret import fresh
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from config.settings import TlsSettings
+
+log = structlog.get_logger("credentials")
 
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -52,7 +59,7 @@ def tls_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
             "It must be a readable PEM file with the CA's certificate."
         ) from error
     if settings.certificate_file is not None:
-        password = settings.key_password.get_secret_value() if settings.key_password is not None else ""
+        password = fresh(settings.key_password, f"{where}.key_password") if settings.key_password is not None else ""
         try:
             # A callable, so that OpenSSL never asks for a passphrase on the terminal.
             context.load_cert_chain(settings.certificate_file, settings.key_file, lambda: password)
@@ -63,3 +70,53 @@ def tls_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
                 f"and {where}.key_password."
             ) from error
     return context
+
+
+class TlsFiles:
+    """A client context that follows its files: whoever connects asks for it, and gets a new one when they have changed.
+
+    ``where`` names the table ("mqtt.tls"). Reads the files; raises ConfigError when they cannot be used. Later, what
+    cannot be used (a certificate whose key is still to come) leaves the last context good.
+    """
+
+    def __init__(self, settings: TlsSettings, where: str) -> None:
+        self._settings = settings
+        self._where = where
+        files = (settings.ca_file, settings.certificate_file, settings.key_file)
+        self._files = tuple(file for file in files if file is not None)
+        self._stamps = self._look()
+        self._context = tls_context(settings, where)
+        self.changes = 0  # how often another context has taken the place of the last one
+
+    def context(self) -> ssl.SSLContext:
+        """The context for a connection that is made now. Looks at the files' times, and reads them if they are new."""
+        stamps = self._look()  # before they are read: a change in between is then seen the next time
+        if stamps != self._stamps:
+            try:
+                self._context = tls_context(self._settings, self._where)
+            except ConfigError as error:
+                log.warning(
+                    "tls_files_not_usable",
+                    table=self._where,
+                    problem=str(error),
+                    consequence="the files that were read last are used; looked at again for the next connection",
+                    repeat_key=self._where,
+                )
+            else:
+                self._stamps = stamps
+                self.changes += 1
+                log.info("tls_files_changed", table=self._where, files=[str(file) for file in self._files])
+        return self._context
+
+    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(_stamp(file) for file in self._files)
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    """What changes when a file is written, or another is put in its place (a link that leads elsewhere, as Kubernetes
+    does it)."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

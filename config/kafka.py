@@ -12,18 +12,29 @@ from config.grammar import ByteCount, Count, Duration
 from config.model import Table
 from config.names import KafkaTopicName, ReplicationFactor
 from config.tls import TlsSettings
+from config.tokens import TokenSettings
 
 
 class SaslSettings(Table):
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
-    """How the password is proved. SCRAM-SHA-512 never sends it; PLAIN does, and belongs on `SASL_SSL` alone."""
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = "SCRAM-SHA-512"
+    """How the gateway proves itself. SCRAM-SHA-512 never sends the password; PLAIN does, and belongs on `SASL_SSL`
+    alone, as OAUTHBEARER does, which shows `token` in place of user and password."""
 
-    username: Annotated[str, Field(min_length=1)]
-    """The Kafka user. Required when the table is there; it needs the right to write to the routes' topics and to the
-    dead-letter topic, and to create them where `kafka.topics.create` is on."""
+    username: Annotated[str, Field(min_length=1)] | None = None
+    """The Kafka user; every mechanism but OAUTHBEARER needs one. It needs the right to write to the routes' topics and
+    to the dead-letter topic, and to create them where `kafka.topics.create` is on."""
 
-    password: SecretStr
-    """Its password. Required when the table is there; best given as `password_file` or in the secrets directory."""
+    password: SecretStr | None = None
+    """Its password; every mechanism but OAUTHBEARER needs one. Best given as `password_file` or in the secrets
+    directory: then it is read again for each connection, so that a new one needs no restart."""
+
+    token: TokenSettings | None = None
+    """The token that OAUTHBEARER shows, and needs. Connections are renewed before it expires, and before the broker's
+    `connections.max.reauth.ms` ends them."""
+
+    extensions: dict[str, str] = Field(default={})
+    """SASL extensions that OAUTHBEARER sends beside the token (RFC 7628), name to value, as some providers want them
+    (`logicalCluster`). Names are letters; no secrets belong here, for they are shown. None: nothing is sent."""
 
 
 class TopicSettings(Table):
@@ -79,7 +90,7 @@ class KafkaSettings(Table):
     """TLS to Kafka; used with `SSL` and `SASL_SSL` alone."""
 
     sasl: SaslSettings | None = None
-    """User and password; used with `SASL_PLAINTEXT` and `SASL_SSL` alone."""
+    """User and password, or a token; used with `SASL_PLAINTEXT` and `SASL_SSL` alone."""
 
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "zstd"
     """Codec of the batches. zstd and snappy cost about 1 µs a record here, lz4 and gzip 4 to 8, since their code is

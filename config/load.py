@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr, ValidationError
 
-from config import relations_auth, relations_flow, relations_jwt, relations_kafka, relations_mqtt, relations_spool
+from config import (
+    relations_auth,
+    relations_credentials,
+    relations_flow,
+    relations_jwt,
+    relations_kafka,
+    relations_mqtt,
+    relations_spool,
+)
 from config.errors import ConfigError
 from config.origins import Origin, Problem, SecretFile
 from config.relations import View, check
@@ -46,7 +54,15 @@ class Loaded:
         return origin_of(tuple(path.split(".")) if isinstance(path, str) else path, self.provenance)
 
 
-_RELATIONS = (relations_mqtt, relations_kafka, relations_flow, relations_spool, relations_jwt, relations_auth)
+_RELATIONS = (
+    relations_mqtt,
+    relations_kafka,
+    relations_credentials,
+    relations_flow,
+    relations_spool,
+    relations_jwt,
+    relations_auth,
+)
 _REFUSED = tuple(rule for relations in _RELATIONS for rule in relations.REFUSED)
 _WARNED = tuple(rule for relations in _RELATIONS for rule in relations.WARNED)
 

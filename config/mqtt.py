@@ -11,6 +11,7 @@ from config.addresses import MqttAddressText
 from config.grammar import ByteCount, Count, Duration, WholeSeconds
 from config.model import Table
 from config.tls import TlsSettings
+from config.tokens import TokenSettings
 
 
 class ProxySettings(Table):
@@ -70,7 +71,12 @@ class MqttSettings(Table):
 
     password: SecretStr | None = None
     """Password shown to the broker. Unset: none. Over `mqtt://` and `ws://` it travels readable to everybody on the
-    way."""
+    way. From a file (`password_file`, or the secrets directory) it is read again for each connection, so that a new one
+    needs no restart."""
+
+    token: TokenSettings | None = None
+    """A token shown to the broker in the place of a password, as EMQX's JWT authentication wants it. Before it expires,
+    sessions connect again with the next one, one session at a time. Unset: the password, if there is one."""
 
     persistent: bool = True
     """Whether the broker keeps the session while the gateway is away. On: what arrives meanwhile waits, as far as the

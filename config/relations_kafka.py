@@ -7,7 +7,6 @@ __all__ = ["REFUSED", "WARNED"]
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from config.addresses import is_loopback, parse_kafka_address
 from config.grammar import format_bytes
 from config.names import check_kafka_topic
 from config.relations import Rule, View
@@ -17,21 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _FRAME_BYTES = 1024  # a batch's header and a record's own (some 90 bytes), key and ordinary headers
-
-
-def _sasl(view: View) -> Iterator[str]:
-    kafka = view.settings.kafka
-    if kafka.security.startswith("SASL") and kafka.sasl is None:
-        yield (
-            f"{view.say('kafka', 'security')} needs a user, but kafka.sasl is not given: Kafka would refuse every "
-            "connection; add [kafka.sasl] with username and password_file."
-        )
-    elif kafka.sasl is not None and not kafka.security.startswith("SASL"):
-        wanted = "SASL_SSL" if kafka.security == "SSL" else "SASL_PLAINTEXT or SASL_SSL"
-        yield (
-            f"{view.say('kafka', 'sasl')} is given, but {view.say('kafka', 'security')} never shows it: the gateway "
-            f"would be anonymous; set kafka.security to {wanted}, or remove the table."
-        )
 
 
 def _tls(view: View) -> Iterator[str]:
@@ -199,7 +183,6 @@ def _keys(view: View) -> Iterator[str]:
 
 
 REFUSED = (
-    Rule(("kafka.security", "kafka.sasl"), _sasl),
     Rule(("kafka.security", "kafka.tls"), _tls),
     Rule(("kafka.client_id",), _client_id),
     Rule(("kafka.delivery_timeout", "kafka.request_timeout", "kafka.retry_backoff", "kafka.metadata_max_age"), _times),
@@ -224,24 +207,9 @@ REFUSED = (
 )
 
 
-def _readable_password(view: View) -> Iterator[str]:
-    kafka = view.settings.kafka
-    if kafka.sasl is None or kafka.sasl.mechanism != "PLAIN" or kafka.security != "SASL_PLAINTEXT":
-        return
-    for text in kafka.bootstrap_servers:
-        if not is_loopback(parse_kafka_address(text).host):
-            yield (
-                f"{view.say('kafka', 'sasl', 'mechanism')} with {view.say('kafka', 'security')} sends the password "
-                f"readable to everybody on the way to {text}; use SASL_SSL, or a SCRAM mechanism."
-            )
-
-
 def _unverified(view: View) -> Iterator[str]:
     if not view.settings.kafka.tls.verify:
         yield unverified(view, "kafka")
 
 
-WARNED = (
-    Rule(("kafka.sasl", "kafka.security", "kafka.bootstrap_servers"), _readable_password),
-    Rule(("kafka.tls",), _unverified),
-)
+WARNED = (Rule(("kafka.tls",), _unverified),)

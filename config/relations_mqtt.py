@@ -7,7 +7,7 @@ __all__ = ["REFUSED", "WARNED"]
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from config.addresses import is_loopback, parse_mqtt_address
+from config.addresses import parse_mqtt_address
 from config.grammar import format_duration
 from config.names import disjoint_groups, filter_covers, placeholders
 from config.relations import Rule, View
@@ -108,20 +108,6 @@ def tls_files(view: View, side: str) -> Iterator[str]:
             )
 
 
-def _credentials(view: View) -> Iterator[str]:
-    mqtt = view.settings.mqtt
-    if mqtt.password is not None and mqtt.username is None:
-        yield (
-            f"{view.say('mqtt', 'password')} is given without mqtt.username: a password is sent beside a user name "
-            "only, so the broker would see an anonymous client; give the user name too."
-        )
-    if mqtt.proxy is not None and mqtt.proxy.password is not None and mqtt.proxy.username is None:
-        yield (
-            f"{view.say('mqtt', 'proxy', 'password')} is given without mqtt.proxy.username: the proxy would not know "
-            "whose it is; give the user name too."
-        )
-
-
 def _status_topic(view: View) -> Iterator[str]:
     text = view.settings.mqtt.status.topic
     say = view.say("mqtt", "status", "topic")
@@ -191,24 +177,10 @@ REFUSED = (
     Rule(("mqtt.session_expiry", "mqtt.persistent", "mqtt.protocol", "mqtt.reconnect_max"), _session_expiry),
     Rule(("mqtt.reconnect_initial", "mqtt.reconnect_max"), _reconnect),
     Rule(("mqtt.tls", "mqtt.addresses"), _tls_is_used),
-    Rule(("mqtt.username", "mqtt.password", "mqtt.proxy"), _credentials),
     Rule(("mqtt.status.topic",), _status_topic),
     Rule(("mqtt.groups", "routes"), _session_groups),
     Rule(("mqtt.distribution", "mqtt.sessions", "mqtt.groups", "routes", "worker", "workers"), _partitioned),
 )
-
-
-def _plain_password(view: View) -> Iterator[str]:
-    mqtt = view.settings.mqtt
-    if mqtt.password is None:
-        return
-    for text in mqtt.addresses:
-        address = parse_mqtt_address(text)
-        if not address.encrypted and not is_loopback(address.host):
-            yield (
-                f"{view.say('mqtt', 'password')} is sent readable to everybody on the way to {address}, an address of "
-                f"mqtt.addresses ({view.origin('mqtt', 'addresses')}); use mqtts:// or wss://."
-            )
 
 
 def _unverified(view: View) -> Iterator[str]:
@@ -299,7 +271,6 @@ def _properties(view: View) -> Iterator[str]:
 
 
 WARNED = (
-    Rule(("mqtt.password", "mqtt.addresses"), _plain_password),
     Rule(("mqtt.tls",), _unverified),
     Rule(("mqtt.keepalive", "kafka.request_timeout"), _keepalive),
     Rule(("routes", "mqtt.persistent"), _qos0),

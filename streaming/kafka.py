@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from config.errors import ConfigError
+from streaming.kafka_oauth import oauth_options, quoted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,13 +68,14 @@ def source_options(kafka: KafkaSettings) -> dict[str, str]:
 
 
 def _sasl_options(sasl: SaslSettings) -> dict[str, str]:
-    username, password = (
-        text.replace("\\", "\\\\").replace('"', '\\"') for text in (sasl.username, sasl.password.get_secret_value())
-    )
-    module = _LOGIN_MODULES[sasl.mechanism]
+    if sasl.mechanism == "OAUTHBEARER":
+        return oauth_options(sasl)
+    if sasl.username is None or sasl.password is None:
+        raise ConfigError(f"kafka.sasl.mechanism is {sasl.mechanism}, but kafka.sasl has no username or no password.")
+    username, password = quoted(sasl.username), quoted(sasl.password.get_secret_value())
     return {
         "kafka.sasl.mechanism": sasl.mechanism,
-        "kafka.sasl.jaas.config": f'{module} required username="{username}" password="{password}";',
+        "kafka.sasl.jaas.config": f"{_LOGIN_MODULES[sasl.mechanism]} required username={username} password={password};",
     }
 
 

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from streaming.errors import StreamError
 from streaming.failures import cause
+from streaming.kafka_oauth import jvm_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,6 +55,7 @@ _FILES = {
 }
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
+_EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
 _JIT = (
     # Starting Spark runs a great deal of code a few thousand times. The thorough compiler (tier 4) takes it all for hot
     # and works for longer than the code it made will run: a third of all CPU time until the first batch. Ten times its
@@ -87,7 +89,10 @@ def session_conf(
         level = "info" if settings.log.level == "debug" else "warn"
         logging = f'"-Dlog4j2.configurationFile={_LOGGING.as_uri()}" -Dgateway.spark.log={level}'
         # The user's come on top of ours, the last of two that contradict each other counts.
-        conf[_JVM_OPTIONS] = f"{logging} {_JIT} {extra.pop(_JVM_OPTIONS, '')}".rstrip()
+        tokens = jvm_options(settings.kafka)
+        conf[_JVM_OPTIONS] = " ".join(filter(None, [logging, _JIT, tokens, extra.pop(_JVM_OPTIONS, "")]))
+        if tokens and not stream.master.startswith("local"):
+            conf[_EXECUTOR_OPTIONS] = " ".join(filter(None, [tokens, extra.pop(_EXECUTOR_OPTIONS, "")]))
         if stream.master.startswith("local"):
             # On the class path they need not be copied, as spark.jars would have it.
             conf |= _LOCAL | {"spark.driver.extraClassPath": os.pathsep.join(map(str, jars))}

@@ -10,16 +10,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import aiokafka.errors as kafka_errors
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka import TopicPartition
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from bridge.dead_letter_reading import Assembler, LoggedRecord, Place
 from bridge.errors import RefusedError, TopicMissingError, UnreachableError
-from bridge.kafka_connection import REFUSED, connection_options, stop_consumer, why_unreachable
+from bridge.kafka_connection import (
+    REFUSED,
+    connection_options,
+    make_admin,
+    make_consumer,
+    stop_consumer,
+    why_unreachable,
+)
+from bridge.kafka_login import KafkaLogin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
+
+    from aiokafka.admin import AIOKafkaAdminClient
 
     from bridge.dead_letter_reading import DeadLetter
     from config.settings import KafkaSettings
@@ -48,9 +57,12 @@ class DeadLetterReader:
     Raises UnreachableError, RefusedError and TopicMissingError, each a sentence.
     """
 
-    def __init__(self, settings: KafkaSettings, client_id: str, topics: Iterable[str]) -> None:
+    def __init__(
+        self, settings: KafkaSettings, client_id: str, topics: Iterable[str], login: KafkaLogin | None = None
+    ) -> None:
         self._settings = settings
         self._options = connection_options(settings, client_id)
+        self._login = login or KafkaLogin(settings)
         self._topics = tuple(topics)
         self._patience_s = 4 * settings.request_timeout.total_seconds()
         self._consumer: Any = None
@@ -60,8 +72,9 @@ class DeadLetterReader:
         # Why Kafka cannot be reached is said by us, in one sentence, not by each attempt of the library's.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         self.facts = await self._ask()
-        self._consumer = AIOKafkaConsumer(
-            **self._options,
+        self._consumer = make_consumer(
+            self._options,
+            self._login,
             group_id=None,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
@@ -71,7 +84,7 @@ class DeadLetterReader:
             await self._consumer.start()
         except kafka_errors.KafkaError as error:
             await self._close()
-            raise await why_unreachable(self._options) from error
+            raise await why_unreachable(self._options, self._login) from error
         return self
 
     async def __aexit__(self, *_error: object) -> None:
@@ -84,14 +97,14 @@ class DeadLetterReader:
     # --- the topics
 
     async def _ask(self) -> tuple[TopicFacts, ...]:
-        admin = AIOKafkaAdminClient(**self._options)
+        admin = make_admin(self._options, self._login)
         try:
             await admin.start()
             described = await admin.describe_topics(list(self._topics))
             counts = {topic["topic"]: self._partitions(topic) for topic in described}
             return tuple([await self._facts(admin, name, counts[name]) for name in self._topics])
         except kafka_errors.KafkaConnectionError as error:
-            raise await why_unreachable(self._options) from error
+            raise await why_unreachable(self._options, self._login) from error
         except kafka_errors.KafkaError as error:
             raise UnreachableError(
                 f"Kafka did not say which partitions {', '.join(self._topics)} has: {error}"

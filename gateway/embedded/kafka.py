@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["KafkaCluster"]
+__all__ = ["KafkaCluster", "TokenCheck"]
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ from gateway.embedded.class_data import ClassData
 from gateway.embedded.errors import EmbeddedError, PortTakenError, StartError
 from gateway.embedded.jars import resolve
 from gateway.embedded.java import Java, ensure_java, jvm_environment
-from gateway.embedded.kafka_config import Listeners, node_properties, properties_text
+from gateway.embedded.kafka_config import Listeners, TokenCheck, node_properties, properties_text
 from gateway.embedded.kafka_storage import format_storage, kafka_uuid
 from gateway.embedded.ports import PortReservation, reserve_ports
 from gateway.embedded.process import GuardedProcess, wait_for_line
@@ -42,8 +42,8 @@ class KafkaCluster:
     ``nodes`` are numbered from 1. ``directory`` keeps data and logs (a cluster may be started again on its directory,
     with the same nodes and users); without one a temporary directory is used and removed. ``sasl`` adds a listener
     for PLAIN and SCRAM with ``users`` (name → password), ``tls`` one with a certificate from a CA made here; with
-    both there is also one for SASL over TLS. ``settings`` are server properties that win over ours. ``port`` fixes
-    the first node's plain listener.
+    both there is also one for SASL over TLS. ``tokens`` lets the SASL listeners take OAUTHBEARER too. ``settings`` are
+    server properties that win over ours. ``port`` fixes the first node's plain listener.
 
     Nodes are separate processes and die with this one. The methods block; any one thread at a time may call them.
     """
@@ -57,6 +57,7 @@ class KafkaCluster:
         tls: bool = False,
         settings: Mapping[str, str] | None = None,
         users: Mapping[str, str] | None = None,
+        tokens: TokenCheck | None = None,
         port: int | None = None,
         heap_mib: int = 384,
         progress: ProgressCallback = print_progress,
@@ -67,6 +68,7 @@ class KafkaCluster:
         self.users = dict(users or {"gateway": "gateway-secret"})
         self.certificates: Certificates | None = None
         self._sasl, self._tls = sasl, tls
+        self._tokens = tokens
         self._settings = dict(settings or {})
         self._port = port
         self._heap_mib = heap_mib
@@ -297,6 +299,7 @@ class KafkaCluster:
             data,
             users=self.users,
             certificates=self.certificates,
+            tokens=self._tokens,
             settings=self._settings,
         )
         path = self._properties_file(node)
@@ -332,6 +335,8 @@ class KafkaCluster:
         assert self._directory is not None
         assert self._class_data is not None
         flags = ["-Xms64m", f"-Xmx{self._heap_mib}m", *_JVM_FLAGS]
+        if self._tokens is not None:  # Kafka fetches keys from nowhere else
+            flags.append(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self._tokens.jwks_url}")
         if self._class_data.exists or self._class_data_draft is not None:
             return flags + self._class_data.use_flags()
         self._class_data_draft = self._directory / "classes.jsa"  # by the first node of the first cluster only

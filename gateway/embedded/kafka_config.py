@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["SASL_MECHANISMS", "Listeners", "node_properties", "properties_text"]
+__all__ = ["SASL_MECHANISMS", "Listeners", "TokenCheck", "node_properties", "properties_text"]
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -33,6 +33,16 @@ class Listeners:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class TokenCheck:
+    """What the broker asks of the tokens that OAUTHBEARER shows: signed by a key of ``jwks_url``, and, where given, for
+    this audience and of this issuer. The user is its ``sub``."""
+
+    jwks_url: str
+    audience: str = ""
+    issuer: str = ""
+
+
 def node_properties(
     node: int,
     nodes: Sequence[Listeners],
@@ -40,6 +50,7 @@ def node_properties(
     *,
     users: Mapping[str, str] | None = None,
     certificates: Certificates | None = None,
+    tokens: TokenCheck | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The properties of node ``node`` (from 1) of a cluster whose every node is broker and controller.
@@ -87,6 +98,8 @@ def node_properties(
     for listener in own.ports:
         if listener.startswith("SASL"):
             properties |= _sasl(listener, users or {})
+            if tokens is not None:
+                properties |= _oauth(listener, tokens)
     if certificates is not None:
         properties |= _tls(certificates)
     return properties | dict(settings or {})
@@ -102,6 +115,19 @@ def _sasl(listener: str, users: Mapping[str, str]) -> dict[str, str]:
         f"{prefix}.plain.sasl.jaas.config": f"{modules}.plain.PlainLoginModule required {names};",
         f"{prefix}.scram-sha-256.sasl.jaas.config": scram,
         f"{prefix}.scram-sha-512.sasl.jaas.config": scram,
+    }
+
+
+def _oauth(listener: str, tokens: TokenCheck) -> dict[str, str]:
+    prefix = f"listener.name.{listener.lower()}.oauthbearer"
+    package = "org.apache.kafka.common.security.oauthbearer"
+    return {
+        "sasl.enabled.mechanisms": ",".join([*SASL_MECHANISMS, "OAUTHBEARER"]),
+        f"{prefix}.sasl.jaas.config": f"{package}.OAuthBearerLoginModule required;",
+        f"{prefix}.sasl.server.callback.handler.class": f"{package}.OAuthBearerValidatorCallbackHandler",
+        "sasl.oauthbearer.jwks.endpoint.url": tokens.jwks_url,
+        **({"sasl.oauthbearer.expected.audience": tokens.audience} if tokens.audience else {}),
+        **({"sasl.oauthbearer.expected.issuer": tokens.issuer} if tokens.issuer else {}),
     }
 
 

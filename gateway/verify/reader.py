@@ -11,13 +11,20 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiokafka.errors as kafka_errors
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka import TopicPartition
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from bridge import wire
 from bridge.errors import BridgeError, RefusedError, TopicMissingError, UnreachableError
-from bridge.kafka_connection import REFUSED, connection_options, stop_consumer, why_unreachable
+from bridge.kafka_connection import (
+    REFUSED,
+    connection_options,
+    make_admin,
+    make_consumer,
+    stop_consumer,
+    why_unreachable,
+)
+from bridge.kafka_login import KafkaLogin
 from gateway.verify.log import FoundRecord, LedgerRow, PartitionView, TopicView
 
 if TYPE_CHECKING:
@@ -38,28 +45,30 @@ _UNKNOWN_TOPIC: Final = 3
 class KafkaReader:
     """``gateway.verify.log.KafkaLog`` on a cluster; an async context manager."""
 
-    def __init__(self, settings: KafkaSettings, gateway: str) -> None:
+    def __init__(self, settings: KafkaSettings, gateway: str, login: KafkaLogin | None = None) -> None:
         self._options = connection_options(settings, f"{gateway}-verify")
+        self._login = login or KafkaLogin(settings)
         self._tag = gateway.encode()
         self._consumer: Any = None
         self._admin: Any = None
 
     async def __aenter__(self) -> Self:
         """Connects. Raises UnreachableError or RefusedError."""
-        self._consumer = AIOKafkaConsumer(
-            **self._options,
+        self._consumer = make_consumer(
+            self._options,
+            self._login,
             group_id=None,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             fetch_max_wait_ms=20,  # each partition read first waits for the answer that the one before it left behind
         )
-        self._admin = AIOKafkaAdminClient(**self._options)
+        self._admin = make_admin(self._options, self._login)
         try:
             await self._consumer.start()
             await self._admin.start()
         except (kafka_errors.KafkaError, OSError) as error:
             await self._close()
-            raise await why_unreachable(self._options) from error
+            raise await why_unreachable(self._options, self._login) from error
         except BaseException:
             await self._close()
             raise

@@ -108,7 +108,7 @@ def test_a_rejected_variable_tells_no_secret(environ: dict[str, str]) -> None:
         lambda: MqttSettings(password=[SECRET]),
         lambda: MqttSettings(addresses=(f"mqtt://u:{SECRET}@b",)),
         lambda: KafkaSettings(sasl=SECRET),
-        lambda: SaslSettings(password=SECRET),
+        lambda: SaslSettings(password=[SECRET]),
     ],
 )
 def test_the_models_themselves_tell_no_secret(make: Any) -> None:

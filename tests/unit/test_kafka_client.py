@@ -16,6 +16,8 @@ from aiokafka.structs import BrokerMetadata
 
 from bridge import kafka_client
 from bridge.kafka_client import Client
+from bridge.kafka_login import KafkaLogin
+from config.settings import KafkaSettings
 
 
 async def for_ever() -> None:
@@ -51,20 +53,27 @@ class Wire:
 
         async def closed() -> None: ...
 
-        return SimpleNamespace(send=send, connected=lambda: True, close=lambda **_: asyncio.ensure_future(closed()))
+        return SimpleNamespace(
+            send=send,
+            connected=lambda: True,
+            close=lambda **_: asyncio.ensure_future(closed()),
+            session_ends_ns=None,
+            credential=None,
+        )
 
 
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     wire = Wire()
-    monkeypatch.setattr(aiokafka.client, "create_conn", wire.connect)
+    monkeypatch.setattr(aiokafka.client, "create_conn", None)  # all connections are ours
+    monkeypatch.setattr(kafka_client, "open_connection", wire.connect)
     monkeypatch.setattr(kafka_client, "HEDGE_S", 0.05)
     monkeypatch.setattr(kafka_client.random, "shuffle", lambda nodes: nodes.sort())  # broker 1 is asked first
     return wire
 
 
 async def make(wire: Wire, **options: Any) -> Client:
-    client = Client(bootstrap_servers=["1:9092"], metadata_max_age_ms=60_000, **options)
+    client = Client(KafkaLogin(KafkaSettings()), bootstrap_servers=["1:9092"], metadata_max_age_ms=60_000, **options)
     client.cluster._brokers = {n: BrokerMetadata(n, str(n), 9092, None) for n in (1, 2, 3)}
     client._topics = {"telemetry"}
     return client

@@ -88,6 +88,7 @@ class Broker:
         self.knot = self  # aiokafka's client knows its connections, and they know it
         self.outcomes = list(outcomes)
         self._conns: dict[Any, Any] = {}
+        self.connections: list[Any] = []
 
     async def ready(self, _node: int) -> bool:
         return False

@@ -1,0 +1,108 @@
+"""How every connection to Kafka proves who we are: passwords, certificates and tokens as they are at that moment.
+
+aiokafka is given these once, when a client is made; ``KafkaLogin`` is asked for them again before each connection, so
+that what has been rotated needs no restart.
+"""
+
+from __future__ import annotations
+
+__all__ = ["KafkaLogin", "ShownToken"]
+
+from typing import TYPE_CHECKING, Any
+
+import aiokafka.errors as kafka_errors
+from aiokafka.abc import AbstractTokenProvider
+
+from bridge.fresh_secret import fresh
+from bridge.tls import TlsFiles
+from config.errors import GatewayError
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from bridge.ports import Credential, CredentialSource
+    from config.settings import KafkaSettings
+
+
+class ShownToken(AbstractTokenProvider):  # type: ignore[misc]
+    """The token of one connection, as aiokafka asks for it; ``credential`` is afterwards what was shown."""
+
+    def __init__(self, source: CredentialSource, extensions: dict[str, str]) -> None:
+        self._source = source
+        self._extensions = extensions
+        self.credential: Credential | None = None
+
+    async def token(self) -> str:
+        """Raises KafkaConnectionError when there is none: aiokafka then tries again as after any failed connect."""
+        try:
+            self.credential = await self._source.current()
+        except GatewayError as error:
+            raise kafka_errors.KafkaConnectionError(str(error)) from error
+        return self.credential.token
+
+    def extensions(self) -> dict[str, str]:
+        return self._extensions
+
+    def refused(self) -> None:
+        """The broker did not take it."""
+        if self.credential is not None:
+            self._source.refused(self.credential)
+
+
+class KafkaLogin:
+    """What connections of these settings show. One for all clients of a process; belongs to the event loop's thread.
+
+    ``tokens`` is where OAUTHBEARER's come from, and needed with it; its owner starts and closes it. ``not_renewed`` is
+    told each time that a connection which is about to end could not be replaced. Raises ConfigError for TLS files that
+    cannot be used.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        tokens: CredentialSource | None = None,
+        not_renewed: Callable[[], None] | None = None,
+    ) -> None:
+        sasl = settings.sasl if settings.security.startswith("SASL") else None
+        assert sasl is None or sasl.mechanism != "OAUTHBEARER" or tokens is not None, "OAUTHBEARER needs its tokens"
+        self._security = settings.security
+        self._sasl = sasl
+        self._tls = TlsFiles(settings.tls, "kafka.tls") if settings.security.endswith("SSL") else None
+        self.tokens = tokens
+        self.not_renewed = not_renewed
+
+    def options(self) -> dict[str, Any]:
+        """Security as a client or a connection of aiokafka takes it, at this moment. Reads small files if they have
+        changed."""
+        options: dict[str, Any] = {"security_protocol": self._security}
+        if (context := self.context()) is not None:
+            options["ssl_context"] = context
+        if self._sasl is not None:
+            options["sasl_mechanism"] = self._sasl.mechanism
+            if self._sasl.username is not None and self._sasl.password is not None:
+                options["sasl_plain_username"] = self._sasl.username
+                options["sasl_plain_password"] = fresh(self._sasl.password, "kafka.sasl.password")
+            if self.tokens is not None:
+                options["sasl_oauth_token_provider"] = ShownToken(self.tokens, dict(self._sasl.extensions))
+        return options
+
+    def context(self) -> ssl.SSLContext | None:
+        """The TLS context for the next connection; None without TLS."""
+        return None if self._tls is None else self._tls.context()
+
+    @property
+    def who(self) -> str:
+        """How messages call us."""
+        if self._sasl is None:
+            return "us"
+        if self._sasl.mechanism == "OAUTHBEARER":
+            return "the token of kafka.sasl.token"
+        return f"user {self._sasl.username!r}"
+
+    @property
+    def check(self) -> str:
+        """What an operator is to check when the broker says no."""
+        if self._sasl is not None and self._sasl.mechanism == "OAUTHBEARER":
+            return "Check that the broker trusts its issuer, and expects its audience and scope"
+        return "Check kafka.sasl.username, password and mechanism"

@@ -1,0 +1,312 @@
+"""How the gateway proves itself to a real Kafka: tokens that it verifies, sessions that it ends, files that change."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from structlog.testing import capture_logs
+
+from bridge import kafka_client
+from bridge.errors import BridgeError, RefusedError, UnreachableError
+from bridge.kafka import KafkaProducer
+from bridge.kafka_connection import cluster_id
+from bridge.kafka_login import KafkaLogin
+from bridge.kafka_topics import Topics
+from config.secret_files import FileSecret
+from gateway.embedded.kafka import KafkaCluster, TokenCheck
+from tests.brokers.kafka_backend import kafka_settings, read_topic
+from tests.producer_port import running, sent, values
+from tests.servers.authority import Authority
+from tests.servers.identity_provider import IdentityProvider, make_key
+from tests.servers.token_source import MadeTokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from config.settings import KafkaSettings
+    from tests.brokers.fixtures import MakeTopic
+
+SESSION_S = 4.0
+PATIENCE_S = 60.0
+USER = {"username": "gateway", "password": "gateway-secret"}
+OAUTH = {"mechanism": "OAUTHBEARER", "token": {"value": "comes from the test's own source"}}
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[IdentityProvider]:
+    with IdentityProvider() as provider:
+        yield provider
+
+
+@pytest.fixture(scope="module")
+def cluster(provider: IdentityProvider) -> Iterator[KafkaCluster]:
+    """Verifies tokens with the provider's keys, and ends every session after SESSION_S."""
+    check = TokenCheck(provider.jwks_url, "kafka", provider.url)
+    settings = {
+        "connections.max.reauth.ms": str(round(SESSION_S * 1000)),
+        "sasl.oauthbearer.clock.skew.seconds": "0",
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms": "1000",
+    }
+    with KafkaCluster(sasl=True, tls=True, tokens=check, settings=settings) as cluster:
+        yield cluster
+
+
+def tokens(provider: IdentityProvider, lifetime_s: float = 300, **changes: Any) -> MadeTokens:
+    claims = {"sub": "gateway", "aud": "kafka"} | changes
+    # A JWT counts in whole seconds, rounded down.
+    return MadeTokens(lambda: provider.sign(claims, lifetime_s=lifetime_s + 1), lifetime_s)
+
+
+def settings_for(cluster: KafkaCluster, listener: str, sasl: dict[str, Any], **changes: Any) -> KafkaSettings:
+    assert cluster.certificates is not None
+    bootstrap = cluster.sasl_bootstrap if listener == "SASL_PLAINTEXT" else cluster.sasl_tls_bootstrap
+    tls = {"ca_file": cluster.certificates.ca_file}
+    return kafka_settings(bootstrap, security=listener, sasl=sasl, tls=tls, **changes)
+
+
+def producer_for(settings: KafkaSettings, login: KafkaLogin, topic: str, retries: list[str]) -> KafkaProducer:
+    def retried(_topic: str, error: BridgeError) -> None:
+        retries.append(str(error))
+
+    return KafkaProducer(settings, "outward-test", [topic], None, retried, login)
+
+
+# --- tokens that the broker verifies ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
+async def test_a_good_token_writes_creates_and_asks(
+    cluster: KafkaCluster, provider: IdentityProvider, unique: str, listener: str
+) -> None:
+    settings = settings_for(cluster, listener, {**OAUTH, "extensions": {"logicalCluster": "lkc"}})
+    source = tokens(provider)
+    login = KafkaLogin(settings, source)
+    await Topics(settings, "outward-test", login).create([unique], 1)
+    assert await cluster_id(settings, "outward-test", login)
+    async with running(producer_for(settings, login, unique, [])) as producer:
+        assert await sent(producer, unique, values(b"x")) is None
+    assert await asyncio.to_thread(read_topic, cluster.bootstrap, unique) == [values(b"x")]
+    assert source.refusals == []
+    assert len(source.made) == 1
+
+
+@pytest.mark.parametrize("wrong", ["audience", "issuer", "expired", "unknown key", "no token"])
+async def test_a_bad_token_is_refused_in_a_sentence_and_its_source_told(
+    cluster: KafkaCluster, provider: IdentityProvider, wrong: str
+) -> None:
+    claims = {"sub": "gateway", "aud": "kafka"}
+    match wrong:
+        case "audience":
+            source = MadeTokens(lambda: provider.sign(claims | {"aud": "others"}))
+        case "issuer":
+            source = MadeTokens(lambda: provider.sign(claims | {"iss": "http://elsewhere"}))
+        case "expired":
+            source = MadeTokens(lambda: provider.sign(claims | {"iat": int(time.time()) - 600}, lifetime_s=-60))
+        case "unknown key":
+            source = MadeTokens(lambda: provider.sign(claims, key=make_key(kid="nobody-knows")))
+        case _:
+            source = MadeTokens(lambda: "no-jwt-at-all-0815")
+    settings = settings_for(cluster, "SASL_PLAINTEXT", OAUTH)
+    producer = KafkaProducer(settings, "test", [], login=KafkaLogin(settings, source))
+    with pytest.raises(RefusedError) as failure:
+        await producer.start()
+    await producer.close(patience_s=1)
+    sentence = str(failure.value)
+    assert sentence.startswith(
+        f"Kafka at {cluster.sasl_bootstrap} refused the token of kafka.sasl.token with OAUTHBEARER: "
+    )
+    assert "issuer" in sentence
+    assert "audience" in sentence
+    assert set(source.refusals) == set(source.made)
+    for token in source.made:
+        assert token not in sentence
+        assert token.rpartition(".")[2] not in sentence
+
+
+async def test_where_no_token_can_be_had_kafka_cannot_be_asked(
+    cluster: KafkaCluster, provider: IdentityProvider
+) -> None:
+    settings = settings_for(cluster, "SASL_PLAINTEXT", OAUTH)
+    source = tokens(provider)
+    source.broken = "The identity provider does not answer."
+    producer = KafkaProducer(settings, "test", [], login=KafkaLogin(settings, source))
+    with pytest.raises(UnreachableError, match=r"^Kafka cannot be asked: The identity provider does not answer\.$"):
+        await producer.start()
+    await producer.close(patience_s=1)
+    source.broken = ""
+    async with running(KafkaProducer(settings, "test", [], login=KafkaLogin(settings, source))):
+        """It is back."""
+
+
+# --- sessions that end ----------------------------------------------------------------------------------------------
+
+
+async def write_for(seconds: float, producer: KafkaProducer, topic: str) -> int:
+    """Send batches one after the other for so long; returns how many. Each must be stored."""
+    end, count = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        assert await sent(producer, topic, values(b"%d" % count)) is None
+        count += 1
+        await asyncio.sleep(0.01)  # the pace, not a wait for anything
+    return count
+
+
+async def all_there(cluster: KafkaCluster, topic: str, count: int) -> None:
+    """Every batch once, in order."""
+    (records,) = await asyncio.to_thread(read_topic, cluster.bootstrap, topic)
+    assert [record.value for record in records] == [b"%d" % number for number in range(count)]
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
+async def test_sessions_are_renewed_before_the_broker_ends_them(
+    cluster: KafkaCluster, provider: IdentityProvider, make_topic: MakeTopic, mechanism: str
+) -> None:
+    """Three sessions long, without a batch that has to be sent again."""
+    topic = await make_topic(cluster=cluster)
+    oauth = mechanism == "OAUTHBEARER"
+    settings = settings_for(cluster, "SASL_PLAINTEXT", OAUTH if oauth else {**USER, "mechanism": mechanism})
+    source = tokens(provider, lifetime_s=3) if oauth else None
+    retries: list[str] = []
+    with capture_logs() as lines:
+        async with running(producer_for(settings, KafkaLogin(settings, source), topic, retries)) as producer:
+            count = await write_for(3 * SESSION_S, producer, topic)
+    assert retries == []
+    assert [line for line in lines if line["log_level"] in {"warning", "error"}] == []
+    await all_there(cluster, topic, count)
+    if source is not None:
+        assert len(source.made) >= 4, "one token of three seconds lasted for twelve"
+
+
+async def test_a_session_that_the_broker_ends_costs_a_repetition_and_loses_nothing(
+    cluster: KafkaCluster, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would happen without renewal, and does when it fails: this is what aiokafka makes of KIP-368."""
+    monkeypatch.setattr(kafka_client, "RENEW_AT", (100.0, 100.0))
+    topic = await make_topic(cluster=cluster)
+    settings = settings_for(cluster, "SASL_PLAINTEXT", {**USER, "mechanism": "PLAIN"})
+    retries: list[str] = []
+    async with running(producer_for(settings, KafkaLogin(settings), topic, retries)) as producer:
+        count = await write_for(1.5 * SESSION_S, producer, topic)
+    assert retries
+    await all_there(cluster, topic, count)
+
+
+async def test_without_new_tokens_batches_wait_for_one(
+    cluster: KafkaCluster, provider: IdentityProvider, make_topic: MakeTopic
+) -> None:
+    """The connection is kept for as long as the broker takes it; then what is to be sent waits for a token."""
+    topic = await make_topic(cluster=cluster)
+    settings = settings_for(cluster, "SASL_PLAINTEXT", OAUTH)
+    source = tokens(provider, lifetime_s=3)
+    retries: list[str] = []
+    async with running(producer_for(settings, KafkaLogin(settings, source), topic, retries)) as producer:
+        assert await sent(producer, topic, values(b"0")) is None
+        source.broken = "The identity provider is away."
+        count, began = 1, time.monotonic()
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                answer = asyncio.ensure_future(sent(producer, topic, values(b"%d" % count)))
+                count += 1
+                await asyncio.wait([answer], timeout=1)
+                if not answer.done():
+                    break
+                assert await answer is None
+        assert time.monotonic() - began > 2, "the token's life was not used"
+        source.broken = ""
+        assert await answer is None
+    assert retries
+    await all_there(cluster, topic, count)
+
+
+async def test_a_connection_that_cannot_be_replaced_is_kept(
+    cluster: KafkaCluster, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """The file has another password than the broker: what stands goes on, is tried again, counted, and said once."""
+    topic = await make_topic(cluster=cluster)
+    file = tmp_path / "password"
+    file.write_text(USER["password"])
+    sasl = {"username": USER["username"], "password": FileSecret(USER["password"], file)}
+    settings = settings_for(cluster, "SASL_PLAINTEXT", sasl)
+    failures: list[float] = []
+    login = KafkaLogin(settings, not_renewed=lambda: failures.append(time.monotonic()))
+    retries: list[str] = []
+    with capture_logs() as lines:
+        async with running(producer_for(settings, login, topic, retries)) as producer:
+            file.write_text("not yet the broker's")
+            async with asyncio.timeout(PATIENCE_S):
+                while len(failures) < 2:
+                    assert await sent(producer, topic, values(b"x")) is None
+                    await asyncio.sleep(0.01)
+            assert retries == []
+            file.write_text(USER["password"])
+            await write_for(SESSION_S, producer, topic)
+    assert retries == []
+    said = [line for line in lines if line["event"] == "broker_connection_not_renewed"]
+    assert len(said) == len(failures)
+    assert "not yet" not in str(lines)
+
+
+# --- files that change ------------------------------------------------------------------------------------------------
+
+
+async def test_a_rotated_password_is_shown_by_the_next_connection(
+    cluster: KafkaCluster, make_topic: MakeTopic, tmp_path: Path, unique: str
+) -> None:
+    def set_password(text: str) -> None:
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        change = UserScramCredentialUpsertion(unique, info, text.encode())
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        for answer in admin.alter_user_scram_credentials([change]).values():
+            answer.result(PATIENCE_S)
+
+    topic = await make_topic(cluster=cluster)
+    await asyncio.to_thread(set_password, "first")
+    file = tmp_path / "password"
+    file.write_text("first")
+    settings = settings_for(cluster, "SASL_PLAINTEXT", {"username": unique, "password": FileSecret("first", file)})
+    retries: list[str] = []
+    login = KafkaLogin(settings)
+    async with running(producer_for(settings, login, topic, retries)) as producer:
+        first = await write_for(0.2, producer, topic)
+        file.write_text("second")
+        await asyncio.to_thread(set_password, "second")
+        with capture_logs() as lines:  # the next session shows the new one
+            count = 0
+            end = time.monotonic() + SESSION_S * 1.2
+            while time.monotonic() < end:
+                assert await sent(producer, topic, values(b"%d" % (first + count))) is None
+                count += 1
+                await asyncio.sleep(0.02)
+    assert "secret_file_changed" in [line["event"] for line in lines]
+    assert retries == []
+    await all_there(cluster, topic, first + count)
+
+
+async def test_client_certificates_follow_their_files(tmp_path: Path, unique: str) -> None:
+    """A broker that asks for one: not with a stranger's, nor with a key that does not fit, then with the right one."""
+    ours, strangers = Authority(tmp_path / "ours"), Authority(tmp_path / "strangers")
+    settings = {"ssl.client.auth": "required", "ssl.truststore.location": str(ours.ca_file)}
+    with KafkaCluster(tls=True, settings=settings) as cluster:
+        assert cluster.certificates is not None
+        bad, good = strangers.issue("gateway"), ours.issue("gateway")
+        certificate, key = tmp_path / "client.crt", tmp_path / "client.key"
+        certificate.write_bytes(bad.certificate.read_bytes())
+        key.write_bytes(bad.key.read_bytes())
+        shown = {"ca_file": cluster.certificates.ca_file, "certificate_file": certificate, "key_file": key}
+        kafka = kafka_settings(cluster.tls_bootstrap, security="SSL", tls=shown)
+        login = KafkaLogin(kafka)
+        with pytest.raises(UnreachableError):
+            await cluster_id(kafka, unique, login)
+        certificate.write_bytes(good.certificate.read_bytes())
+        with capture_logs() as lines, pytest.raises(UnreachableError):  # half of it is there
+            await cluster_id(kafka, unique, login)
+        assert "tls_files_not_usable" in [line["event"] for line in lines]
+        key.write_bytes(good.key.read_bytes())
+        with capture_logs() as lines:
+            assert await cluster_id(kafka, unique, login)
+        assert [line["event"] for line in lines] == ["tls_files_changed"]
