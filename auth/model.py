@@ -154,7 +154,7 @@ class Allow:
     expires_at_s: int | None = None  # Unix seconds; the login is not good beyond it
     rules: tuple[Rule, ...] = ()  # that come with the login itself (a token's acl claim); before all others
     closed: bool = False  # those rules are a white list: what none of them allows is denied
-    version: int = 0  # of the data it was decided from, where the source counts that
+    version: int = 0  # of the data it was decided from, where the source counts that: see auth.ports.Stamping
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["AccessDecisions", "AccessStore", "Authenticator", "PasswordHasher", "RuleSource"]
+__all__ = ["AccessDecisions", "AccessStore", "Authenticator", "PasswordHasher", "RuleSource", "Stamping"]
 
 from typing import TYPE_CHECKING, Protocol
 
@@ -63,6 +63,14 @@ class Authenticator(Protocol):
         """Let go of connections. Never raises."""
 
 
+class Stamping(Protocol):
+    """An authenticator that can tell whether an earlier verdict of it still holds, without checking a password. The
+    built-in database does: a cached login then outlives changes of all users but its own."""
+
+    def stamp(self, request: LoginRequest) -> int:
+        """What an Allow for this request would have as ``version`` now; 0 for an Ignore. Raises BackendDownError."""
+
+
 class PasswordHasher(Protocol):
     """Verifies passwords; slow kinds run in threads of their own, a bounded number at a time."""
 
@@ -112,6 +120,10 @@ class AccessStore(RuleSource, Protocol):
 
     def refresh(self) -> bool:
         """Look whether anybody has changed anything; ``version`` has moved if so. Cheap enough for every second."""
+
+    @property
+    def ban_version(self) -> int:
+        """Grows with every change of bans."""
 
     def find_ban(self, clientid: str, username: str, address: str, now_s: float) -> Ban | None:
         """The ban that keeps this client out now, if any. "" matches no ban."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from auth import store_file
 from auth.errors import StoreError
+from auth.passwords import device_key_id
 from auth.store_rules import RuleEdits
 from auth.store_tenants import BanEdits, TenantEdits
 from auth.store_users import UserEdits
@@ -70,9 +71,17 @@ class Editor:
         self.tenants: Final = TenantEdits(session)
         self.bans: Final = BanEdits(session)
 
+    def add_device_key(self, key: bytes) -> None:
+        """Keep a key of another database, whose device secrets are imported."""
+        number = device_key_id(key)
+        row = (number, key, 0)
+        if self.session.db.execute("INSERT OR IGNORE INTO device_keys VALUES (?, ?, ?)", row).rowcount:
+            self.session.touch()
+            self.session.record("key add", f"device key {number}", "")
+
     def current_device_key(self) -> bytes:
         """The key that new device secrets are hashed with."""
-        row = self.session.db.execute("SELECT key FROM device_keys ORDER BY created_s, id LIMIT 1").fetchone()
+        row = self.session.db.execute("SELECT key FROM device_keys ORDER BY own DESC, id LIMIT 1").fetchone()
         if row is None:
             raise StoreError("The database has no key for device secrets: it is damaged. Import an export of it.")
         return bytes(row[0])

@@ -23,7 +23,6 @@ import os
 import secrets
 import sqlite3
 import stat
-import time
 from typing import TYPE_CHECKING, Final
 
 from auth.errors import StoreError
@@ -49,7 +48,7 @@ BAN_COLUMNS: Final = "kind, value, reason, until_s, by, created_s"
 _FIRST: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 INSERT INTO meta VALUES ('version', 1), ('ban_version', 1);
-CREATE TABLE device_keys (id TEXT PRIMARY KEY, key BLOB NOT NULL, created_s INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE device_keys (id TEXT PRIMARY KEY, key BLOB NOT NULL, own INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE tenants (
     name TEXT PRIMARY KEY, enabled INTEGER NOT NULL, logins_per_second INTEGER, users_max INTEGER,
     attributes TEXT NOT NULL, created_s INTEGER NOT NULL, changed_s INTEGER NOT NULL, revision INTEGER NOT NULL
@@ -88,7 +87,7 @@ def _make_first(db: sqlite3.Connection) -> None:
         if statement.strip():
             db.execute(statement)
     key = secrets.token_bytes(DEVICE_KEY_BYTES)
-    db.execute("INSERT INTO device_keys VALUES (?, ?, ?)", (device_key_id(key), key, int(time.time())))
+    db.execute("INSERT INTO device_keys VALUES (?, ?, 1)", (device_key_id(key), key))
     db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
 
 

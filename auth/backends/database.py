@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from auth.model import LoginRequest, Tenant, Verdict
     from auth.store import Store
     from auth.store_records import User
-    from config.auth import AuthDatabaseSettings
+    from config.auth import AuthSettings
 
 log = structlog.get_logger("auth")
 
@@ -39,13 +39,13 @@ class DatabaseAuthenticator:
 
     def __init__(
         self,
-        settings: AuthDatabaseSettings,
+        settings: AuthSettings,
         store: Store,
         hasher: Hasher,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.name: Final = "database"
-        self._identities = settings.identities
+        self._identities = settings.database.identities
         self._store = store
         self._hasher = hasher
         self._clock = clock
@@ -78,7 +78,7 @@ class DatabaseAuthenticator:
             return Deny(self.name, refused, user.identity)
         if user.kind in _WITH_PASSWORDS:
             if not user.password:
-                return Deny(self.name, "wrong_password", user.identity)
+                return Deny(self.name, "bad_password", user.identity)
             try:
                 if not self._verified_at_once(user, request.password):
                     return None
@@ -99,7 +99,7 @@ class DatabaseAuthenticator:
         except ValueError as error:
             return self._unreadable(user, error)
         if not good:
-            return Deny(self.name, "wrong_password", user.identity, hashed=True)
+            return Deny(self.name, "bad_password", user.identity, hashed=True)
         self._renew(user, request.password)
         return self._allow(user, self._store.tenant(user.tenant) if user.tenant else None)
 
@@ -137,12 +137,16 @@ class DatabaseAuthenticator:
         return ""
 
     def _verified_at_once(self, user: User, password: str) -> bool:
-        if user.password.startswith("$device$"):
-            if self._keys_of != self._store.version:
-                self._hasher.learn(self._store.device_keys())
-                self._keys_of = self._store.version
-            return bool(self._hasher.verify_at_once(user.password, password))
-        return False
+        if not user.password.startswith("$device$"):
+            return False
+        if self._keys_of == self._store.version:
+            try:
+                return bool(self._hasher.verify_at_once(user.password, password))
+            except ValueError:
+                pass  # the user, and the key of its secret, may have come with an import a moment ago
+        self._hasher.learn(self._store.device_keys())
+        self._keys_of = self._store.version
+        return bool(self._hasher.verify_at_once(user.password, password))
 
     def _allow(self, user: User, tenant: Tenant | None) -> Allow:
         attributes = user.attributes
@@ -164,7 +168,7 @@ class DatabaseAuthenticator:
 
     def _unreadable(self, user: User, error: ValueError) -> Deny:
         log.warning("auth_password_unreadable", kind=user.kind, user=user.identity, error=str(error))
-        return Deny(self.name, "unreadable_password", user.identity)
+        return Deny(self.name, "refused", user.identity, detail=f"The stored password cannot be used: {error}.")
 
     def _renew(self, user: User, password: str) -> None:
         """Have the hash replaced by one of today's kind, after the answer and only if there is nothing better to do."""

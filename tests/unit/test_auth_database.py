@@ -1,0 +1,228 @@
+"""The built-in database in the chain: who is let in by what, and whose hash is renewed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import bcrypt
+import pytest
+
+from auth import passwords
+from auth.backends.database import DatabaseAuthenticator
+from auth.errors import BackendDownError
+from auth.hashing import Hasher
+from auth.model import Allow, Deny, Ignore, LoginRequest, Tenant
+from auth.store import Store
+from auth.store_records import User
+from config.auth import AuthDatabaseSettings, AuthHashingSettings, AuthSettings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+COST = passwords.Argon2Cost(8, 1)
+HASHING = AuthHashingSettings(memory=8 << 10, passes=1, threads=1)
+SECRET = passwords.hash_argon2id("secret", COST)
+NOW = 1_800_000_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    one = Store(tmp_path / "auth" / "auth.sqlite3")
+    one.open()
+    yield one
+    one.close()
+
+
+@pytest.fixture
+async def database(store: Store) -> AsyncIterator[DatabaseAuthenticator]:
+    hasher = Hasher(HASHING)
+    one = DatabaseAuthenticator(AuthSettings(), store, hasher, lambda: NOW)
+    await one.start()
+    yield one
+    await one.close()
+    hasher.close()
+
+
+def add(store: Store, *users: User) -> None:
+    with store.edit("test") as edit:
+        for user in users:
+            edit.users.add(user)
+    store.refresh()
+
+
+def change(store: Store, kind: str, identity: str, **fields: Any) -> None:
+    with store.edit("test") as edit:
+        edit.users.change(kind, identity, **fields)
+    store.refresh()
+
+
+async def test_a_right_password_brings_what_the_user_is(store: Store, database: DatabaseAuthenticator) -> None:
+    with store.edit("test") as edit:
+        edit.tenants.add(Tenant("acme", attributes={"plan": "small", "site": "hq"}))
+    add(
+        store,
+        User("username", "ann", SECRET, "acme", frozenset({"ops"}), {"site": "berlin"}, True, expires_at_s=NOW + 1),
+    )
+    verdict = await database.authenticate(LoginRequest("ann", "c1", "secret"))
+    assert isinstance(verdict, Allow)
+    assert (verdict.source, verdict.user, verdict.tenant, verdict.groups) == ("database", "ann", "acme", {"ops"})
+    assert dict(verdict.attributes) == {"plan": "small", "site": "berlin"}
+    assert (verdict.is_superuser, verdict.expires_at_s) == (True, NOW + 1)
+
+
+async def test_a_wrong_password_has_cost_a_hash(store: Store, database: DatabaseAuthenticator) -> None:
+    key = next(iter(store.device_keys().values()))
+    add(store, User("username", "ann", SECRET), User("clientid", "d1", passwords.hash_device_secret("secret", key)))
+    for request in (LoginRequest("ann", "", "wrong"), LoginRequest("", "d1", "wrong"), LoginRequest("ann", "", "")):
+        verdict = await database.authenticate(request)
+        assert isinstance(verdict, Deny)
+        assert (verdict.reason, verdict.hashed) == ("bad_password", True)
+
+
+async def test_a_device_secret_needs_no_thread(store: Store, database: DatabaseAuthenticator) -> None:
+    key = next(iter(store.device_keys().values()))
+    secret = passwords.generate_secret()
+    add(store, User("clientid", "d1", passwords.hash_device_secret(secret, key)))
+    assert isinstance(database.at_once(LoginRequest("", "d1", secret)), Allow)
+    assert database.at_once(LoginRequest("", "d1", "wrong")) is None
+    assert isinstance(database.at_once(LoginRequest("", "d2", secret)), Ignore)
+
+
+async def test_the_first_identity_that_names_a_user_decides(store: Store, database: DatabaseAuthenticator) -> None:
+    add(store, User("username", "x", SECRET), User("clientid", "c", disabled=True), User("common_name", "cn"))
+    assert isinstance(await database.authenticate(LoginRequest("x", "c", "secret")), Allow)
+    assert isinstance(await database.authenticate(LoginRequest("y", "c", "secret", cert_common_name="cn")), Deny)
+    assert isinstance(await database.authenticate(LoginRequest("y", "d", "secret", cert_common_name="cn")), Allow)
+    assert await database.authenticate(LoginRequest("y", "d", "secret")) == Ignore("database")
+
+
+async def test_only_configured_identities_are_asked(store: Store) -> None:
+    add(store, User("common_name", "cn"), User("address", "10.0.0.0/8"))
+    hasher = Hasher(HASHING)
+    settings = AuthSettings(database=AuthDatabaseSettings(identities=("username",)))
+    one = DatabaseAuthenticator(settings, store, hasher)
+    assert isinstance(one.at_once(LoginRequest(cert_common_name="cn", peerhost="10.1.1.1")), Ignore)
+    hasher.close()
+
+
+async def test_an_address_suffices(store: Store, database: DatabaseAuthenticator) -> None:
+    add(store, User("address", "10.0.0.0/8", groups=frozenset({"plant"})))
+    verdict = database.at_once(LoginRequest("whoever", "x", "whatever", "10.1.1.1"))
+    assert isinstance(verdict, Allow)
+    assert (verdict.user, verdict.groups) == ("10.0.0.0/8", {"plant"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"disabled": True}, "disabled"),
+        ({"expires_at_s": NOW}, "expired"),
+        ({"password": ""}, "bad_password"),
+    ],
+)
+async def test_who_is_not_let_in_with_the_right_password(
+    store: Store, database: DatabaseAuthenticator, fields: dict[str, Any], reason: str
+) -> None:
+    add(store, User("username", "ann", SECRET))
+    change(store, "username", "ann", **fields)
+    verdict = await database.authenticate(LoginRequest("ann", "", "secret"))
+    assert isinstance(verdict, Deny)
+    assert (verdict.reason, verdict.user) == (reason, "ann")
+
+
+async def test_a_user_without_password_is_not_let_in_by_an_empty_one(
+    store: Store, database: DatabaseAuthenticator
+) -> None:
+    add(store, User("username", "ann"))
+    assert isinstance(await database.authenticate(LoginRequest("ann")), Deny)
+
+
+async def test_a_disabled_tenants_users_stay_out(store: Store, database: DatabaseAuthenticator) -> None:
+    with store.edit("test") as edit:
+        edit.tenants.add(Tenant("acme", enabled=False))
+    add(store, User("username", "ann", SECRET, "acme"))
+    verdict = await database.authenticate(LoginRequest("ann", "", "secret"))
+    assert isinstance(verdict, Deny)
+    assert verdict.reason == "tenant_disabled"
+
+
+async def test_a_hash_of_another_kind_is_renewed_at_a_login(store: Store, database: DatabaseAuthenticator) -> None:
+    add(store, User("username", "ann", bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()))
+    stamp = database.stamp(LoginRequest("ann"))
+    assert isinstance(await database.authenticate(LoginRequest("ann", "", "wrong")), Deny)
+    assert not database._rehashes
+    assert isinstance(await database.authenticate(LoginRequest("ann", "", "secret")), Allow)
+    await asyncio.gather(*database._rehashes)
+    assert store.writer.flush(10)
+    found = store.find_user("username", "ann")
+    assert found is not None
+    assert found.password.startswith("$argon2id$")
+    assert database.stamp(LoginRequest("ann")) == stamp
+    assert isinstance(await database.authenticate(LoginRequest("ann", "", "secret")), Allow)
+    assert not database._rehashes
+
+
+async def test_what_bcrypt_did_not_look_at_is_not_hashed_anew(store: Store, database: DatabaseAuthenticator) -> None:
+    add(store, User("username", "ann", bcrypt.hashpw(b"x" * 72, bcrypt.gensalt(4)).decode()))
+    assert isinstance(await database.authenticate(LoginRequest("ann", "", "x" * 72 + "an attacker's own")), Allow)
+    assert not database._rehashes
+
+
+async def test_a_stamp_moves_with_its_own_user_and_tenant_alone(store: Store, database: DatabaseAuthenticator) -> None:
+    with store.edit("test") as edit:
+        edit.tenants.add(Tenant("acme"))
+    add(store, User("username", "ann", SECRET, "acme"), User("username", "bob", SECRET))
+    request = LoginRequest("ann", "c", "secret")
+    verdict = await database.authenticate(request)
+    assert isinstance(verdict, Allow)
+    assert database.stamp(request) == verdict.version
+    change(store, "username", "bob", disabled=True)
+    assert database.stamp(request) == verdict.version
+    change(store, "username", "ann", disabled=True)
+    assert database.stamp(request) > verdict.version
+    before = database.stamp(request)
+    with store.edit("test") as edit:
+        edit.tenants.change("acme", enabled=False)
+    store.refresh()
+    assert database.stamp(request) > before
+    with store.edit("test") as edit:
+        edit.users.remove("username", "ann")
+    store.refresh()
+    assert database.stamp(request) == 0
+
+
+async def test_a_key_that_comes_with_an_import_is_known_at_once(store: Store, database: DatabaseAuthenticator) -> None:
+    database.at_once(LoginRequest("", "d1", "secret"))
+    key = b"q" * 32
+    with store.edit("test") as edit:
+        edit.add_device_key(key)
+        edit.users.add(User("clientid", "d1", passwords.hash_device_secret("secret", key)))
+    assert isinstance(await database.authenticate(LoginRequest("", "d1", "secret")), Allow)
+    assert isinstance(await database.authenticate(LoginRequest("", "d1", "wrong")), Deny)
+
+
+async def test_a_secret_whose_key_is_lost_refuses_its_user_alone(store: Store, database: DatabaseAuthenticator) -> None:
+    add(store, User("clientid", "d1", passwords.hash_device_secret("secret", b"z" * 32)))
+    verdict = await database.authenticate(LoginRequest("", "d1", "secret"))
+    assert isinstance(verdict, Deny)
+    assert verdict.reason == "refused"
+    assert "is not here" in verdict.detail
+    assert database.up
+
+
+async def test_a_database_that_cannot_be_read_is_down(store: Store, database: DatabaseAuthenticator) -> None:
+    for one in store.path.parent.iterdir():
+        one.unlink()
+    with pytest.raises(BackendDownError):
+        store.refresh()
+    assert not database.up
+    with pytest.raises(BackendDownError):
+        await database.authenticate(LoginRequest("ann"))
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\0b", "' OR 1=1 --", "x" * 70_000, "#", "${clientid}"])
+async def test_hostile_names_are_unknown(database: DatabaseAuthenticator, name: str) -> None:
+    request = LoginRequest(name, name, name, name, name)
+    assert await database.authenticate(request) == Ignore("database")
