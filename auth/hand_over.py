@@ -6,7 +6,8 @@ were a topic. So
 
 - ``allow a/+`` lets a client subscribe to ``a/#``, and ``allow a/+/#`` too, since ``#`` is a word that ``+`` matches;
 - ``deny a/secret`` does not stop a subscription to ``a/+``, which then meets a later ``allow a/#``;
-- ``#`` and ``+/…`` leave topics that begin with ``$`` alone, in earlier versions only sometimes;
+- ``#`` and ``+/…`` leave topics that begin with ``$`` alone, as they should, since 5.8.2 (emqx#14004). In 5.8.0 and
+  5.8.1 they do not, and nothing that could be handed over makes them;
 - text of the form ``${…}`` is a placeholder there, and its escape is not undone in a topic that has no other;
 - ``eq F`` compares words, placeholders and all, as text; ``retain`` is asked of publishing alone, as here.
 
@@ -73,7 +74,8 @@ def hand_over(
         if len(writer.acl) >= room:
             break
     else:
-        writer.close()
+        if not closed:
+            writer.close()
     if closed:
         return [*writer.acl[: max(room, 0)], *_entries("deny", "#", _ALL)]
     return writer.acl[:limit] or None
@@ -115,8 +117,6 @@ class _Writer:
             self._tell(line, kinds, told)
         else:
             kinds, told = self._beside_denials(line)
-            if _wild(line.topic[:1]):
-                told = 0  # whether it is about topics that begin with $ too depends on EMQX's version
             self._tell(line, kinds, self._guarded(line.topic, self._uncontradicted(line, told)))
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class _Writer:
         neighbour pass, ``a/#`` for ``a/+``: what is decided about that is told first. With a '+' before that one there
         are too many neighbours."""
         stem = topic.removesuffix("/#")
-        if not kinds & _SUBSCRIBE or not stem.endswith("/+"):
+        if not kinds & _SUBSCRIBE or not (stem == "+" or stem.endswith("/+")):
             return kinds
         if "+" in stem[:-1]:
             return kinds & ~_SUBSCRIBE

@@ -2,8 +2,7 @@
 
 What is modelled: ``emqx_authz_rule_raw:parse_rule/1`` (a rule it cannot read refuses the login), the compilation and
 matching of ``emqx_authz_rule``, ``emqx_topic:match/2`` on words, ``emqx_topic:parse/2`` and the way of ``$delayed/``
-through ``emqx_access_control:authorize/3``, and the template parser's placeholders and escape. EMQX 5.8 before it was
-corrected let a wildcard on the first level match words that begin with ``$``: ``dollar_is_ordinary`` has that.
+through ``emqx_access_control:authorize/3``, and the template parser's placeholders and escape.
 """
 
 from __future__ import annotations
@@ -28,9 +27,8 @@ class FilterRefusedError(Exception):
 class EmqxRules:
     """The rules of one client's login."""
 
-    def __init__(self, acl: list[Any], variables: dict[str, str], *, dollar_is_ordinary: bool = False) -> None:
+    def __init__(self, acl: list[Any], variables: dict[str, str]) -> None:
         self._variables = variables
-        self._dollar_is_ordinary = dollar_is_ordinary
         self._rules = [_parse(rule) for rule in acl]
 
     def judge(self, action: str, topic: str, *, qos: int = 0, retain: bool = False) -> Literal["allow", "deny"] | None:
@@ -68,7 +66,7 @@ class EmqxRules:
         return self._variables[name]
 
     def _match_words(self, words: list[str], wanted: list[str]) -> bool:
-        if words[0].startswith("$") and wanted[0] in ("+", "#") and not self._dollar_is_ordinary:
+        if words[0].startswith("$") and wanted[0] in ("+", "#"):
             return False
         for index, word in enumerate(wanted):
             if word == "#" and index == len(wanted) - 1:
