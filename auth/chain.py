@@ -27,6 +27,7 @@ __all__ = ["Chain", "Outcome", "Step", "make_chain"]
 
 import asyncio
 import importlib
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, cast
 
@@ -38,7 +39,7 @@ from auth.model import Allow, Deny
 from auth.reasons import login_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from auth.model import LoginRequest, Result, Verdict
     from auth.ports import AccessStore, Authenticator, PasswordHasher
@@ -101,6 +102,7 @@ class Chain:
         self._anonymous = settings.anonymous
         self._down_result: Result = settings.backend_down
         self._timeout_s = settings.answer_timeout.total_seconds() * _SHARE_OF_TIMEOUT
+        self.observe: Callable[[str, int], None] | None = None  # is told whose question took how many ns
 
     async def start(self) -> None:
         """Open the backends. One that is down does not keep the service from starting; ConfigError does."""
@@ -164,6 +166,7 @@ class Chain:
     async def _ask_one(self, one: Authenticator, walk: _Walk) -> tuple[Verdict | None, Literal["shed", "down"] | None]:
         """Its verdict, or why there is none."""
         counts = self.counts.backends[one.name]
+        began_ns = time.monotonic_ns()
         try:
             verdict = await one.authenticate(walk.request)
         except OverloadedError as error:
@@ -180,6 +183,9 @@ class Chain:
             self._note_down(one.name, counts, error)
             walk.steps.append(Step(one.name, "down", f"it failed with {type(error).__name__}"))
             return None, "down"
+        finally:  # a question that was cut off took its time as well
+            if self.observe is not None:
+                self.observe(one.name, time.monotonic_ns() - began_ns)
         if not counts.up:
             counts.up = True
             _log.info("auth_backend_up", backend=one.name)

@@ -17,6 +17,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -44,6 +45,7 @@ class Hasher:
         self._threads = settings.threads
         self._queue = settings.queue
         self._busy = 0  # threads that compute, or are promised to a waiter
+        self.observe: Callable[[int], None] | None = None  # is told how many ns a slow hash took, its wait included
         self._waiting: dict[asyncio.Future[None], None] = {}  # in the order they came; a dict, to leave in the middle
         self._pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="hash", initializer=_lower_priority)
 
@@ -112,6 +114,7 @@ class Hasher:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, work: Callable[[], T]) -> T:
+        began_ns = time.monotonic_ns()
         await self._take_a_thread()
         loop = asyncio.get_running_loop()
 
@@ -127,7 +130,10 @@ class Hasher:
             self._give_thread_back()
             raise OverloadedError("hashing", "The service is stopping: no password is checked any more.") from None
         future.add_done_callback(give_back)
-        return await asyncio.wrap_future(future)
+        done = await asyncio.wrap_future(future)
+        if self.observe is not None:
+            self.observe(time.monotonic_ns() - began_ns)
+        return done
 
     async def _take_a_thread(self) -> None:
         if self._busy < self._threads:

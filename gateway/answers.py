@@ -5,7 +5,7 @@ Alone, its own HTTP port asks; under a supervisor, that asks each of its workers
 
 from __future__ import annotations
 
-__all__ = ["PATHS", "Answer", "Answers", "WorkerAnswers", "json_answer"]
+__all__ = ["PATHS", "Answer", "Answers", "WorkerAnswers", "json_answer", "metrics_answer"]
 
 import json
 import time
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from bridge.ledger import Ledger
     from config.settings import Settings
+    from gateway.instruments import MetricSet
     from gateway.lifecycle import Lifecycle
     from gateway.metrics import Metrics
     from gateway.readiness import ReadinessSnapshot
@@ -47,6 +48,17 @@ def json_answer(document: dict[str, object], *, status: int = 200) -> Answer:
     return Answer(status, "application/json; charset=utf-8", json.dumps(document, ensure_ascii=False) + "\n")
 
 
+def metrics_answer(metrics: MetricSet, accept: str) -> Answer:
+    """All metrics of a set, in the format that a scraper's Accept header asks for."""
+    from prometheus_client.exposition import choose_encoder
+
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # a version in the Accept header that is none
+        encode, content_type = choose_encoder("")
+    return Answer(200, content_type, encode(metrics).decode())
+
+
 class WorkerAnswers:
     """One worker's. Everything is read in the event loop when a question comes; ``snapshot`` and ``facts`` (what
     else /status is to say) must not block."""
@@ -72,7 +84,7 @@ class WorkerAnswers:
         """As Answers says; does not wait for anything."""
         match path:
             case "/metrics":
-                return self._answer_metrics(accept)
+                return metrics_answer(self._metrics, accept)
             case "/healthz":
                 return self._answer_health()
             case "/readyz":
@@ -81,15 +93,6 @@ class WorkerAnswers:
                 return self._answer_status()
             case _:
                 return Answer(404, "text/plain; charset=utf-8", "There is no such path.\n")
-
-    def _answer_metrics(self, accept: str) -> Answer:
-        from prometheus_client.exposition import choose_encoder
-
-        try:
-            encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # a version in the Accept header that is none
-            encode, content_type = choose_encoder("")
-        return Answer(200, content_type, encode(self._metrics).decode())
 
     def _answer_health(self) -> Answer:
         """That this is answered is the check: it runs in the event loop that carries the messages."""
