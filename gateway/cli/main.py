@@ -13,7 +13,9 @@ from importlib.metadata import version
 
 from config.errors import ExitStatus, GatewayError
 
-_COMMANDS = ("run", "restart", "retire", "identity", "verify", "dlq", "spool", "config", "dev", "demo", "stream")
+_COMMANDS = (
+    "run", "restart", "retire", "identity", "verify", "dlq", "spool", "auth", "config", "dev", "demo", "stream",
+)  # fmt: skip
 _EPILOG = (
     "exit status: 0 success, 1 failure, 2 wrong arguments, 3 messages missing, 4 nothing is there that was asked for, "
     "5 only a part was done, 6 a verification could not judge everything, 69 a broker or topic is not there, "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from auth.first_start import emqx_files
 from tests.brokers.emqx_auth import Connection, EmqxModel, Refused
 from tests.brokers.emqx_conf import AuthConf, HoconError, read_auth_conf, read_hocon
 
@@ -87,8 +88,8 @@ async def server() -> AsyncIterator[Scripted]:
 
 def configuration(tmp_path: Path) -> AuthConf:
     """deploy/emqx/emqx.conf as it is, with secrets of the test."""
-    (tmp_path / "authorization.conf").write_text('authorization = "Bearer of-the-test"\n')
-    (tmp_path / "dashboard.conf").write_text('default_password = "of-the-test"\n')
+    for file, text in emqx_files("of-the-test", "of-the-test").items():
+        (tmp_path / file).write_text(text)
 
     def find(name: str) -> Path:
         return ROOT / "deploy/emqx/acl.conf" if name.endswith("acl.conf") else tmp_path / Path(name).name

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from auth.first_start import emqx_files
 from config.load import load, require_runnable
 from config.schema import environment_names
 from config.settings import Settings
@@ -75,14 +76,14 @@ def settings(service: str = "gateway") -> Settings:
     variables = {name: value for name, value in ours.items() if name.startswith("GATEWAY_")}
     mounted = {target: source for source, target, _ in mounts(service)}
     with tempfile.NamedTemporaryFile("w", prefix="secret-") as secret:
-        secret.write("of the test, " * 4)
+        secret.write("of-the-test-" * 4)
         secret.flush()
         # The files of secrets are made on the first start.
         made = {name: secret.name if name.endswith("_FILE") else value for name, value in variables.items()}
         loaded = load(ROOT / mounted[variables["GATEWAY_CONFIG"]], environ=made)
     require_runnable(loaded)
-    # The password crosses the compose network alone, on this machine.
-    expected = ["mqtt.password"] if service == "gateway" else []
+    # Both are about passwords that travel readable: they cross the compose network alone, on this machine.
+    expected = {"gateway": ["mqtt.password"], "auth": ["auth.host"]}.get(service, [])
     assert [warning.split(" ")[0] for warning in loaded.warnings] == expected
     return loaded.settings
 
@@ -328,7 +329,10 @@ def found(name: str) -> Path:
     return ROOT / mounted[str(path)]
 
 
-EMQX_SECRETS = ROOT / "tests" / "unit" / "emqx_secrets"
+EMQX_MADE = tempfile.TemporaryDirectory(prefix="gateway-emqx-")
+EMQX_SECRETS = Path(EMQX_MADE.name)
+for file_name, file_text in emqx_files("of-the-test", "of-the-test").items():
+    (EMQX_SECRETS / file_name).write_text(file_text)
 EMQX_VALUES = read_hocon(DEPLOY / "emqx" / "emqx.conf", found)
 EMQX = flatten(EMQX_VALUES)
 EMQX_AUTH: AuthConf = read_auth_conf(EMQX_VALUES, found)

@@ -1,0 +1,28 @@
+"""``gateway auth``: the service that EMQX asks who may connect, publish and subscribe, and what it knows.
+
+Each subcommand is a module of its own, ``auth_NAME``, and imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+__all__ = ["add_parser"]
+
+import importlib
+import importlib.util
+from typing import Any
+
+_COMMANDS = ("serve", "init", "user", "acl", "ban", "tenant", "forget", "explain")
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway auth`` to the command's parser."""
+    parser = commands.add_parser(
+        "auth",
+        help="the service that EMQX asks who may do what",
+        description="The service that EMQX asks who may connect, publish and subscribe, and its users and rules.",
+    )
+    actions = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name in _COMMANDS:
+        module = f"gateway.cli.auth_{name}"
+        if importlib.util.find_spec(module) is not None:
+            importlib.import_module(module).add_parser(actions)

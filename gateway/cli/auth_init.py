@@ -1,0 +1,76 @@
+"""``gateway auth init``: what is needed before the service and EMQX can run, made once."""
+
+from __future__ import annotations
+
+__all__ = ["add_parser"]
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ExitStatus
+
+if TYPE_CHECKING:
+    import argparse
+
+_DESCRIPTION = """\
+Makes what the service and EMQX need before they can run: the database of users and rules with the gateway's own user,
+the secret that EMQX shows to the service, and first devices. What is there is left as it is, so the command can stand
+before every start. A route that was added since gives the gateway's user the right to subscribe to it.
+"""
+_EPILOG = """\
+Secrets are made at random and written to files in DIR, each folder for one reader:
+
+  service/shared_secret      for auth.shared_secret_file
+  emqx/authorization.conf    for EMQX, included by deploy/emqx/emqx.conf; so is dashboard.conf
+  gateway/mqtt_password      for mqtt.password_file; the user is mqtt.username, or "gateway"
+  devices/devices.csv        names and secrets of the devices made here
+
+They are nowhere else: the database holds hashes.
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway auth init`` to the command's parser."""
+    import argparse
+
+    parser = commands.add_parser(
+        "init",
+        help="make the database, first users and secrets, once",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings (default: $GATEWAY_CONFIG, then ./gateway.toml)"
+    )
+    parser.add_argument(
+        "--secrets", type=Path, metavar="DIR", help="folder for the secrets (default: auth/secrets below data_dir)"
+    )
+    parser.add_argument(
+        "--device",
+        dest="devices",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="make this device, with a secret of its own; may be given several times (default: one called device-1, "
+        "when the database has nobody yet)",
+    )
+    parser.add_argument(
+        "--users",
+        type=Path,
+        metavar="FILE",
+        help="when the database is new, take over the users of this file, if it is there: CSV, the first line "
+        "user_id,password or user_id,password,is_superuser",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from auth.first_start import FirstStart
+    from config.load import load
+
+    settings = load(arguments.config).settings
+    folder = arguments.secrets or settings.data_dir / "auth" / "secrets"
+    said = FirstStart(settings, folder.absolute()).run(arguments.devices, arguments.users)
+    print("\n".join(said) if said else "Everything is there already: nothing was made.")
+    return ExitStatus.OK

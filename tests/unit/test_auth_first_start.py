@@ -1,0 +1,255 @@
+"""`gateway auth init`: what the service and EMQX need before they can run, made once."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from auth import passwords
+from auth.errors import ImportFormatError, StoreError
+from auth.first_start import FirstStart
+from auth.model import AccessRequest, Subject
+from auth.rules import decide
+from auth.store import Store, database_path
+from config.errors import ConfigError
+from config.load import load
+from gateway.cli.main import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from auth.store_records import User
+    from config.settings import Settings
+
+TOML = """\
+instance = "plant-7"
+[[routes]]
+name = "telemetry"
+filters = ["devices/+/telemetry", "devices/+/status"]
+topic = "telemetry"
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="gateway-first-start-") as made:
+        yield Path(made)
+
+
+def settings(folder: Path, more: str = "", before: str = "") -> Settings:
+    file = folder / "gateway.toml"
+    file.write_text(f"data_dir = {str(folder)!r}\n{before}{TOML}{more}")
+    return load(file, environ={}).settings
+
+
+def user(store: Store, name: str) -> User:
+    found = store.find_user("username", name)
+    assert found is not None, f"there is no user {name}"
+    return found
+
+
+def knows(store: Store, name: str, password: str) -> bool:
+    return passwords.matches(passwords.parse(user(store, name).password), password, store.device_keys())
+
+
+def opened(ours: Settings) -> Store:
+    store = Store(database_path(ours))
+    store.open()
+    return store
+
+
+def may(store: Store, name: str, action: str, topic: str) -> bool:
+    subject = Subject(username=name, clientid="c")
+    request = AccessRequest(subject, action, topic)  # type: ignore[arg-type]
+    return decide(store.rules_for(subject), request).allowed
+
+
+def test_the_first_start_makes_everything_and_the_next_nothing(folder: Path) -> None:
+    ours = settings(folder)
+    secrets = folder / "secrets"
+    said = FirstStart(ours, secrets).run()
+    assert len(said) == 9
+    made = {path.relative_to(secrets).as_posix(): path.read_text() for path in secrets.rglob("*") if path.is_file()}
+    assert set(made) == {
+        "service/shared_secret",
+        "emqx/authorization.conf",
+        "emqx/dashboard.conf",
+        "gateway/mqtt_password",
+        "devices/devices.csv",
+    }
+    secret = made["service/shared_secret"]
+    assert len(secret) >= 32
+    assert made["emqx/authorization.conf"] == f'authorization = "Bearer {secret}"\n'
+    heading, device = made["devices/devices.csv"].splitlines()
+    assert heading == "user_id,secret"
+    store = opened(ours)
+    assert knows(store, "gateway", made["gateway/mqtt_password"])
+    assert knows(store, *device.split(","))
+    store.close()
+    for text in said:
+        assert not any(value in text for value in (secret, made["gateway/mqtt_password"], device.split(",")[1]))
+    assert FirstStart(ours, secrets).run() == []
+    again = {path.relative_to(secrets).as_posix(): path.read_text() for path in secrets.rglob("*") if path.is_file()}
+    assert again == made
+
+
+def test_two_installations_have_nothing_in_common(folder: Path) -> None:
+    texts = []
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+        FirstStart(settings(folder / name), folder / name / "secrets").run()
+        texts.append({path.read_text() for path in (folder / name / "secrets").rglob("*") if path.is_file()})
+    assert not texts[0] & texts[1]
+
+
+def test_secrets_can_be_read_by_whom_they_are_for(folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        FirstStart(settings(folder), folder / "secrets").run()
+    finally:
+        os.umask(before)
+    for path in (folder / "secrets").rglob("*"):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        group = path.parent.name == "emqx" or path.name == "emqx"
+        wanted = (0o750 if group else 0o700) if path.is_dir() else (0o640 if group else 0o600)
+        assert mode == wanted, f"{path} has mode {mode:o}"
+
+
+def test_what_the_first_users_may(folder: Path) -> None:
+    ours = settings(folder)
+    FirstStart(ours, folder / "secrets").run()
+    store = opened(ours)
+    assert may(store, "gateway", "subscribe", "devices/+/telemetry")
+    assert may(store, "gateway", "subscribe", "$share/gateway/devices/+/status")
+    assert may(store, "gateway", "publish", "gateways/plant-7/status")
+    assert not may(store, "gateway", "publish", "devices/device-1/telemetry")
+    assert not may(store, "gateway", "subscribe", "#")
+    assert may(store, "device-1", "publish", "devices/device-1/telemetry")
+    assert may(store, "device-1", "subscribe", "devices/device-1/commands")
+    for topic in ("devices/device-2/telemetry", "devices/device-1x", "#", "gateways/plant-7/status"):
+        assert not may(store, "device-1", "publish", topic)
+        assert not may(store, "device-1", "subscribe", topic)
+    assert not may(store, "", "publish", "devices//telemetry")
+    assert not may(store, "+", "subscribe", "devices/+/telemetry")
+    store.close()
+
+
+def test_a_route_added_later_is_given_to_the_gateway(folder: Path) -> None:
+    FirstStart(settings(folder), folder / "secrets").run()
+    more = '[[routes]]\nname = "alarms"\nfilters = ["alarms/#"]\ntopic = "alarms"\n'
+    ours = settings(folder, more)
+    assert FirstStart(ours, folder / "secrets").run() == ["added 1 rule for gateway: its routes and its status topic"]
+    store = opened(ours)
+    assert may(store, "gateway", "subscribe", "alarms/#")
+    store.close()
+
+
+def test_devices_are_made_by_name_and_left_alone(folder: Path) -> None:
+    ours = settings(folder)
+    first = FirstStart(ours, folder / "secrets").run(["d1", "d2", "d1"])
+    assert first[-1].startswith("added d1, d2: ")
+    file = folder / "secrets" / "devices" / "devices.csv"
+    before = file.read_text()
+    FirstStart(ours, folder / "secrets").run(["d2", "d3"])
+    assert file.read_text().startswith(before)
+    rows = [line.split(",") for line in file.read_text().splitlines()[1:]]
+    assert [name for name, _ in rows] == ["d1", "d2", "d3"]
+    store = opened(ours)
+    assert all(knows(store, *row) for row in rows)
+    store.close()
+    with pytest.raises(StoreError, match="comma"):
+        FirstStart(ours, folder / "secrets").run(["a,b"])
+
+
+def test_a_new_database_takes_over_a_file_of_users(folder: Path) -> None:
+    ours = settings(folder)
+    file = folder / "users.csv"
+    file.write_text('user_id,password,is_superuser\nalice,"a, b",true\nd9,secret,false\n')
+    said = FirstStart(ours, folder / "secrets").run(users_file=file)
+    assert said[-1].startswith("added 2 users from ")
+    assert not (folder / "secrets" / "devices").exists(), "no sample beside them"
+    store = opened(ours)
+    assert knows(store, "alice", "a, b")
+    assert user(store, "alice").is_superuser
+    assert not user(store, "d9").is_superuser
+    assert user(store, "d9").password.startswith("$argon2id$")
+    store.close()
+    file.write_text("user_id,password\neve,x\n")
+    assert FirstStart(ours, folder / "secrets").run(users_file=file) == []
+
+
+@pytest.mark.parametrize("text", ["", "name,password\na,b\n", "user_id,password\na\n", "user_id,password\na,\n"])
+def test_a_bad_file_of_users_leaves_nothing_behind(folder: Path, text: str) -> None:
+    ours = settings(folder)
+    file = folder / "users.csv"
+    file.write_text(text)
+    with pytest.raises(ImportFormatError):
+        FirstStart(ours, folder / "secrets").run(users_file=file)
+    store = opened(ours)
+    assert store.count_users() == 0
+    store.close()
+    file.unlink()
+    assert FirstStart(ours, folder / "secrets").run(users_file=file)[-1].startswith("added device-1")
+
+
+def test_a_lost_password_file_is_made_anew_with_its_password(folder: Path) -> None:
+    ours = settings(folder)
+    FirstStart(ours, folder / "secrets").run()
+    file = folder / "secrets" / "gateway" / "mqtt_password"
+    old = file.read_text()
+    file.unlink()
+    FirstStart(ours, folder / "secrets").run()
+    store = opened(ours)
+    assert knows(store, "gateway", file.read_text())
+    assert not knows(store, "gateway", old)
+    store.close()
+
+
+def test_secrets_that_are_given_are_taken(folder: Path) -> None:
+    (folder / "given").write_text("0123456789abcdef0123\n")
+    more = f'[auth]\nshared_secret_file = "{folder}/given"\n'
+    mqtt = '[mqtt]\nusername = "bridge"\npassword = "thought-up"\naddresses = ["mqtts://broker"]\n'
+    ours = settings(folder, mqtt + more)
+    FirstStart(ours, folder / "secrets").run()
+    assert "0123456789abcdef0123" in (folder / "secrets" / "emqx" / "authorization.conf").read_text()
+    store = opened(ours)
+    assert knows(store, "bridge", "thought-up")
+    assert user(store, "bridge").password.startswith("$argon2id$"), "a person's password is hashed slowly"
+    assert store.find_user("username", "gateway") is None
+    store.close()
+    (folder / "given").write_text("another-secret-of-the-service")
+    with pytest.raises(ConfigError, match="is another one than"):
+        FirstStart(settings(folder, mqtt + more), folder / "secrets").run()
+
+
+def test_the_header_follows_the_secret(folder: Path) -> None:
+    ours = settings(folder)
+    FirstStart(ours, folder / "secrets").run()
+    (folder / "secrets" / "service" / "shared_secret").write_text("chosen-by-the-operator")
+    assert FirstStart(ours, folder / "secrets").run() == ["wrote emqx/authorization.conf anew: it held another secret"]
+    assert (folder / "secrets" / "emqx" / "authorization.conf").read_text() == (
+        'authorization = "Bearer chosen-by-the-operator"\n'
+    )
+
+
+def test_an_empty_secret_is_refused(folder: Path) -> None:
+    ours = settings(folder)
+    FirstStart(ours, folder / "secrets").run()
+    (folder / "secrets" / "service" / "shared_secret").write_text("\n")
+    with pytest.raises(ConfigError, match="is empty"):
+        FirstStart(ours, folder / "secrets").run()
+
+
+def test_the_command_says_what_it_made(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings(folder)
+    arguments = ["auth", "init", "--config", str(folder / "gateway.toml"), "--device", "d1"]
+    assert main(arguments) == 0
+    assert "added the user gateway" in capsys.readouterr().out
+    assert (folder / "auth" / "secrets" / "devices" / "devices.csv").exists()
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == "Everything is there already: nothing was made.\n"
