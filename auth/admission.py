@@ -2,8 +2,11 @@
 
 When a fleet of 100,000 comes back at once, EMQX waits five seconds for each answer and takes silence for *ignore*. A
 service that tries to verify all of them answers none in time. So only as many are let in as will be answered; a device
-that is refused comes again, and finds itself sooner or later among those that are. What the cache knows never asks for
-admission.
+that is refused comes again, and finds itself sooner or later among those that are.
+
+The order is that of what they cost. What the cache knows never asks. A device with a secret that was generated for it
+is verified at once, in microseconds, and takes no place; it is only counted against the limits of a second. What has to
+wait, for a slow hash or another machine, needs one of ``in_flight`` places.
 """
 
 from __future__ import annotations
@@ -11,16 +14,10 @@ from __future__ import annotations
 __all__ = ["Admission", "TokenBucket"]
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from auth.reasons import LoginReason
+from typing import Final
 
 _SECOND_NS: Final = 1_000_000_000
 _TENANTS_MAX: Final = 10_000
-# A login that has to wait for a slow hash holds its place a thousand times longer than a device secret does. With three
-# quarters of the places it cannot keep the devices out.
-_SLOW_SHARE: Final = 0.75
 
 
 class TokenBucket:
@@ -44,7 +41,7 @@ class TokenBucket:
 
 
 class Admission:
-    """Decides whether one more login may be verified. Each that was admitted is released once.
+    """Decides whether one more login may be verified.
 
     Args:
         in_flight_max: verifications at a time.
@@ -54,28 +51,24 @@ class Admission:
 
     def __init__(self, in_flight_max: int, logins_per_second: int, tenant_logins_per_second: int) -> None:
         self._in_flight_max = in_flight_max
-        self._slow_max = max(int(in_flight_max * _SLOW_SHARE), 1)
         self._all = TokenBucket(logins_per_second) if logins_per_second else None
         self._tenant_default = tenant_logins_per_second
         self._tenants: OrderedDict[str, TokenBucket] = OrderedDict()
         self.in_flight = 0
 
-    def admit(self, now_ns: int, *, slow: bool) -> LoginReason | None:
-        """None: admitted, release it once. Else why not. ``slow``: it may have to wait for a slow hash, or for another
-        machine."""
-        if self.in_flight >= (self._slow_max if slow else self._in_flight_max):
-            return "shed"
-        if self._all is not None and not self._all.take(now_ns):
-            return "rate_limited"
-        self.in_flight += 1
-        return None
+    def admit_rate(self, now_ns: int) -> bool:
+        """Whether one more login may be looked at, by the limit of all tenants together."""
+        return self._all is None or self._all.take(now_ns)
 
-    def full(self, *, slow: bool) -> bool:
-        """Whether ``admit`` would shed."""
-        return self.in_flight >= (self._slow_max if slow else self._in_flight_max)
+    def enter(self) -> bool:
+        """Take a place for a verification that has to wait for a hash or another machine; ``release`` it once."""
+        if self.in_flight >= self._in_flight_max:
+            return False
+        self.in_flight += 1
+        return True
 
     def release(self) -> None:
-        """An admitted login has its answer."""
+        """A login that had entered has its answer."""
         self.in_flight -= 1
 
     def admit_tenant(self, tenant: str, per_second: int | None, now_ns: int) -> bool:

@@ -27,6 +27,7 @@ __all__ = ["Chain", "Outcome", "Step", "make_chain"]
 
 import asyncio
 import importlib
+import itertools
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, cast
@@ -36,6 +37,7 @@ import structlog
 from auth.counts import BackendCounts, Counts
 from auth.errors import BackendDownError, OverloadedError
 from auth.model import Allow, Deny
+from auth.ports import AnsweringAtOnce, Stamping
 from auth.reasons import login_reason
 
 if TYPE_CHECKING:
@@ -98,6 +100,10 @@ class Chain:
         self.counts = counts if counts is not None else Counts()
         for one in self.authenticators:
             self.counts.backends.setdefault(one.name, BackendCounts())
+        self.degraded = False  # somebody is down, as of the last look
+        self._stamps = tuple(one.stamp for one in self.authenticators if isinstance(one, Stamping))
+        quick = itertools.takewhile(lambda one: isinstance(one, AnsweringAtOnce), self.authenticators)
+        self._at_once = tuple((one.name, one.at_once) for one in quick if isinstance(one, AnsweringAtOnce))
         self._hasher = hasher
         self._anonymous = settings.anonymous
         self._down_result: Result = settings.backend_down
@@ -116,7 +122,41 @@ class Chain:
 
     def down(self) -> list[str]:
         """Names of those that cannot be asked now."""
-        return [one.name for one in self.authenticators if not (one.up and self.counts.backends[one.name].up)]
+        return [one.name for one in self.authenticators if not one.up]
+
+    def watch(self) -> None:
+        """Notice who went down or came back, also without a login: some backends look for themselves."""
+        for one in self.authenticators:
+            counts = self.counts.backends[one.name]
+            if one.up == counts.up:
+                continue
+            counts.up = one.up
+            if one.up:
+                _log.info("auth_backend_up", backend=one.name)
+            else:
+                _log.warning("auth_backend_down", backend=one.name, answer=self._down_result)
+        self.degraded = not all(counts.up for counts in self.counts.backends.values())
+
+    def stamp(self, request: LoginRequest) -> tuple[int, ...]:
+        """Something that changes when a verdict on this request may change, as far as the authenticators can tell
+        cheaply. Raises BackendDownError."""
+        return tuple(stamp(request) for stamp in self._stamps)
+
+    def at_once(self, request: LoginRequest) -> Outcome | None:
+        """The outcome of a login that is let in and needs nobody's answer and no slow hash: a device with a secret of
+        its own. None for all others: ``ask``. Does not wait for anybody."""
+        for name, ask in self._at_once:
+            try:
+                verdict = ask(request)
+            except BackendDownError:
+                return None
+            if isinstance(verdict, Allow):
+                self.counts.verified += 1
+                self.counts.backends[name].allowed += 1
+                return Outcome("allow", "verified", verdict.source or name, verdict.user, verdict)
+            if verdict is None or isinstance(verdict, Deny):
+                return None
+        return None
 
     async def ask(self, request: LoginRequest) -> Outcome:
         """What the chain says of this login, within ``auth.answer_timeout``. Never raises but for cancellation."""
@@ -174,21 +214,25 @@ class Chain:
             walk.steps.append(Step(one.name, "shed", str(error)))
             return None, "shed"
         except BackendDownError as error:
-            self._note_down(one.name, counts, error)
+            counts.down += 1
+            if counts.up and not one.up:
+                counts.up = False
+                self.degraded = True
+                _log.warning("auth_backend_down", backend=one.name, problem=str(error), answer=self._down_result)
             walk.steps.append(Step(one.name, "down", str(error)))
             return None, "down"
         except Exception as error:  # noqa: BLE001 - see below
             # A defect of ours or of a library; its traceback goes to the log. Raised on, it would become a 500, which
             # EMQX takes for "ask the next".
-            self._note_down(one.name, counts, error)
+            counts.down += 1
+            _log.exception("auth_backend_defect", backend=one.name, answer=self._down_result, repeat_key=one.name)
             walk.steps.append(Step(one.name, "down", f"it failed with {type(error).__name__}"))
             return None, "down"
         finally:  # a question that was cut off took its time as well
             if self.observe is not None:
                 self.observe(one.name, time.monotonic_ns() - began_ns)
         if not counts.up:
-            counts.up = True
-            _log.info("auth_backend_up", backend=one.name)
+            self.watch()
         walk.heard = True
         if isinstance(verdict, Allow):
             counts.allowed += 1
@@ -200,20 +244,6 @@ class Chain:
             counts.ignored += 1
             walk.steps.append(Step(one.name, "ignore", verdict.reason))
         return verdict, None
-
-    def _note_down(self, name: str, counts: BackendCounts, error: Exception) -> None:
-        counts.down += 1
-        defect = not isinstance(error, BackendDownError)
-        if counts.up or defect:
-            _log.warning(
-                "auth_backend_down",
-                backend=name,
-                problem=f"{type(error).__name__} (a defect)" if defect else str(error),
-                answer=self._down_result,
-                exc_info=error if defect else None,
-                repeat_key=(name, type(error).__name__),
-            )
-        counts.up = False
 
     async def _burn(self, outcome: Outcome) -> Outcome:
         try:

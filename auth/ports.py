@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["AccessDecisions", "AccessStore", "Authenticator", "PasswordHasher", "RuleSource", "Stamping"]
+__all__ = [
+    "AccessDecisions",
+    "AccessStore",
+    "AnsweringAtOnce",
+    "Authenticator",
+    "PasswordHasher",
+    "RuleSource",
+    "Stamping",
+]
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from auth.model import (
@@ -63,6 +71,16 @@ class Authenticator(Protocol):
         """Let go of connections. Never raises."""
 
 
+@runtime_checkable
+class AnsweringAtOnce(Protocol):
+    """An authenticator that knows many verdicts without waiting for anybody."""
+
+    def at_once(self, request: LoginRequest) -> Verdict | None:
+        """What ``authenticate`` would say, where it needs no slow hash and nobody else's answer; else None. Raises
+        BackendDownError."""
+
+
+@runtime_checkable
 class Stamping(Protocol):
     """An authenticator that can tell whether an earlier verdict of it still holds, without checking a password. The
     built-in database does: a cached login then outlives changes of all users but its own."""
@@ -130,6 +148,14 @@ class AccessStore(RuleSource, Protocol):
 
     def tenant(self, name: str) -> Tenant | None:
         """What was laid down for a tenant; None for one that is not named anywhere."""
+
+    @property
+    def ban_version(self) -> int:
+        """Grows with every change of bans; ``version`` does not, so that a ban makes nobody's login forgotten."""
+
+    @property
+    def problem(self) -> str:
+        """Why the last read failed, as a sentence; empty when it did not."""
 
     async def ban(self, ban: Ban, *, by: str) -> None:
         """Write a ban, with its line in the audit; a writer thread does it. Raises StoreError."""

@@ -72,7 +72,7 @@ assert set(ACCESS_REASONS) == set(get_args(AccessReason))
 
 
 _OTHER_WORDS: Final[Mapping[str, LoginReason]] = MappingProxyType(
-    {"password": "bad_password", "no_password": "bad_password"}
+    {"password": "bad_password", "wrong_password": "bad_password", "no_password": "bad_password"}
 )
 
 

@@ -1,0 +1,144 @@
+"""The answer to a login that is let in, as the bytes that EMQX is sent.
+
+Everything that EMQX is to know of a client goes with it: the tenant, the groups and the configured attributes
+(``client_attrs``), which EMQX sends back with each question about a topic, so that this service needs no memory of who
+is connected; when the login is over (``expire_at``); and the rules (``acl``).
+
+The three kinds of attribute are always there, empty where the client has none: EMQX can also take attributes from what
+a client says of itself (``client_attrs_init``), and a name that is missing here would keep that value.
+
+**Rules that came with the login.** A token's rules are known now and never again: EMQX sends no token with its
+questions about topics. So they are handed over whatever ``auth.hand_over_rules`` says, all of them, or the login is
+refused: a rule lost in silence may be the one that denies. ``auth.hand_over.hand_over`` tells whether nothing was left
+out by ending its list in a denial of everything.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Answer", "AnswerWriter"]
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from auth.hand_over import hand_over
+from auth.model import Rule, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from auth.model import Allow, LoginRequest
+    from auth.ports import RuleSource
+    from config.auth import AuthSettings
+
+_TOKEN_RULES_MAX: Final = 10_000  # a token has 64 KiB at most; auth.hand_over_max must not lose one of its rules
+_LONGEST_S: Final = 100 * 365 * 86_400  # EMQX takes numbers far in the future for milliseconds and refuses the login
+_DENY_ALL: Final[dict[str, object]] = {"permission": "deny", "action": "all", "topic": "#"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A JSON body that lacks only its time of expiry. ``problem`` is a sentence, and then there is no answer."""
+
+    head: bytes = field(default=b"", repr=False)
+    tail: bytes = field(default=b"", repr=False)
+    handed_over: int = 0  # rules
+    problem: str = ""
+
+    def body(self, expire_at_s: int | None) -> bytes:
+        """The whole, for a login that is over at this time, Unix seconds."""
+        if expire_at_s is None:
+            return self.head + self.tail
+        return b'%b,"expire_at":%d%b' % (self.head, expire_at_s, self.tail)
+
+
+class AnswerWriter:
+    """Writes answers as the settings want them."""
+
+    def __init__(self, settings: AuthSettings, rules: RuleSource) -> None:
+        self._attributes = settings.client_attributes
+        self._hand_over_rules = settings.hand_over_rules
+        self._hand_over_max = settings.hand_over_max
+        self._session_max_s = None if settings.session_max is None else int(settings.session_max.total_seconds())
+        self._rules = rules
+
+    @property
+    def moving(self) -> bool:
+        """Whether a client's time of expiry depends on when it logs in."""
+        return self._session_max_s is not None
+
+    def expire_at_s(self, allow: Allow, now_s: float) -> int | None:
+        """When the login is over, Unix seconds; None: never."""
+        expires_at_s = allow.expires_at_s
+        if self._session_max_s is not None:
+            longest = int(now_s) + self._session_max_s
+            expires_at_s = longest if expires_at_s is None else min(expires_at_s, longest)
+        return None if expires_at_s is None else min(expires_at_s, int(now_s) + _LONGEST_S)
+
+    def subject(self, request: LoginRequest, allow: Allow) -> Subject:
+        """Who the client is for the rules: as EMQX will describe it in its questions about topics, no more."""
+        known = allow.attributes
+        return Subject(
+            username=request.username,
+            clientid=request.clientid,
+            peerhost=request.peerhost,
+            cert_common_name=request.cert_common_name,
+            tenant=allow.tenant,
+            groups=allow.groups,
+            attributes={name: known[name] for name in self._attributes if known.get(name)},
+        )
+
+    def write(self, request: LoginRequest, allow: Allow) -> Answer:
+        """The answer, rules and all. Does not block longer than the reading of rules does. Raises BackendDownError."""
+        attributes = {name: allow.attributes.get(name, "") for name in self._attributes}
+        attributes["tenant"] = allow.tenant
+        attributes["groups"] = ",".join(sorted(allow.groups))
+        acl = None
+        if not allow.is_superuser:  # EMQX asks nothing about one
+            acl = self._acl(self.subject(request, allow), allow)
+            if isinstance(acl, str):
+                return Answer(problem=acl)
+        superuser = "true" if allow.is_superuser else "false"
+        head = f'{{"result":"allow","is_superuser":{superuser},"client_attrs":{_json(attributes)}'
+        tail = "}" if acl is None else f',"acl":{_json(acl)}}}'
+        return Answer(head.encode(), tail.encode(), 0 if acl is None else len(acl))
+
+    def _acl(self, subject: Subject, allow: Allow) -> list[dict[str, object]] | str | None:
+        if not (allow.rules or allow.closed):
+            if not self._hand_over_rules:
+                return None
+            return hand_over(self._rules.rules_for(subject), subject, limit=self._hand_over_max)
+        return self._token_acl(subject, allow)
+
+    def _token_acl(self, subject: Subject, allow: Allow) -> list[dict[str, object]] | str:
+        stored = self._rules.rules_for(subject)
+        if allow.closed:
+            # The list's own denial of everything does not reach topics that begin with $, about which EMQX would ask.
+            rules: Sequence[Rule] = (
+                *allow.rules,
+                *(Rule("deny", one.topic, actions=one.actions) for one in stored if one.topic.startswith("$")),
+            )
+            whole = _whole(hand_over(rules, subject, limit=_TOKEN_RULES_MAX))
+            return _LOST if whole is None else whole
+        if self._hand_over_rules:
+            whole = _whole(hand_over((*allow.rules, *stored), subject, limit=self._hand_over_max))
+            if whole is not None:
+                return whole
+        # The token's alone, without the end that denies the rest: about that EMQX asks.
+        whole = _whole(hand_over(allow.rules, subject, limit=_TOKEN_RULES_MAX))
+        return _LOST if whole is None else whole[:-1]
+
+
+_LOST: Final = (
+    "the token's rules (acl) cannot all be told to EMQX as they are meant, and none must be lost: take QoS, retain or "
+    "wildcards out of the rules that contradict each other, or keep this device's rules in the built-in database"
+)
+
+
+def _whole(acl: list[dict[str, object]] | None) -> list[dict[str, object]] | None:
+    """The list, if nothing was left out of it."""
+    return acl if acl and acl[-1] == _DENY_ALL else None
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))

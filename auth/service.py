@@ -1,0 +1,127 @@
+"""The service that EMQX asks: who may connect (``auth.logins``), and who may publish and subscribe where
+(``auth.accesses``). No HTTP here; everything belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+__all__ = ["AccessService"]
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from auth.accesses import Accesses
+from auth.errors import BackendDownError
+from auth.events import Events
+from auth.logins import Logins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from auth.chain import Chain
+    from auth.counts import Counts
+    from auth.model import AccessAnswer, AccessRequest, LoginAnswer, LoginRequest
+    from auth.ports import AccessStore
+    from config.auth import AuthSettings
+
+_log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("auth")
+
+_REFRESH_S: Final = 0.1  # how long a change of the database may go unnoticed; a look costs some five microseconds
+
+
+class AccessService:
+    """Decides, from the settings, the built-in database and the chain. Implements ``auth.ports.AccessDecisions``.
+
+    Args:
+        settings: of ``[auth]``.
+        store: the built-in database, open.
+        chain: who is asked about logins; ``start`` and ``close`` here are its too.
+        clock: monotonic, in nanoseconds.
+        wall: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        settings: AuthSettings,
+        store: AccessStore,
+        chain: Chain,
+        *,
+        clock: Callable[[], int] = time.monotonic_ns,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.counts: Final[Counts] = chain.counts
+        self.chain: Final = chain
+        self._store = store
+        self._events = Events(self.counts, clock)
+        self.logins: Final = Logins(settings, store, chain, self._events, clock, wall)
+        self._accesses = Accesses(settings, store, self.counts, self._events, wall)
+        self._down_result = settings.backend_down
+        self._refreshing: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Open the backends and begin to watch the database. Raises ConfigError; a backend that is down is no error."""
+        await self.chain.start()
+        self.refresh()
+        self._refreshing = asyncio.get_running_loop().create_task(self._keep_refreshing(), name="auth refresh")
+
+    async def close(self) -> None:
+        """End what is under way and let go of the backends. Never raises."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.gather(self._refreshing, return_exceptions=True)
+        await self.logins.close()
+        await self.chain.close()
+
+    def login_at_once(self, request: LoginRequest) -> LoginAnswer | None:
+        """The answer, where it is known without waiting for anybody; None: await ``login``."""
+        return self.logins.login_at_once(request)
+
+    async def login(self, request: LoginRequest) -> LoginAnswer:
+        """The answer. A waiter that is cancelled does not end the verification, which others may wait for and the
+        cache will know."""
+        return await self.logins.login(request)
+
+    def backend_down(self, reason: str) -> LoginAnswer:
+        """What ``auth.backend_down`` says, for a login that was not decided in time."""
+        return self.logins.backend_down(reason)
+
+    def authorise(self, request: AccessRequest) -> AccessAnswer:
+        """What the rules of the database say. EMQX does not ask about superusers."""
+        return self._accesses.authorise(request)
+
+    def refresh(self) -> bool:
+        """Notice changes of the database and of the backends, and let go of what is over. Whether anything in the
+        database has changed. ``start`` sees to it that it is called; cheap."""
+        try:
+            changed = self._store.refresh()
+        except BackendDownError as error:
+            self._events.store_failed(error)
+            changed = False
+        else:
+            self._events.store_works()
+        self.chain.watch()
+        self.logins.sweep()
+        return changed
+
+    def check(self) -> list[str]:
+        """What keeps the service from answering as it should, a sentence each; empty: ready."""
+        problems = []
+        if self._store.problem:
+            problems.append(f"The built-in database cannot be read: {self._store.problem}")
+        problems += [
+            f"The backend {name} of auth.chain does not answer: logins that are not in the cache get "
+            f"{self._down_result} (auth.backend_down). Check auth.{name}, and that server."
+            for name in self.chain.down()
+            if name != "database"  # said already
+        ]
+        return problems
+
+    async def _keep_refreshing(self) -> None:
+        while True:
+            await asyncio.sleep(_REFRESH_S)
+            try:
+                self.refresh()
+            except Exception:  # noqa: BLE001 - a defect there must not end the watching
+                _log.exception("auth_defect", at="refresh", repeat_key="refresh")
