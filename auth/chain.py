@@ -39,13 +39,16 @@ from auth.errors import BackendDownError, OverloadedError
 from auth.model import Allow, Deny
 from auth.ports import AnsweringAtOnce, Stamping
 from auth.reasons import login_reason
+from config.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from auth.hashing import Hasher
     from auth.model import LoginRequest, Result, Verdict
-    from auth.ports import AccessStore, Authenticator, PasswordHasher
+    from auth.ports import Authenticator, PasswordHasher
     from auth.reasons import LoginReason
+    from auth.store import Store
     from config.auth import AuthSettings
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("auth")
@@ -316,14 +319,24 @@ _CLASSES: Final = {
 }
 
 
-def make_chain(
-    settings: AuthSettings, store: AccessStore, hasher: PasswordHasher, counts: Counts | None = None
-) -> Chain:
-    """The chain that ``auth.chain`` names. Imports the backends in it and no other, each of which pulls in its client
-    library; a missing one is a ConfigError, as is a setting that cannot work."""
-    made = []
-    for name in settings.chain:
+def make_chain(settings: AuthSettings, store: Store, hasher: Hasher, counts: Counts | None = None) -> Chain:
+    """The chain that ``auth.chain`` names. Imports the backends in it and no other, since each pulls in its client
+    library. Raises ConfigError when that is not installed, or for a setting that cannot work."""
+    return Chain([_make(name, settings, store, hasher) for name in settings.chain], hasher, settings, counts)
+
+
+def _make(name: str, settings: AuthSettings, store: Store, hasher: Hasher) -> Authenticator:
+    try:
         module = importlib.import_module(f"auth.backends.{name}")
-        make = getattr(module, _CLASSES[name])
-        made.append(cast("Authenticator", make(settings, store, hasher)))
-    return Chain(made, hasher, settings, counts)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f'auth.chain names "{name}", but the Python package {error.name} that it needs is not installed: '
+            "install the gateway with its extra `auth` (mqtt-kafka-gateway[auth])."
+        ) from error
+    make = getattr(module, _CLASSES[name])
+    if name == "database":
+        return cast("Authenticator", make(settings, store, hasher))
+    table = getattr(settings, name)
+    if table is None:
+        raise ConfigError(f'auth.chain names "{name}", but there is no table [auth.{name}] that says where to look.')
+    return cast("Authenticator", make(table) if name == "jwt" else make(table, hasher))

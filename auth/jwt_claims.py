@@ -28,7 +28,15 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class _Refused(Exception):  # noqa: N818 - it is no failure, but a finding
-    """The reason of a Deny."""
+    """The detail of a Deny; and its reason, one of ``auth.reasons``."""
+
+    reason = "bad_token"
+
+
+class _OutOfTime(_Refused):
+    """The token's time is over, or has not begun."""
+
+    reason = "expired"
 
 
 class ClaimRules:
@@ -61,12 +69,12 @@ class ClaimRules:
                 closed=closed,
             )
         except _Refused as refused:
-            return Deny(self._source, str(refused), user)
+            return Deny(self._source, refused.reason, user, detail=str(refused))
 
     def _check_times(self, claims: Mapping[str, Any], now_s: float) -> int | None:
         """When the login ends, in whole Unix seconds, or None when it need not."""
         if (not_before := _moment(claims, "nbf")) is not None and not_before - self._leeway_s > now_s:
-            raise _Refused("the token is not good yet (nbf)")
+            raise _OutOfTime("the token is not good yet (nbf)")
         issued = _moment(claims, "iat")
         if issued is not None and issued - max(self._leeway_s, _IAT_SLACK_S) > now_s:
             raise _Refused("the token comes from the future (iat)")
@@ -82,7 +90,7 @@ class ClaimRules:
         # Whole seconds, since EMQX wants them; and after now, since EMQX refuses a login that has ended already.
         ends_s = math.floor(expires + self._leeway_s)
         if ends_s <= now_s:
-            raise _Refused("the token has expired (exp)")
+            raise _OutOfTime("the token has expired (exp)")
         return ends_s
 
     def _check_claims(self, claims: Mapping[str, Any], request: LoginRequest) -> None:

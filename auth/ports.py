@@ -141,21 +141,17 @@ class AccessStore(RuleSource, Protocol):
 
     @property
     def ban_version(self) -> int:
-        """Grows with every change of bans."""
+        """Grows with every change of bans; ``version`` does not, so that a ban makes nobody's login forgotten."""
+
+    @property
+    def problem(self) -> str:
+        """Why the last read failed, as a sentence; empty when it did not."""
 
     def find_ban(self, clientid: str, username: str, address: str, now_s: float) -> Ban | None:
         """The ban that keeps this client out now, if any. "" matches no ban."""
 
     def tenant(self, name: str) -> Tenant | None:
         """What was laid down for a tenant; None for one that is not named anywhere."""
-
-    @property
-    def ban_version(self) -> int:
-        """Grows with every change of bans; ``version`` does not, so that a ban makes nobody's login forgotten."""
-
-    @property
-    def problem(self) -> str:
-        """Why the last read failed, as a sentence; empty when it did not."""
 
     async def ban(self, ban: Ban, *, by: str) -> None:
         """Write a ban, with its line in the audit; a writer thread does it. Raises StoreError."""

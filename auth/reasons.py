@@ -71,14 +71,6 @@ assert set(LOGIN_REASONS) == set(get_args(LoginReason))
 assert set(ACCESS_REASONS) == set(get_args(AccessReason))
 
 
-_OTHER_WORDS: Final[Mapping[str, LoginReason]] = MappingProxyType(
-    {"password": "bad_password", "wrong_password": "bad_password", "no_password": "bad_password"}
-)
-
-
 def login_reason(text: str) -> LoginReason:
-    """What an authenticator gave for a reason, as one of the closed set: a word that is none of them is ``refused``.
-
-    A user without a password who is shown one is ``bad_password`` too: whoever guesses must count towards a lock-out.
-    """
-    return cast("LoginReason", text) if text in LOGIN_REASONS else _OTHER_WORDS.get(text, "refused")
+    """What an authenticator gave for a reason, as one of the closed set: a word that is none of them is ``refused``."""
+    return cast("LoginReason", text) if text in LOGIN_REASONS else "refused"

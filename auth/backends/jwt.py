@@ -99,7 +99,7 @@ class JwtAuthenticator:
         try:
             claims = json_object(token.payload)
         except ValueError as error:
-            return Deny(f"{self.name} {key.name}", f"the token's claims cannot be read: {error}")
+            return Deny(f"{self.name} {key.name}", "bad_token", detail=f"the token's claims cannot be read: {error}")
         return key.rules.judge(claims, request, self._clock())
 
     @property

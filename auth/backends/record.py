@@ -80,7 +80,7 @@ class Verification:
         try:
             record = read_record(row)
             if not record.password_hash:
-                return Deny(self.backend, "no_password", user, detail="There is no password_hash for this user.")
+                return Deny(self.backend, "bad_password", user, detail="There is no password_hash for this user.")
             good = await self.hasher.verify(
                 record.password_hash,
                 password,
@@ -90,9 +90,9 @@ class Verification:
                 iterations=self.iterations,
             )
         except ValueError as error:  # a RecordError, or a hash of no known kind
-            return Deny(self.backend, "bad_record", user, detail=f"The user's record cannot be used: {error}.")
+            return Deny(self.backend, "refused", user, detail=f"The user's record cannot be used: {error}.")
         if not good:
-            return Deny(self.backend, "password", user, hashed=True)
+            return Deny(self.backend, "bad_password", user, hashed=True)
         return Allow(
             self.backend,
             user,

@@ -159,7 +159,7 @@ async def test_claims_whose_names_are_turned_off_are_not_read() -> None:
 async def test_an_acl_claim_that_holds_no_rules_refuses_the_login(acl: object) -> None:
     verdict = await login(token({"acl": acl}))
     assert isinstance(verdict, Deny)
-    assert "acl" in verdict.reason
+    assert "acl" in verdict.detail
 
 
 # --- what is left to the next in the chain ----------------------------------------------------------------------------
@@ -211,7 +211,7 @@ UNREADABLE = {
 async def test_a_forged_token_is_no_token(name: str) -> None:
     verdict = await login(UNREADABLE[name])
     assert isinstance(verdict, Ignore), verdict
-    assert "dev-1" not in verdict.reason
+    assert "dev-1" not in verdict.detail
 
 
 async def test_a_public_key_is_no_secret(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_a_token_with_one_character_changed_is_not_let_in_as_another(at: int, ch
 async def test_a_wrong_claim_refuses(claims: dict[str, Any], says: str) -> None:
     verdict = await login(token(claims))
     assert isinstance(verdict, Deny)
-    assert says in verdict.reason
+    assert says in verdict.detail
     assert (verdict.source, verdict.user) == ("jwt k", "dev-1")
 
 
@@ -353,7 +353,7 @@ async def test_a_token_that_is_good_for_too_long_is_refused() -> None:
     assert isinstance(await login(token(), lifetime_max=limit), Allow)
     verdict = await login(token({"exp": NOW_S + 301}), lifetime_max=limit)
     assert isinstance(verdict, Deny)
-    assert "lifetime_max" in verdict.reason
+    assert "lifetime_max" in verdict.detail
 
 
 @pytest.mark.parametrize(
@@ -438,7 +438,7 @@ async def test_claims_that_cannot_be_read_refuse(name: str) -> None:
     verdict = await login(hand_made(HS256, PAYLOADS[name]))
     assert time.process_time() - began < 0.2, "it cost too much"
     assert isinstance(verdict, Deny)
-    assert "cannot be read" in verdict.reason
+    assert "cannot be read" in verdict.detail
 
 
 async def test_claims_of_a_stranger_are_not_even_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
