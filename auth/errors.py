@@ -6,6 +6,7 @@ GatewayError
     │   └── OverloadedError     this service itself has no room for the question
     ├── StoreError              the built-in database cannot be used, or an edit of it is refused
     ├── ImportFormatError       a file of users or rules that cannot be read
+    ├── RuleFormatError         access rules of a token or of EMQX that are not in their form
     └── CredentialError         no credential can be had to show to EMQX or Kafka
 """
 
@@ -18,6 +19,7 @@ __all__ = [
     "DownCause",
     "ImportFormatError",
     "OverloadedError",
+    "RuleFormatError",
     "StoreError",
 ]
 
@@ -67,6 +69,12 @@ class StoreError(AuthError):
 
 class ImportFormatError(AuthError):
     """A line or entry of an import file is wrong; nothing of the file was taken over."""
+
+    exit_status = ExitStatus.CONFIG
+
+
+class RuleFormatError(AuthError):
+    """An access rule in one of EMQX's forms says something that rules here cannot, or nothing that anybody could."""
 
     exit_status = ExitStatus.CONFIG
 
