@@ -138,8 +138,13 @@ class AuthMysqlSettings(Table):
     tls: TlsSettings | None = None
     """TLS to the server. Unset: none, which suits the same machine alone."""
 
-    query: Name = "SELECT password_hash, salt, is_superuser FROM mqtt_user WHERE username = ${username} LIMIT 1"
-    """What finds a user, with the placeholders and columns of `auth.postgresql.query`. No row: the next is asked."""
+    query: Name = (
+        "SELECT password_hash, salt, is_superuser FROM mqtt_user WHERE username = ${username} "
+        "AND CAST(username AS BINARY) = CAST(${username} AS BINARY) LIMIT 1"
+    )
+    """What finds a user, with the placeholders and columns of `auth.postgresql.query`. No row: the next is asked.
+    `Lamp` and `lamp ` with a space are `lamp` to this server, so that a lock-out of one name would leave a guesser many
+    others; the second condition compares exactly, after the first has used the index."""
 
     algorithm: Literal["auto", "plain", "md5", "sha", "sha256", "sha512", "bcrypt", "pbkdf2"] = "auto"
     """How `password_hash` was made, as in `auth.postgresql.algorithm`; `auto`: it says so itself."""

@@ -189,9 +189,6 @@ class PostgresqlAuthenticator(RemoteAuthenticator[_Link, "Row | None"]):
 
     # Errors.
 
-    def _down(self, rest: str, cause: Any) -> BackendDownError:
-        return BackendDownError(self.name, f"{self.server} {rest}.", cause)
-
     def _explain(self, error: Exception) -> BackendDownError:
         if isinstance(error, BackendDownError):
             return error
@@ -206,7 +203,7 @@ class PostgresqlAuthenticator(RemoteAuthenticator[_Link, "Row | None"]):
                 return self._down("has lost the connection", "lost")
         known = network_cause(error, "auth.postgresql")
         if known is not None:
-            return self._down(known[1].rstrip("."), known[0])
+            return self._down(known[1], known[0])
         return self._down(f"could not be asked ({type(error).__name__})", "other")
 
     def _explain_answer(self, error: Any) -> BackendDownError:

@@ -108,6 +108,10 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
         """Whether this login has anything that users are looked up by."""
         return True
 
+    def _down(self, rest: str, cause: DownCause) -> BackendDownError:
+        """An error whose sentence begins with the server and ends with ``rest``."""
+        return BackendDownError(self.name, f"{self.server} {rest}{'' if rest.endswith('?') else '.'}", cause)
+
     # What the chain asks.
 
     @property

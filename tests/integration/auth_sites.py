@@ -8,12 +8,14 @@ from abc import ABC, abstractmethod
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from auth.backends.mysql import MysqlAuthenticator
 from auth.backends.postgresql import PostgresqlAuthenticator
+from auth.backends.redis import RedisAuthenticator
 from auth.hashing import Hasher
 from auth.model import LoginRequest
-from config.auth import AuthHashingSettings, AuthPostgresqlSettings
+from config.auth import AuthHashingSettings, AuthMysqlSettings, AuthPostgresqlSettings, AuthRedisSettings
 from config.tls import TlsSettings
-from tests.servers import postgresql
+from tests.servers import mariadb, postgresql, redis
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
     from auth.backends.remote import RemoteAuthenticator
     from auth.model import Verdict
     from tests.servers.loopback import LoopbackServer
+    from tests.servers.mariadb import Mariadb
     from tests.servers.postgresql import Postgresql
+    from tests.servers.redis import Redis
 
 TIMEOUT = timedelta(milliseconds=600)  # longer than a connect on a busy machine, short enough to wait for
 GOOD = "correct horse"
@@ -103,6 +107,72 @@ class PostgresqlSite(Site):
         return PostgresqlAuthenticator(AuthPostgresqlSettings(**settings), self.hasher)
 
 
+class MysqlSite(Site):
+    name = "mysql"
+    server: Mariadb
+
+    def __init__(self, server: Mariadb, unique: str) -> None:
+        super().__init__(server, unique)
+        self.table = unique.replace("-", "_").lower()[-60:]
+        server.sql(
+            f"CREATE TABLE mqtt.`{self.table}` (username varchar(255) COLLATE utf8mb4_general_ci, "
+            "password_hash varchar(255), salt varchar(100), is_superuser bit(1), tenant varchar(300), "
+            "`groups` text, attributes json, KEY (username))"
+        )
+        for user in ("gateway", "tlsonly"):
+            server.sql(f"GRANT SELECT ON mqtt.`{self.table}` TO {user}@localhost")
+            server.sql(f"GRANT SELECT ON mqtt.`{self.table}` TO {user}@'127.0.0.1'")
+
+    def put(self, username: str, **record: Any) -> None:
+        columns = {"username": username, **record}
+        names = ", ".join(f"`{name}`" for name in columns)
+        values = tuple(_flat(value) for value in columns.values())
+        self.server.sql(f"INSERT INTO mqtt.`{self.table}` ({names}) VALUES ({', '.join(['%s'] * len(values))})", values)
+
+    def authenticator(self, **changes: Any) -> MysqlAuthenticator:
+        settings = {
+            "port": self.server.port,
+            "password": mariadb.PASSWORD,
+            "timeout": TIMEOUT,
+            "query": f"SELECT * FROM `{self.table}` WHERE username = ${{username}} "
+            "AND CAST(username AS BINARY) = CAST(${username} AS BINARY)",
+            **changes,
+        }
+        return MysqlAuthenticator(AuthMysqlSettings(**settings), self.hasher)
+
+
+class RedisSite(Site):
+    name = "redis"
+    server: Redis
+
+    def put(self, username: str, **record: Any) -> None:
+        fields = {name: _flat(value) for name, value in record.items() if value is not None}
+        with self.server.admin() as admin:
+            admin.hset(f"mqtt_user:{self.unique}:{username}", mapping={"created": "today", **fields})
+
+    def authenticator(self, **changes: Any) -> RedisAuthenticator:
+        settings = {
+            "port": self.server.port,
+            "password": redis.PASSWORD,
+            "timeout": TIMEOUT,
+            "key": f"mqtt_user:{self.unique}:${{username}}",
+            **changes,
+        }
+        return RedisAuthenticator(AuthRedisSettings(**settings), self.hasher)
+
+    def over_tls(self, **changes: Any) -> dict[str, Any]:
+        return {"port": self.server.tls_port, **super().over_tls(**changes)}
+
+
+def _flat(value: Any) -> Any:
+    """As a database without arrays has it."""
+    if isinstance(value, list):
+        return ",".join(value)
+    if isinstance(value, bool):
+        return int(value)
+    return json.dumps(value) if isinstance(value, dict) else value
+
+
 def _literal(value: Any) -> str:
     if value is None:
         return "NULL"
@@ -118,3 +188,6 @@ async def login(
     authenticator: RemoteAuthenticator[Any, Any], username: str, password: str = GOOD, **request: str
 ) -> Verdict:
     return await authenticator.authenticate(LoginRequest(username=username, password=password, **request))
+
+
+DATABASES: dict[str, type[Site]] = {"postgresql": PostgresqlSite, "mysql": MysqlSite, "redis": RedisSite}

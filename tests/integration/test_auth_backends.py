@@ -12,14 +12,15 @@ from auth.breaker import BreakerState
 from auth.errors import BackendDownError
 from auth.model import Allow, Deny, Ignore
 from config.errors import ConfigError
-from tests.integration.auth_sites import GOOD, TIMEOUT, PostgresqlSite, Site, login
+from tests.integration.auth_sites import DATABASES, GOOD, TIMEOUT, login
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from auth.backends.remote import RemoteAuthenticator
+    from tests.integration.auth_sites import Site
 
-SITES: dict[str, type[Site]] = {"postgresql": PostgresqlSite}
+SITES = DATABASES
 
 
 @pytest.fixture(params=SITES)

@@ -38,6 +38,7 @@ class LoopbackServer(ABC):
     account: ClassVar[str | None] = None  # the user it runs as when we are root
     ports: ClassVar[int] = 1
     ready: ClassVar[re.Pattern[bytes]]
+    orderly: ClassVar[signal.Signals] = signal.SIGTERM  # the signal that stops it in order, without waiting for clients
 
     def __init__(self) -> None:
         self._account = self.account if os.geteuid() == 0 else None
@@ -70,6 +71,9 @@ class LoopbackServer(ABC):
     def _command(self) -> list[str | Path]:
         """What starts it, in the foreground."""
 
+    def create(self) -> None:  # noqa: B027 - most need nothing
+        """What it holds for everybody, once, after the first start."""
+
     def start(self) -> None:
         """Start it, or again; returns when it is ready to answer."""
         if self._process is not None and self._process.returncode is None:
@@ -90,7 +94,8 @@ class LoopbackServer(ABC):
 
     def halt(self) -> None:
         """Stop it in an orderly way, keeping data and ports."""
-        self._running().terminate(_STOP_SECONDS)
+        self._running().signal(self.orderly)
+        self._running().wait(_STOP_SECONDS)
 
     def kill(self) -> None:
         """SIGKILL to it and what it has started."""
@@ -123,7 +128,7 @@ class LoopbackServer(ABC):
         """End it and remove its files."""
         self.thaw()
         if self._process is not None:
-            self._process.terminate(_STOP_SECONDS)
+            self.kill()  # its data goes too
             self._process = None
         self._ports.release()
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 from pathlib import Path
 from typing import ClassVar
@@ -17,6 +18,7 @@ class Postgresql(LoopbackServer):
 
     package: ClassVar[str] = "postgresql"
     account: ClassVar[str | None] = "postgres"
+    orderly: ClassVar[signal.Signals] = signal.SIGINT
     ready: ClassVar[re.Pattern[bytes]] = re.compile(rb"database system is ready to accept connections")
 
     def _prepare(self) -> None:
