@@ -186,11 +186,18 @@ class JwksKeys:
         self._asked = asyncio.Event()
         self._fetched = asyncio.Event()  # of the fetch under way, or else of the next; replaced by the task
         self._failing = False
+        self._taken_ns = 0
+        self.failures = 0  # fetches that brought no set
         self._task: asyncio.Task[None] | None = None
 
     @property
     def up(self) -> bool:
         return self._current() is not None
+
+    @property
+    def age_ns(self) -> int:
+        """How long ago the set in use was fetched; 0 before the first."""
+        return 0 if self._set is None else self._monotonic_ns() - self._taken_ns
 
     async def start(self) -> None:
         """Begins to fetch; does not wait for it."""
@@ -248,6 +255,7 @@ class JwksKeys:
             self._failed(f"{self._fetcher} does not answer with a JWK set: {error}.")
         except Exception:  # the task would end with it, and the keys with the task
             log.exception("jwks_defect", key=self._name)
+            self.failures += 1
             self._schedule.failed(self._monotonic_ns())
         else:
             if found is not None:
@@ -261,12 +269,14 @@ class JwksKeys:
 
     def _failed(self, reason: str) -> None:
         self._schedule.failed(self._monotonic_ns())
+        self.failures += 1
         if not self._failing:
             log.warning("jwks_failed", key=self._name, reason=reason, keys_kept=self.up)
         self._failing = True
 
     def _took(self, found: KeySet) -> None:
-        self._schedule.succeeded(self._monotonic_ns())
+        self._taken_ns = self._monotonic_ns()
+        self._schedule.succeeded(self._taken_ns)
         known, self._set = self._set, found
         if known is None or self._failing or known.by_id.keys() != found.by_id.keys():
             log.info(

@@ -103,6 +103,11 @@ class JwtAuthenticator:
         return key.rules.judge(claims, request, self._clock())
 
     @property
+    def key_sets(self) -> dict[str, JwksKeys]:
+        """The JWK sets that are fetched, by the names of their keys."""
+        return {key.name: key.source for key in self._keys if isinstance(key.source, JwksKeys)}
+
+    @property
     def up(self) -> bool:
         return all(key.source.up for key in self._keys)
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 __all__ = ["RESULTS", "AuthMetrics"]
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from auth.reasons import ACCESS_REASONS, LOGIN_REASONS
 from gateway.instruments import MetricSet, counter, gauge, histogram
 from gateway.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from prometheus_client.metrics_core import Metric
 
+    from auth.backends.jwt import JwtAuthenticator
     from auth.chain import Chain
     from auth.counts import Counts
     from auth.hashing import Hasher
+    from auth.jwks import JwksKeys
     from auth.ports import Authenticator
     from config.settings import AuthSettings
 
@@ -289,6 +291,13 @@ class AuthMetrics(MetricSet):
         self.breaker_state.watch_rows(lambda: {(one.name,): _breaker_state(one) for one in chain.authenticators})
         observe = {one.name: self.backend_seconds.child(one.name).observe for one in chain.authenticators}
         chain.observe = lambda name, length_ns: observe[name](length_ns)
+        for one in chain.authenticators:
+            if one.name == "jwt":
+                self._watch_key_sets(cast("JwtAuthenticator", one).key_sets)
+
+    def _watch_key_sets(self, sets: Mapping[str, JwksKeys]) -> None:
+        self.jwks_age.watch_rows(lambda: {(name,): one.age_ns / 1e9 for name, one in sets.items()})
+        self.jwks_failures.watch_rows(lambda: {(name,): one.failures for name, one in sets.items()})
 
     def watch_hasher(self, hasher: Hasher) -> None:
         """Shows its queue, and times it."""

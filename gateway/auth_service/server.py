@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from bridge.fresh_secret import fresh
 from gateway.auth_service.connection import Connection, Exchange
 from gateway.auth_service.dialect import DENY, Dialect, UnreadableError
 from gateway.auth_service.listener import Listener
@@ -93,8 +94,9 @@ class AuthServer:
         context: Callable[[], ssl.SSLContext] | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        secret = settings.shared_secret
-        self._secret = None if secret is None else secret.get_secret_value().encode()
+        self._shared_secret = settings.shared_secret
+        self._secret: bytes | None = None
+        self.renew_secret()
         self._decisions = decisions
         self._dialect = Dialect(settings.client_attributes)
         self._metrics = metrics
@@ -157,6 +159,11 @@ class AuthServer:
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
+
+    def renew_secret(self) -> None:
+        """Takes over a shared secret whose file has changed; the one before is good no more. Blocks for one file."""
+        if self._shared_secret is not None:
+            self._secret = fresh(self._shared_secret, "auth.shared_secret").encode()
 
     # ---- what connections ask ----
 

@@ -28,7 +28,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Read and check all settings as a start would, without connecting to anything. "
         f"Ends with status {int(ExitStatus.CONFIG)} and every problem when something is wrong.",
     )
-    check.add_argument("--for", dest="purpose", choices=("run", "stream"), default="run", help="what is to be started")
+    check.add_argument(
+        "--for", dest="purpose", choices=("run", "stream", "auth"), default="run", help="what is to be started"
+    )
     check.set_defaults(run=_check)
 
     show = commands.add_parser(
@@ -68,7 +70,7 @@ def _check(arguments: argparse.Namespace) -> int:
         loaded = _load(arguments)
     except ConfigError as error:
         return _refused(error)
-    problems, warnings = (_check_run if arguments.purpose == "run" else _check_stream)(loaded)
+    problems, warnings = {"run": _check_run, "stream": _check_stream, "auth": _check_auth}[arguments.purpose](loaded)
     if problems:
         return _refused(ConfigError(*problems))
     warnings = [*loaded.warnings, *warnings]
@@ -98,6 +100,17 @@ def _check_stream(loaded: Loaded) -> tuple[list[str], list[str]]:
 
     try:
         topics(loaded.settings)
+    except ConfigError as error:
+        return list(error.problems), []
+    return [], []
+
+
+def _check_auth(loaded: Loaded) -> tuple[list[str], list[str]]:
+    """The same for the service that EMQX asks."""
+    from gateway.auth_service.requirements import require_servable
+
+    try:
+        require_servable(loaded)
     except ConfigError as error:
         return list(error.problems), []
     return [], []

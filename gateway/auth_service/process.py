@@ -1,0 +1,182 @@
+"""``gateway auth serve``: the parts of the service put together, started, watched and stopped."""
+
+from __future__ import annotations
+
+__all__ = ["AuthProcess", "run_auth"]
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from auth.chain import make_chain
+from auth.counts import Counts
+from auth.hashing import Hasher
+from auth.service import AccessService
+from auth.store import Store, database_path
+from config.settings import HttpSettings
+from gateway import memory
+from gateway.auth_service.metrics import AuthMetrics
+from gateway.auth_service.operator import AuthAnswers, Health
+from gateway.auth_service.server import AuthServer
+from gateway.auth_service.tls import TlsContext
+from gateway.http import HttpServer
+from gateway.instruments import EventLoopProbe
+from gateway.lifecycle import Lifecycle, Service, State, StopRequest
+from gateway.signals import StopSignals
+
+if TYPE_CHECKING:
+    from config.settings import Settings
+
+_log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("auth")
+
+_LOOK_S: Final = 2.0  # between two looks at the files; a look is a few stat calls
+
+
+class AuthProcess:
+    """Everything that one process needs, made from settings; ``service`` runs it. Make it inside the running event
+    loop. Raises ConfigError for settings and files that cannot be used.
+
+    The order of a start, and why: the operator's port first, so that a start that hangs can be looked at; then the
+    database and the backends; EMQX's port last, when there is an answer to every question. A stop is the reverse.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        auth = settings.auth
+        self.settings = settings
+        tls = None if auth.tls is None else TlsContext(auth.tls)
+        self.metrics = AuthMetrics(auth)
+        self.store = Store(database_path(settings))
+        self.hasher = Hasher(auth.hashing)
+        chain = make_chain(auth, self.store, self.hasher, Counts(auth.chain))
+        self.access = AccessService(auth, self.store, chain)
+        self.metrics.watch_counts(self.access.counts)
+        self.metrics.watch_chain(chain)
+        self.metrics.watch_hasher(self.hasher)
+        self.server = AuthServer(
+            auth, self.access, self.metrics, context=None if tls is None else (lambda: tls.context)
+        )
+        lifecycle = Lifecycle()
+        self.operator = HttpServer(
+            HttpSettings(host=auth.operator_host, port=auth.operator_port),
+            AuthAnswers(self.metrics, lifecycle, self.health),
+            names=("auth.operator_host", "auth.operator_port"),
+        )
+        probe = EventLoopProbe(self.metrics.event_loop_delay.child())
+        files = _Files(tls, self.server, self.metrics)
+        self.service = Service(
+            (self.operator, probe, _Decisions(self.store, self.hasher, self.access), files),
+            (self.server,),
+            shutdown_timeout_ns=round(settings.shutdown_timeout.total_seconds() * 1e9),
+            lifecycle=lifecycle,
+        )
+        lifecycle.listen(self._on_state)
+
+    def health(self) -> Health:
+        """What /readyz and /status say."""
+        auth = self.settings.auth
+        problems = self.access.check()
+        if self.hasher.waiting >= auth.hashing.queue:
+            problems.append(
+                f"{self.hasher.waiting} password hashes wait, as many as auth.hashing.queue allows: further logins "
+                f"with passwords get {auth.backend_down} (auth.backend_down). Raise auth.hashing.threads, or run "
+                "several instances of the service."
+            )
+        chain = self.access.chain
+        down = chain.down()
+        return Health(
+            tuple(problems),
+            {
+                "chain": [{"backend": one.name, "up": one.name not in down} for one in chain.authenticators],
+                "backend_down": auth.backend_down,
+                "logins_remembered": self.access.counts.cache_entries,
+                "locked_out": self.access.counts.locked,
+                "hashes_waiting": self.hasher.waiting,
+            },
+        )
+
+    def _on_state(self, _old: State, new: State) -> None:
+        if new is State.RUNNING:
+            memory.settle()
+            auth = self.settings.auth
+            _log.info(
+                "auth_ready",
+                url=self.server.url,
+                operator_url=self.operator.url,
+                chain=list(auth.chain),
+                database=str(self.store.path),
+                bearer=auth.shared_secret is not None,
+                client_certificate=auth.tls is not None and auth.tls.client_ca_file is not None,
+            )
+
+
+class _Decisions:
+    """The component that is behind every answer: database, backends, hashing threads."""
+
+    name: Final = "auth_decisions"
+
+    def __init__(self, store: Store, hasher: Hasher, access: AccessService) -> None:
+        self._store = store
+        self._hasher = hasher
+        self._access = access
+
+    async def start(self) -> None:
+        """Opens the database, which blocks for some milliseconds, then the backends. Raises StoreError, ConfigError."""
+        self._store.open()
+        await self._access.start()
+
+    async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - each of them bounds itself
+        """Lets go of the backends, writes what the database still has to be told, and ends the threads."""
+        try:
+            await self._access.close()
+        finally:
+            self._hasher.close()
+            await asyncio.to_thread(self._store.close)
+
+
+class _Files:
+    """The component that notices changes of certificates and of the shared secret."""
+
+    name: Final = "auth_files"
+
+    def __init__(self, tls: TlsContext | None, server: AuthServer, metrics: AuthMetrics) -> None:
+        self._tls = tls
+        self._server = server
+        self._metrics = metrics
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begins to look; returns at once."""
+        self._task = asyncio.create_task(self._run(), name="auth files")
+
+    async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - there is nothing to wait for
+        """Ends looking."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                self._look()
+            except Exception:  # noqa: BLE001 - the next look may find what this one did not
+                _log.exception("auth_defect", at="files", repeat_key="files")
+
+    def _look(self) -> None:
+        self._server.renew_secret()
+        if self._tls is not None and (done := self._tls.refresh()) is not None:
+            self._metrics.reloads.child("tls", "success" if done else "failure").value += 1
+
+
+async def run_auth(settings: Settings) -> StopSignals:
+    """Run the service until a signal or a failure ends it. Raises what it failed of."""
+    stop = StopRequest()
+    signals = StopSignals(stop)
+    with signals:
+        report = await AuthProcess(settings).service.run(stop)
+    _log.info("auth_stopped", clean=report.clean)
+    return signals
