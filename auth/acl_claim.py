@@ -11,7 +11,7 @@ since a rule left out might be the one that denies. ``auth.emqx_forms`` says whi
 
 from __future__ import annotations
 
-__all__ = ["ClaimRules", "rules_of_claim"]
+__all__ = ["AclRules", "rules_of_claim"]
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -31,14 +31,14 @@ _NARROWING: Final = ("zone", "zone_re", "listener", "listener_re")  # EMQX 6: ig
 _OLD: Final = ("pub", "sub", "all")
 
 
-class ClaimRules(NamedTuple):
+class AclRules(NamedTuple):
     """What a token says. ``closed``: what none of the rules allows is denied, whatever other rules say."""
 
     rules: tuple[Rule, ...]
     closed: bool
 
 
-def rules_of_claim(claim: object, *, source: str = "token acl") -> ClaimRules:
+def rules_of_claim(claim: object, *, source: str = "token acl") -> AclRules:
     """The rules of an ``acl`` claim, as JSON has it. ``source`` is what they are called in ``explain``. Raises
     RuleFormatError with a sentence for anything that is not such a claim; never anything else."""
     if isinstance(claim, list):
@@ -54,7 +54,7 @@ def rules_of_claim(claim: object, *, source: str = "token acl") -> ClaimRules:
         if len(kept) == MAX_RULES:
             raise RuleFormatError(f"the acl has more than {MAX_RULES} topics")
         kept.append(rule)
-    return ClaimRules(tuple(kept), isinstance(claim, dict))
+    return AclRules(tuple(kept), isinstance(claim, dict))
 
 
 def _of_list(claim: list[object], source: str) -> Iterator[Rule]:

@@ -9,6 +9,8 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from auth.acl_claim import rules_of_claim
+from auth.errors import RuleFormatError
 from auth.jwt_parsing import moment
 from auth.model import Allow, Deny
 
@@ -124,7 +126,11 @@ class ClaimRules:
         name = self._settings.acl_claim
         if not name or name not in claims:
             return (), False
-        raise _Refused(f"the token's claim {name} holds rules, and rules in tokens are not read")
+        try:
+            rules, closed = rules_of_claim(claims[name], source=f"{self._source} {name}")
+        except RuleFormatError as error:
+            raise _Refused(f"the rules in the token's claim {name} cannot be taken: {error}") from None
+        return rules, closed
 
 
 def placeholders_of(template: str) -> set[str]:

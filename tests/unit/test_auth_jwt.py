@@ -155,6 +155,17 @@ async def test_claims_whose_names_are_turned_off_are_not_read() -> None:
     assert (verdict.tenant, verdict.groups) == ("acme", {"x"})
 
 
+async def test_the_rules_of_an_acl_claim_come_with_the_login() -> None:
+    verdict = await login(token({"acl": [{"permission": "deny", "action": "pub", "topics": ["a", "b"]}]}))
+    assert isinstance(verdict, Allow)
+    assert [(rule.permission, rule.topic) for rule in verdict.rules] == [("deny", "a"), ("deny", "b")]
+    assert not verdict.closed
+    verdict = await login(token({"acl": {"sub": ["a/#"]}}))
+    assert isinstance(verdict, Allow)
+    assert [rule.topic for rule in verdict.rules] == ["a/#"]
+    assert verdict.closed
+
+
 @pytest.mark.parametrize("acl", [5, "all", [{"permission": "maybe", "action": "all", "topic": "t"}], [5]])
 async def test_an_acl_claim_that_holds_no_rules_refuses_the_login(acl: object) -> None:
     verdict = await login(token({"acl": acl}))
