@@ -44,6 +44,7 @@ __all__ = [
     "matches",
     "parse",
     "pbkdf2_text",
+    "plain_text",
     "salted_text",
 ]
 
@@ -378,6 +379,11 @@ def salted_text(hash_: str, *, salt: str, algorithm: str, salt_position: str) ->
     """A bare hash of EMQX's as one text that says how it was made. Raises UnknownKindError."""
     stored = _bare_salted(hash_, salt, algorithm, salt_position)
     return f"$salted-{algorithm}${salt_position}${_text(stored.salt)}${_text(stored.hash)}"
+
+
+def plain_text(password: str) -> str:
+    """A readable password as one text, for what is kept in memory alone."""
+    return salted_text(password, salt="", algorithm="plain", salt_position="disable")
 
 
 def pbkdf2_text(hash_: str, *, salt: str, digest: str, iterations: int) -> str:

@@ -77,6 +77,15 @@ class AuthUsersFileSettings(Table):
     """What its first column names: the user name, or the client id where devices have no user name. EMQX's own files
     call it `user_id`."""
 
+    algorithm: Literal["auto", "plain", "md5", "sha", "sha256", "sha512", "bcrypt", "pbkdf2"] = "auto"
+    """How its `password_hash` was made, as in `auth.postgresql.algorithm`; `auto`: it says so itself."""
+
+    salt_position: Literal["prefix", "suffix", "disable"] = "prefix"
+    """Where the salt stood when the hash was made (md5, sha, sha256, sha512), before or behind the password."""
+
+    pbkdf2_iterations: Annotated[Count, Field(ge=1, le=10_000_000)] = 4096
+    """Iterations of a PBKDF2 hash that does not say so itself, as in `auth.postgresql.pbkdf2_iterations`."""
+
 
 class AuthPostgresqlSettings(Table):
     host: Host = "127.0.0.1"

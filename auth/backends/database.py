@@ -8,11 +8,10 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from auth import passwords
+from auth.backends.local_users import LocalJudge, asked_identities
 from auth.errors import BackendDownError
-from auth.model import Allow, Deny, Ignore
+from auth.model import Allow, Ignore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,18 +22,14 @@ if TYPE_CHECKING:
     from auth.store_records import User
     from config.auth import AuthSettings
 
-log = structlog.get_logger("auth")
-
-_WITH_PASSWORDS: Final = frozenset({"username", "clientid"})
 _REHASHES: Final = 4  # at a time; a fleet that comes over from elsewhere renews its hashes over its next logins
 
 
 class DatabaseAuthenticator:
-    """Looks a client up by user name, client id, certificate name and address, in the configured order; the first that
-    names a user decides.
+    """Looks a client up by what ``auth.database.identities`` says, in that order; the first that names a user decides.
 
-    A user found by certificate name or address is let in without a password: EMQX has verified the certificate, and
-    who configures an address trusts it. Hashes of older kinds are renewed when their password is seen.
+    Hashes of older kinds are renewed when their password is seen. Implements ``auth.ports.Authenticator`` and
+    ``auth.ports.Stamping``.
     """
 
     def __init__(
@@ -48,7 +43,7 @@ class DatabaseAuthenticator:
         self._identities = settings.database.identities
         self._store = store
         self._hasher = hasher
-        self._clock = clock
+        self._judge = LocalJudge(self.name, hasher, clock)
         self._rehashes: set[asyncio.Task[None]] = set()
         self._keys_of = -1  # the version of the database whose keys the hasher knows
 
@@ -72,19 +67,19 @@ class DatabaseAuthenticator:
         user = self._find(request)
         if user is None:
             return Ignore(self.name)
-        tenant = self._store.tenant(user.tenant) if user.tenant else None
-        refused = self._refused(user, tenant)
-        if refused:
-            return Deny(self.name, refused, user.identity)
-        if user.kind in _WITH_PASSWORDS:
-            if not user.password:
-                return Deny(self.name, "bad_password", user.identity)
-            try:
-                if not self._verified_at_once(user, request.password):
-                    return None
-            except ValueError as error:
-                return self._unreadable(user, error)
-        return self._allow(user, tenant)
+        tenant = self._tenant(user)
+        version = self._version(user, tenant)
+        try:
+            if self._keys_of == self._store.version:
+                try:
+                    return self._judge.at_once(user, tenant, request.password, version)
+                except ValueError:
+                    pass  # the user, and the key of its secret, may have come with an import a moment ago
+            self._hasher.learn(self._store.device_keys())
+            self._keys_of = self._store.version
+            return self._judge.at_once(user, tenant, request.password, version)
+        except ValueError as error:
+            return self._judge.unreadable(user, error)
 
     async def authenticate(self, request: LoginRequest) -> Verdict:
         """See ``auth.ports.Authenticator``."""
@@ -94,86 +89,39 @@ class DatabaseAuthenticator:
         user = self._find(request)
         if user is None:
             return Ignore(self.name)
+        tenant = self._tenant(user)
         try:
-            good = await self._hasher.verify(user.password, request.password)
+            verdict = await self._judge.judge(user, tenant, request.password, self._version(user, tenant))
         except ValueError as error:
-            return self._unreadable(user, error)
-        if not good:
-            return Deny(self.name, "bad_password", user.identity, hashed=True)
-        self._renew(user, request.password)
-        return self._allow(user, self._store.tenant(user.tenant) if user.tenant else None)
+            return self._judge.unreadable(user, error)
+        if isinstance(verdict, Allow):
+            self._renew(user, request.password)
+        return verdict
 
     def stamp(self, request: LoginRequest) -> int:
         """What an earlier verdict on the same request has as ``Allow.version`` as long as nothing that it was made
         from has changed; 0 when no user is found. Some ten microseconds. Raises BackendDownError."""
         user = self._find(request)
-        if user is None:
-            return 0
-        return self._version(user, self._store.tenant(user.tenant) if user.tenant else None)
+        return 0 if user is None else self._version(user, self._tenant(user))
 
     def _find(self, request: LoginRequest) -> User | None:
-        for kind in self._identities:
-            if kind == "username":
-                identity = request.username
-            elif kind == "clientid":
-                identity = request.clientid
-            elif kind == "common_name":
-                identity = request.cert_common_name
-            else:
-                identity = request.peerhost
-            if identity:
-                user = self._store.find_user(kind, identity)
-                if user is not None:
-                    return user
+        for kind, identity in asked_identities(request, self._identities):
+            user = self._store.find_user(kind, identity)
+            if user is not None:
+                return user
         return None
 
-    def _refused(self, user: User, tenant: Tenant | None) -> str:
-        if user.disabled:
-            return "disabled"
-        if user.expires_at_s is not None and user.expires_at_s <= self._clock():
-            return "expired"
-        if tenant is not None and not tenant.enabled:
-            return "tenant_disabled"
-        return ""
-
-    def _verified_at_once(self, user: User, password: str) -> bool:
-        if not user.password.startswith("$device$"):
-            return False
-        if self._keys_of == self._store.version:
-            try:
-                return bool(self._hasher.verify_at_once(user.password, password))
-            except ValueError:
-                pass  # the user, and the key of its secret, may have come with an import a moment ago
-        self._hasher.learn(self._store.device_keys())
-        self._keys_of = self._store.version
-        return bool(self._hasher.verify_at_once(user.password, password))
-
-    def _allow(self, user: User, tenant: Tenant | None) -> Allow:
-        attributes = user.attributes
-        if tenant is not None and tenant.attributes:
-            attributes = {**tenant.attributes, **attributes}
-        return Allow(
-            self.name,
-            user.identity,
-            user.tenant,
-            user.groups,
-            attributes,
-            user.is_superuser,
-            user.expires_at_s,
-            version=self._version(user, tenant),
-        )
+    def _tenant(self, user: User) -> Tenant | None:
+        return self._store.tenant(user.tenant) if user.tenant else None
 
     def _version(self, user: User, tenant: Tenant | None) -> int:
         return self._store.epoch + max(user.revision, 0 if tenant is None else tenant.revision)
 
-    def _unreadable(self, user: User, error: ValueError) -> Deny:
-        log.warning("auth_password_unreadable", kind=user.kind, user=user.identity, error=str(error))
-        return Deny(self.name, "refused", user.identity, detail=f"The stored password cannot be used: {error}.")
-
     def _renew(self, user: User, password: str) -> None:
         """Have the hash replaced by one of today's kind, after the answer and only if there is nothing better to do."""
         if (
-            len(self._rehashes) >= _REHASHES
+            not user.password
+            or len(self._rehashes) >= _REHASHES
             or not self._hasher.outdated(user.password)
             or not passwords.is_proof(passwords.parse(user.password), password)
         ):

@@ -1,0 +1,156 @@
+"""The users file in the chain: who is in it, and what happens when it changes or breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from auth import passwords
+from auth.backends.users_file import UsersFileAuthenticator
+from auth.errors import BackendDownError
+from auth.hashing import Hasher
+from auth.model import Allow, Deny, Ignore, LoginRequest, Tenant
+from auth.store import Store
+from auth.store_records import User
+from auth.user_formats import export_lines
+from config.auth import AuthHashingSettings, AuthSettings, AuthUsersFileSettings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+HASHING = AuthHashingSettings(memory=8 << 10, passes=1, threads=1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "users.csv"
+    path.write_text("user_id,password,is_superuser\nann,secret,true\n")
+    return path
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    one = Store(tmp_path / "auth" / "auth.sqlite3")
+    one.open()
+    yield one
+    one.close()
+
+
+@pytest.fixture
+async def users(path: Path, store: Store) -> AsyncIterator[UsersFileAuthenticator]:
+    hasher = Hasher(HASHING)
+    one = UsersFileAuthenticator(AuthSettings(users_file=AuthUsersFileSettings(file=path)), store, hasher)
+    yield one
+    await one.close()
+    hasher.close()
+
+
+async def test_who_is_in_the_file_is_let_in(users: UsersFileAuthenticator) -> None:
+    await users.start()
+    verdict = await users.authenticate(LoginRequest("ann", "c", "secret"))
+    assert isinstance(verdict, Allow)
+    assert (verdict.source, verdict.is_superuser) == ("users_file", True)
+    wrong = await users.authenticate(LoginRequest("ann", "c", "wrong"))
+    assert isinstance(wrong, Deny)
+    assert (wrong.reason, wrong.hashed) == ("bad_password", True)
+    assert await users.authenticate(LoginRequest("bob", "c", "secret")) == Ignore("users_file")
+
+
+async def test_a_changed_file_counts_once_it_has_settled(users: UsersFileAuthenticator, path: Path) -> None:
+    await users.start()
+    write(path, "user_id,password\nbob,secret\n")
+    assert not await users.look()
+    assert await users.look()
+    assert not await users.look()
+    assert isinstance(await users.authenticate(LoginRequest("bob", "c", "secret")), Allow)
+    assert isinstance(await users.authenticate(LoginRequest("ann", "c", "secret")), Ignore)
+
+
+@pytest.mark.parametrize("content", ["user_id,password\nann\n", "\0", None])
+async def test_a_bad_file_changes_nothing(users: UsersFileAuthenticator, path: Path, content: str | None) -> None:
+    await users.start()
+    if content is None:
+        remove(path)
+    else:
+        write(path, content)
+    assert not await users.look(settled=True)
+    assert users.problem
+    assert users.up
+    assert isinstance(await users.authenticate(LoginRequest("ann", "c", "secret")), Allow)
+    write(path, "user_id,password\nbob,secret\n")
+    assert await users.look(settled=True)
+    assert not users.problem
+
+
+async def test_a_file_that_never_was_good_is_down(users: UsersFileAuthenticator, path: Path) -> None:
+    write(path, "user_id,password\nann\n")
+    await users.start()
+    assert not users.up
+    with pytest.raises(BackendDownError, match="line 2"):
+        await users.authenticate(LoginRequest("ann", "c", "secret"))
+    write(path, "user_id,password\nann,secret\n")
+    await users.look(settled=True)
+    assert users.up
+    assert isinstance(await users.authenticate(LoginRequest("ann", "c", "secret")), Allow)
+
+
+async def test_an_export_of_the_database_is_a_users_file(
+    users: UsersFileAuthenticator, path: Path, store: Store
+) -> None:
+    secret, key = passwords.generate_secret(), b"k" * 32
+    everybody = [
+        User("clientid", "d1", passwords.hash_device_secret(secret, key), "acme"),
+        User("clientid", "d2", passwords.hash_device_secret(secret, key), "closed"),
+        User("common_name", "cn", groups=frozenset({"plant"})),
+        User("address", "10.0.0.0/8"),
+        User("address", "10.1.0.0/16", disabled=True),
+    ]
+    tenants = [Tenant("acme", attributes={"plan": "small"}), Tenant("closed", enabled=False)]
+    lines = export_lines({passwords.device_key_id(key): key}, tenants, everybody)
+    write(path, "".join(f"{line}\n" for line in lines))
+    await users.start()
+    one = await users.authenticate(LoginRequest("", "d1", secret))
+    assert isinstance(one, Allow)
+    assert dict(one.attributes) == {"plan": "small"}
+    two = await users.authenticate(LoginRequest("", "d2", secret))
+    assert isinstance(two, Deny)
+    assert two.reason == "tenant_disabled"
+    assert isinstance(await users.authenticate(LoginRequest("", "d1", "wrong")), Deny)
+    assert isinstance(await users.authenticate(LoginRequest(cert_common_name="cn")), Allow)
+    assert isinstance(await users.authenticate(LoginRequest(peerhost="10.2.0.1")), Allow)
+    assert isinstance(await users.authenticate(LoginRequest(peerhost="10.1.0.1")), Deny)
+    assert isinstance(await users.authenticate(LoginRequest(peerhost="11.1.0.1")), Ignore)
+
+
+async def test_the_tenant_of_the_database_counts_where_the_file_has_none(
+    users: UsersFileAuthenticator, path: Path, store: Store
+) -> None:
+    with store.edit("test") as edit:
+        edit.tenants.add(Tenant("acme", enabled=False))
+    write(path, "user_id,password,tenant\nann,secret,acme\n")
+    await users.start()
+    verdict = await users.authenticate(LoginRequest("ann", "", "secret"))
+    assert isinstance(verdict, Deny)
+    assert verdict.reason == "tenant_disabled"
+
+
+async def test_the_watcher_finds_a_change_by_itself(
+    users: UsersFileAuthenticator, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("auth.backends.users_file._LOOK_S", 0.01)
+    await users.start()
+    write(path, "user_id,password\nbob,secret\n")
+    async with asyncio.timeout(10):
+        while not isinstance(await users.authenticate(LoginRequest("bob", "c", "secret")), Allow):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
