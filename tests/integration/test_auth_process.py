@@ -1,0 +1,201 @@
+"""``gateway auth serve`` from outside: it starts, answers, notices changes, and stops as it should."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from auth.model import Ban, Rule
+from tests.auth_process import ROOT, auth_serve
+from tests.servers.authority import Authority
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECRET = "0123456789abcdef0123456789abcdef"
+
+
+def test_it_starts_empty_answers_and_stops_by_the_signal(tmp_path: Path) -> None:
+    with auth_serve(tmp_path) as served:
+        ready = served.wait_for("auth_ready")
+        assert ready["chain"] == ["database"]
+        assert ready["url"].startswith("http://127.0.0.1:")
+        assert served.login("nobody", "x") == {"result": "deny"}
+        assert served.get("/healthz").data["alive"] is True
+        assert served.get("/readyz").data == {"ready": True, "reasons": []}
+        assert served.get("/status").data["chain"] == [{"backend": "database", "up": True}]
+        page = served.get("/metrics").body
+        assert 'gateway_auth_requests_total{endpoint="authn",result="deny"} 1.0' in page
+        assert 'gateway_auth_requests_total{endpoint="authz",result="error"} 0.0' in page
+        assert 'gateway_auth_backend_up{backend="database"} 1.0' in page
+        assert served.stop() == -signal.SIGTERM
+        assert served.wait_for("auth_stopped")["clean"] is True
+
+
+def test_edits_are_live_without_a_restart(tmp_path: Path) -> None:
+    with auth_serve(tmp_path) as served:
+        served.wait_for("auth_ready")
+        served.add_user("alice", "correct horse", groups=frozenset({"staff"}))
+        served.until(lambda: served.login("alice", "correct horse")["result"] == "allow", "a new user is not known")
+        served.add_user("pump-7", "s" * 32, generated=True)
+        served.until(lambda: served.login("pump-7", "s" * 32)["result"] == "allow", "a new device is not known")
+        topic = {"username": "alice", "clientid": "c", "action": "publish", "topic": "plant/1", "groups": "staff"}
+        assert served.ask("/authz", topic).data == {"result": "deny"}
+        with served.edit() as editor:
+            editor.rules.append(Rule("allow", "plant/#", who=(("group", "staff"),)))
+        served.until(lambda: served.ask("/authz", topic).data == {"result": "allow"}, "a new rule is not known")
+        with served.edit() as editor:
+            editor.bans.add(Ban("username", "alice", reason="test"))
+        served.until(
+            lambda: served.login("alice", "correct horse") == {"result": "deny"}, "a ban does not reach the cache"
+        )
+        with served.edit() as editor:
+            editor.users.remove("username", "pump-7")
+        served.until(lambda: served.login("pump-7", "s" * 32) == {"result": "deny"}, "a removed device is let in")
+
+
+def test_a_database_that_goes_away_is_said_and_comes_back(tmp_path: Path) -> None:
+    with auth_serve(tmp_path) as served:
+        served.add_user("alice", "correct horse")
+        served.until(lambda: served.login("alice", "correct horse")["result"] == "allow", "the user is not known")
+        folder = tmp_path / "data" / "auth"
+        folder.rename(tmp_path / "away")
+        served.until(lambda: served.get("/readyz").status == 503, "/readyz does not say that the database is away")
+        assert "database" in served.get("/readyz").data["reasons"][0]
+        assert served.login("bob", "x") == {"result": "deny"}
+        (tmp_path / "away").rename(folder)
+        served.until(lambda: served.get("/readyz").status == 200, "the database is back and /readyz does not say so")
+        assert served.login("alice", "correct horse")["result"] == "allow"
+
+
+def test_a_shared_secret_in_a_file_is_taken_over_when_it_changes(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text(SECRET + "\n")
+    with auth_serve(tmp_path, auth='shared_secret_file = "secret"') as served:
+        body = {"username": "u", "clientid": "c", "password": "p"}
+
+        def status(secret: str) -> int:
+            return served.ask("/authn", body, authorization=f"Bearer {secret}").status
+
+        assert (status(SECRET), status("other")) == (200, 401)
+        file.write_text(SECRET[::-1])
+        served.until(lambda: status(SECRET[::-1]) == 200, "the new secret is not taken over")
+        assert status(SECRET) == 401
+        assert SECRET not in served.log.read_text()
+
+
+def test_a_certificate_is_taken_over_when_it_changes(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "pki")
+    issued = authority.issue("service")
+    auth = f'[auth.tls]\ncertificate_file = "{issued.certificate}"\nkey_file = "{issued.key}"'
+    with auth_serve(tmp_path, auth=auth) as served:
+        port = served.port()
+
+        def serial() -> str:
+            context = ssl.create_default_context(cafile=authority.ca_file)
+            with (
+                socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+                context.wrap_socket(plain, server_hostname="localhost") as tls,
+            ):
+                certificate = tls.getpeercert()
+                assert certificate is not None
+                return str(certificate["serialNumber"])
+
+        before = serial()
+        authority.issue("service")
+        served.until(lambda: serial() != before, "the new certificate is not taken over")
+        served.until(
+            lambda: (
+                'gateway_auth_reloads_total{result="success",what="tls"}' in served.get("/metrics").body
+                or 'gateway_auth_reloads_total{what="tls",result="success"}' in served.get("/metrics").body
+            ),
+            "the reload is not counted",
+        )
+
+
+def test_a_second_signal_ends_it_without_the_answers_under_way(tmp_path: Path) -> None:
+    hashing = '[auth.hashing]\nmemory = "64MiB"\npasses = 60\nthreads = 1'
+    body = b'{"username":"nobody","clientid":"c","password":"p"}'
+    with (
+        auth_serve(tmp_path, auth=f'answer_timeout = "4s"\n{hashing}') as served,
+        socket.create_connection(("127.0.0.1", served.port()), timeout=10) as client,
+    ):
+        client.sendall(b"POST /authn HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        served.until(lambda: "gateway_auth_logins_waiting 1.0" in served.get("/metrics").body, "nothing waits")
+        served.process.send_signal(signal.SIGTERM)
+        served.wait_for("stop_signal_received")
+        assert served.stop() == -signal.SIGTERM
+        assert served.wait_for("second_signal_received")
+        assert client.recv(100) == b""
+
+
+@pytest.mark.parametrize(
+    ("auth", "status", "says"),
+    [
+        ('chain = ["users_file"]', 78, "auth.users_file"),
+        ('host = "0.0.0.0"', 78, "auth.shared_secret"),
+        ('[auth.tls]\ncertificate_file = "none.pem"', 78, "auth.tls.certificate_file (gateway.toml:6): the file"),
+        ('[auth.tls]\ncertificate_file = "gateway.toml"', 78, "auth.tls.certificate_file cannot be used"),
+    ],
+)
+def test_bad_settings_end_it_with_status_78(tmp_path: Path, auth: str, status: int, says: str) -> None:
+    with auth_serve(tmp_path, auth=auth) as served:
+        assert served.process.wait(20) == status
+        assert says in served.log.read_text()
+
+
+def test_a_port_that_is_taken_ends_it_with_status_69(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        (tmp_path / "gateway.toml").write_text(f"[auth]\nport = {number}\noperator_port = 0\n")
+        command = [sys.executable, "-m", "gateway.cli.main", "auth", "serve"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        ended = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert ended.returncode == 69
+        assert f"auth.port = {number}" in ended.stderr
+
+
+def test_missing_packages_are_a_sentence(tmp_path: Path) -> None:
+    """As on a machine where the gateway was installed without the extra."""
+    hook = """
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+def find_others(name, *arguments):
+    return None if name.partition(".")[0] in {"argon2", "bcrypt", "jwt"} else find(name, *arguments)
+PathFinder.find_spec = find_others
+"""
+    (tmp_path / "sitecustomize.py").write_text(hook)
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
+    with auth_serve(tmp_path, environment={"PYTHONPATH": path}) as served:
+        assert served.process.wait(20) == 78
+        assert "argon2-cffi, bcrypt" in served.log.read_text()
+        assert "pip install 'mqtt-kafka-gateway[auth]'" in served.log.read_text()
+
+
+def test_config_check_looks_at_what_the_service_needs(tmp_path: Path) -> None:
+    (tmp_path / "gateway.toml").write_text('[auth.tls]\ncertificate_file = "none.pem"\n')
+    command = [sys.executable, "-m", "gateway.cli.main", "config", "check", "--for", "auth"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert ended.returncode == 78
+    assert "auth.tls.certificate_file" in ended.stderr
+    issued = Authority(tmp_path / "pki").issue("service")
+    shutil.copy(issued.certificate, tmp_path / "none.pem")
+    with (tmp_path / "gateway.toml").open("a") as file:
+        file.write(f'key_file = "{issued.key}"\n')
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, "OK: settings from gateway.toml can be used\n")
