@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from bridge.certificate import validity
 from bridge.fresh_secret import fresh
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from bridge.certificate import Validity
     from config.settings import TlsSettings
 
 log = structlog.get_logger("credentials")
@@ -76,7 +78,8 @@ class TlsFiles:
     """A client context that follows its files: whoever connects asks for it, and gets a new one when they have changed.
 
     ``where`` names the table ("mqtt.tls"). Reads the files; raises ConfigError when they cannot be used. Later, what
-    cannot be used (a certificate whose key is still to come) leaves the last context good.
+    cannot be used (a certificate whose key is still to come) leaves the last context good. ``validity`` is that of the
+    context's client certificate, None without one.
     """
 
     def __init__(self, settings: TlsSettings, where: str) -> None:
@@ -86,7 +89,7 @@ class TlsFiles:
         self._files = tuple(file for file in files if file is not None)
         self._stamps = self._look()
         self._context = tls_context(settings, where)
-        self.changes = 0  # how often another context has taken the place of the last one
+        self.validity = self._validity()
 
     def context(self) -> ssl.SSLContext:
         """The context for a connection that is made now. Looks at the files' times, and reads them if they are new."""
@@ -104,9 +107,18 @@ class TlsFiles:
                 )
             else:
                 self._stamps = stamps
-                self.changes += 1
+                self.validity = self._validity()
                 log.info("tls_files_changed", table=self._where, files=[str(file) for file in self._files])
         return self._context
+
+    def _validity(self) -> Validity | None:
+        if self._settings.certificate_file is None:
+            return None
+        try:
+            return validity(self._settings.certificate_file)
+        except ValueError as error:  # OpenSSL has taken it all the same
+            log.warning("certificate_not_read", table=self._where, problem=str(error))
+            return None
 
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
         return tuple(_stamp(file) for file in self._files)

@@ -49,6 +49,7 @@ CONNECT_FAILURES: Final = (
     "tls",
     "proxy",
     "credentials",  # bad user name or password
+    "token",  # there was none to show: the identity provider or the token's file has none
     "not_authorised",
     "client_id",
     "unavailable",  # the broker is busy or shutting down, a quota is used up
@@ -141,6 +142,14 @@ class Metrics(MetricSet):
         unit="connections",
         labels=("reason",),
         fixed=tuple((reason,) for reason in DISCONNECTS),
+    )
+    mqtt_renewals = counter(
+        "gateway_mqtt_renewals_total",
+        "Sessions that were to connect anew before what they had shown expires: renewed in good order, or postponed.",
+        "mqtt.token, mqtt.tls.certificate_file; postponed: Kafka does not take what is unacknowledged",
+        unit="attempts",
+        labels=("reason", "result"),
+        fixed=tuple((reason, result) for reason in ("token", "certificate") for result in ("renewed", "postponed")),
     )
     mqtt_session_present = gauge(
         "gateway_mqtt_session_present",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gateway.group_plan import GroupPlan
     from gateway.lifecycle import StopVerb
     from gateway.metrics import Metrics
+    from gateway.mqtt.login import Login
     from gateway.session_registry import SessionRecord, SessionRegistry
 
 
@@ -52,6 +53,7 @@ class Shared:
     verb: Callable[[], StopVerb]
     failed: Callable[[BaseException], None]
     registry: SessionRegistry
+    login: Login
     filtered: Callable[[str, str], None]
     chains: Chains
     dead_lettered: Callable[[DeadLetterReason, int], None]
@@ -106,6 +108,7 @@ class SessionGroup:
             self.dead_letters,
             shared.ledger,
             shared.metrics,
+            shared.login,
             shared.registry,
         )
         self.sessions = tuple(self._make_session(number) for number in range(settings.mqtt.sessions))

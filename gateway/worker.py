@@ -18,6 +18,7 @@ from bridge.errors import BridgeError, PoisonedError, RetriableError
 from bridge.interceptor_loading import load_chains
 from bridge.interceptors import RecordMetadata
 from bridge.kafka import KafkaProducer
+from bridge.kafka_login import KafkaLogin
 from bridge.kafka_topics import Topics
 from bridge.ledger import Ledger
 from bridge.partitions import Partitions
@@ -36,7 +37,9 @@ from gateway.instruments import EventLoopProbe
 from gateway.ledger_log import LedgerLog, LedgerSource
 from gateway.lifecycle import Lifecycle, Service, State, StopRequest, StopVerb
 from gateway.metrics import Metrics, send_failure_labels
+from gateway.mqtt.login import Login
 from gateway.mqtt.orphans import Orphans
+from gateway.mqtt.renewal import Renewals
 from gateway.readiness import ReadinessSnapshot, SessionView, TopicView
 from gateway.session_group import SessionGroup, Shared
 from gateway.signals import StopSignals
@@ -88,7 +91,9 @@ class Worker:
             "${worker}", str(settings.worker)
         )
         self.identity = Identity(settings.data_dir, settings.instance, settings.worker, self._ending)
-        self._topics = Topics(settings.kafka, self._kafka_client_id)
+        self._kafka_login = KafkaLogin(settings.kafka)
+        self.mqtt_login = Login(settings.mqtt)
+        self._topics = Topics(settings.kafka, self._kafka_client_id, self._kafka_login)
         self.topic_watch = TopicWatch(
             self._kafka_producer,
             self._topics if settings.kafka.topics.create else None,
@@ -124,6 +129,7 @@ class Worker:
             verb=lambda: self._stop.verb,
             failed=self._fatal,
             registry=self.identity.registry,
+            login=self.mqtt_login,
             filtered=self._count_filtered,
             chains=self.chains,
             dead_lettered=self._count_dead_letter,
@@ -151,7 +157,7 @@ class Worker:
         self.service = Service(
             core=self._core(membership),
             recover=self._recover,
-            intake=[*self.sessions, self.orphans],
+            intake=[*self.sessions, self.orphans, Renewals(self.mqtt_login, lambda: self.sessions, self.metrics)],
             shutdown_timeout_ns=_ns(settings.shutdown_timeout),
             lifecycle=lifecycle,
         )
@@ -247,7 +253,12 @@ class Worker:
     def _make_producer(self) -> KafkaProducer:
         topics = {*self.routed_topics(), *self.settings.own_topics, *(topic for topic, _ in self.partitions.queues)}
         return KafkaProducer(
-            self.settings.kafka, self._kafka_client_id, topics, self.identity.confirm_cluster, self.batch_retried
+            self.settings.kafka,
+            self._kafka_client_id,
+            topics,
+            self.identity.confirm_cluster,
+            self.batch_retried,
+            self._kafka_login,
         )
 
     async def start_kafka(self) -> None:

@@ -19,7 +19,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from bridge.tls import tls_context
+from bridge.fresh_secret import fresh
 from gateway.mqtt import reasons
 from gateway.mqtt.errors import ConnectError, MqttError, MqttRefusedError
 from gateway.mqtt.servers import REDIRECTIONS, Redirection
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bridge.filters import Subscription
     from config.addresses import MqttAddress
     from config.settings import MqttSettings
+    from gateway.mqtt.login import Shown
 
 log = structlog.get_logger("mqtt")
 
@@ -97,12 +98,13 @@ class PahoClient(paho.Client):
 class Handshake:
     """Makes one connection and its subscriptions: ``client`` has both when all three awaits have returned.
 
-    ``will`` is topic and payload of the retained last will. ``window`` is afterwards how many messages the broker will
-    send without an acknowledgement, as far as it says; ``session_present`` whether it still had the session.
+    ``will`` is topic and payload of the retained last will; ``shown`` what proves who we are. ``window`` is afterwards
+    how many messages the broker will send without an acknowledgement, as far as it says; ``session_present`` whether it
+    still had the session.
     """
 
     def __init__(
-        self, settings: MqttSettings, address: MqttAddress, client_id: str, will: tuple[str, bytes] | None
+        self, settings: MqttSettings, address: MqttAddress, client_id: str, will: tuple[str, bytes] | None, shown: Shown
     ) -> None:
         loop = asyncio.get_running_loop()
         self._settings = settings
@@ -116,7 +118,7 @@ class Handshake:
         self.window = settings.receive_maximum
         self.session_present = False
         self._deadline_s = 0.0  # of the event loop's clock
-        self.client = self._make_client(will)
+        self.client = self._make_client(will, shown)
 
     async def connect(self) -> None:
         """Open the connection and send CONNECT: paho blocks for that, so it runs in a thread of its own.
@@ -188,7 +190,7 @@ class Handshake:
                 "timeout",
             )
 
-    def _make_client(self, will: tuple[str, bytes] | None) -> PahoClient:
+    def _make_client(self, will: tuple[str, bytes] | None, shown: Shown) -> PahoClient:
         settings, address = self._settings, self._address
         client = PahoClient(
             CallbackAPIVersion.VERSION2,
@@ -202,12 +204,10 @@ class Handshake:
         client.framed = address.websocket or address.encrypted
         if address.websocket:
             client.ws_set_options(settings.websocket_path, dict(settings.websocket_headers) or None)
-        if address.encrypted:
-            client.tls_set_context(tls_context(settings.tls, "mqtt.tls"))
-        if settings.username is not None:
-            client.username_pw_set(
-                settings.username, settings.password.get_secret_value() if settings.password is not None else None
-            )
+        if shown.context is not None:
+            client.tls_set_context(shown.context)
+        if shown.username is not None:
+            client.username_pw_set(shown.username, shown.password)
         if settings.proxy is not None:
             import socks
 
@@ -217,7 +217,7 @@ class Handshake:
                 proxy_addr=proxy.host,
                 proxy_port=proxy.port,
                 proxy_username=proxy.username,
-                proxy_password=proxy.password.get_secret_value() if proxy.password is not None else None,
+                proxy_password=fresh(proxy.password, "mqtt.proxy.password") if proxy.password is not None else None,
             )
         if will is not None:
             client.will_set(*will, qos=1, retain=True)
@@ -267,7 +267,8 @@ class Handshake:
         if label in {"unavailable", "banned"}:
             return ConnectError(text, label)
         if label in {"credentials", "not_authorised"}:
-            text += f" Check mqtt.username ({self._settings.username!r}) and mqtt.password, and the broker's rules."
+            proof = "mqtt.password" if self._settings.token is None else "mqtt.token"
+            text += f" Check mqtt.username ({self._settings.username!r}) and {proof}, and the broker's rules."
         return MqttRefusedError(text, label)
 
     def _on_subscribe(

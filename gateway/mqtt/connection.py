@@ -76,6 +76,7 @@ class Connection:
         self.returned = 0  # messages unacknowledged at the end
         self.redirection: Redirection | None = None  # what the broker said at the end
         self.stopping = False
+        self._held = False  # nothing is read, until what has been read is acknowledged
         self.pace_ns = flow.pacing_ns
         self.idle_ticks = 0
         self._writable = asyncio.Event()
@@ -121,7 +122,7 @@ class Connection:
     # --- reading -----------------------------------------------------------------------------------
 
     def listen(self) -> None:
-        if not self._stream.closed:
+        if not self._stream.closed and not self._held:
             self._loop.add_reader(self._stream.fileno(), self.read)
             if self._stream.pending():
                 self._loop.call_soon(self.read)
@@ -272,6 +273,16 @@ class Connection:
         if self.stopping:
             self._settled.set()
 
+    def hold(self) -> None:
+        """Read nothing more for now, and flush what has been read: ``settled`` then has an end."""
+        self._held = True
+        self._flow.hold(self)
+
+    def resume(self) -> None:
+        """Read again after ``hold``."""
+        self._held = False
+        self._flow.resume(self)
+
     async def settled(self) -> None:
         """Wait until everything received is acknowledged and written; returns at once when the connection has ended."""
         self.stopping = True
@@ -316,7 +327,7 @@ class Connection:
             received_bytes=self.received_bytes,
             pongs=self._ingest.pongs,
             unfinished=bool(self._rest),
-            paused=self._flow.paused,
+            paused=self._flow.paused or self._held,
         )
         if verdict is Verdict.SILENT:
             self._end("keepalive", "no PINGRESP")

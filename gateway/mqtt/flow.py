@@ -134,6 +134,18 @@ class Flow:
             session.ignore()
             session.hand_over(self._accumulator.current)
 
+    def hold(self, session: Paced) -> None:
+        """Read this session no more for now, and flush what all have brought."""
+        if session in self._paced:
+            self._paced.remove(session)
+        session.ignore()
+        self.flush()
+
+    def resume(self, session: Paced) -> None:
+        """Read it again, unless nobody is read."""
+        if session in self._sessions and not (self.paused or self.reading_stopped):
+            session.listen()
+
     def returned(self, messages: int) -> None:
         """What a connection left unacknowledged at its end is the broker's again: in the account in the same step as it
         leaves the windows."""

@@ -43,10 +43,13 @@ if TYPE_CHECKING:
     from gateway.metrics import Metrics
     from gateway.mqtt.client import PahoClient
     from gateway.mqtt.flow import Flow
+    from gateway.mqtt.login import Login, Shown
     from gateway.mqtt.servers import Redirection
     from gateway.session_registry import SessionRegistry
 
 log = structlog.get_logger("mqtt")
+
+_REFUSALS = frozenset({"credentials", "not_authorised"})  # what a broker may say of a token
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class DataPath:
     dead_letters: DeadLetters
     ledger: Ledger
     metrics: Metrics
+    login: Login
     registry: SessionRegistry | None = None  # of the sessions that exist at the broker; None keeps no account of them
 
 
@@ -126,6 +130,10 @@ class Session:
         self.left_unacked = 0  # of the messages taken, at the stop
         self.subscribed = False
         self._accepted = False  # by CONNACK
+        self._shown: Shown | None = None  # by the present connection, or the last
+        self._tried_again = False  # with another token, since the last connection that stood
+        self._renewing = False
+        self.standing = asyncio.Event()  # while it is subscribed
         self.problem: str | None = "not connected yet"
 
     # --- what others read --------------------------------------------------------------------------
@@ -257,7 +265,9 @@ class Session:
 
         Raises ConnectError."""
         clean = self._settings.mqtt.model_copy(update={"persistent": False})
-        handshake = Handshake(clean, self._servers.current(), self.plan.client_id, None)
+        address = self._servers.current()
+        shown = await self._path.login.show(encrypted=address.encrypted)
+        handshake = Handshake(clean, address, self.plan.client_id, None, shown)
         await handshake.connect()
         connection = self._make_connection(handshake)
         try:
@@ -284,9 +294,14 @@ class Session:
                     log.warning("mqtt_disconnected", session=self.plan.name, reason=label, detail=self.problem)
                 if connection.redirection is not None:
                     at_once = self._redirect(connection.redirection)
+                elif self._renewing:
+                    at_once = True
             except ConnectError as error:
                 self._path.metrics.mqtt_connect_failures.child(error.reason).value += 1
                 self.problem = str(error)
+                if await self._has_other_token(error):
+                    at_once = True
+                    continue
                 if isinstance(error, MqttRefusedError) and not first.done() and self._servers.only:
                     first.set_exception(error)
                     return
@@ -304,10 +319,54 @@ class Session:
                     self._servers.failed()
                 forget_frames(error)
             finally:
+                self._renewing = False
                 self._close()
             if not (self._stopping or at_once):
                 await asyncio.sleep(self._backoff.next_ns(time.monotonic_ns()) / 1e9)
                 self._servers.rested()
+
+    async def _has_other_token(self, error: ConnectError) -> bool:
+        """Whether to try again at once, with another token than the one that was refused: once, for a refusal of the
+        new one too is no matter of tokens."""
+        if error.reason not in _REFUSALS or self._tried_again or self._shown is None:
+            return False
+        if not await self._path.login.other_token(self._shown):
+            return False
+        self._tried_again = True
+        log.warning("mqtt_token_refused", session=self.plan.name, error=str(error), consequence="a new one is tried")
+        return True
+
+    async def renew(self, patience_s: float) -> bool:
+        """Connect anew in good order, with what is to be shown by now; whether that was begun.
+
+        Everything that was read is acknowledged first; the broker keeps the session, and what it has for it, until the
+        next moment. False, and all as it was, when that takes longer than ``patience_s``, or there is no connection."""
+        connection = self._connection
+        if connection is None or not self.subscribed or self._stopping:
+            return False
+        connection.hold()
+        begun = False
+        try:
+            async with asyncio.timeout(patience_s):
+                await connection.settled()
+            begun = not (self._stopping or connection.ended.done())
+        except TimeoutError:
+            pass
+        finally:
+            if not begun:
+                connection.resume()
+                if not self._stopping:  # else a stop waits for the same acknowledgements
+                    connection.stopping = False
+        if begun:
+            self._renewing = True
+            self.standing.clear()
+            await connection.disconnect(end_session=False)
+        return begun
+
+    @property
+    def shown(self) -> Shown | None:
+        """What the present connection has shown; None when there is none."""
+        return self._shown if self.subscribed else None
 
     def _redirect(self, to: Redirection) -> bool:
         """Whether to go on at once, where the broker says; otherwise the next address has its turn after a wait."""
@@ -345,7 +404,9 @@ class Session:
     async def _connect(self) -> tuple[Handshake, Connection]:
         """Connect, and wait for CONNACK. Raises ConnectError."""
         will = (self.plan.status_topic, self._status("offline")) if self.plan.status_topic is not None else None
-        handshake = Handshake(self._settings.mqtt, self._servers.current(), self.plan.client_id, will)
+        address = self._servers.current()
+        shown = self._shown = await self._path.login.show(encrypted=address.encrypted)
+        handshake = Handshake(self._settings.mqtt, address, self.plan.client_id, will, shown)
         client = self._client = handshake.client
         await handshake.connect()
         connection = self._connection = self._make_connection(handshake)
@@ -368,6 +429,8 @@ class Session:
         await handshake.subscribe(self.plan.subscriptions, connection.ended)
         connection.subscribed()
         self.subscribed = True
+        self._tried_again = False
+        self.standing.set()
         self.problem = None
         self._servers.subscribed(time.monotonic_ns())
         self._backoff.started(time.monotonic_ns())
@@ -405,6 +468,7 @@ class Session:
 
     def _close(self) -> None:
         self.subscribed = self._accepted = False
+        self.standing.clear()
         connection, self._connection = self._connection, None
         client, self._client = self._client, None
         if connection is not None:

@@ -22,6 +22,7 @@ from gateway.lifecycle import StopVerb
 from gateway.metrics import Metrics
 from gateway.mqtt.flow import Flow
 from gateway.mqtt.ingest import Ingest
+from gateway.mqtt.login import Login
 from gateway.mqtt.properties import parse_properties
 from gateway.mqtt.session import DataPath, Session, SessionPlan
 
@@ -176,7 +177,7 @@ class MemoryPath:
     ``defects`` collects what parts reported as a defect of ours: a test ends with it empty.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, login: Login | None = None) -> None:
         self.settings = settings
         self.defects: list[BaseException] = []
         self.filtered: list[tuple[str, str]] = []
@@ -208,8 +209,9 @@ class MemoryPath:
             property_entries=settings.flow.property_cache_entries, pump=self.sender.pump, failed=self.defects.append,
         )  # fmt: skip
         self.data_path = DataPath(
-            self.flow, self.accumulator, self.dispatcher, self.dead_letters, self.ledger, self.metrics
-        )
+            self.flow, self.accumulator, self.dispatcher, self.dead_letters, self.ledger, self.metrics,
+            login or Login(settings.mqtt),
+        )  # fmt: skip
 
     def _create_batch(self, compressed: bool) -> BatchBuilder:
         return self.producer.create_batch(compressed=compressed)

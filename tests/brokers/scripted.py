@@ -116,6 +116,8 @@ class ScriptedBroker:
         refusal = rules.refuse_connect
         if rules.users is not None and rules.users.get(connect.username or "") != connect.password:
             refusal = 0x86 if connect.v5 else 4
+        if rules.check is not None:
+            refusal = rules.check(connect)
         if refusal is not None:
             link.send(packets.connack(refusal, properties=rules.refusal_properties if connect.v5 else None))
             link.end()

@@ -39,6 +39,7 @@ class Rules:
     suback: Callable[[packets.Subscribe], bytes] | None = None
     after_suback: bytes = b""  # sent behind it
     users: dict[str, bytes] | None = None
+    check: Callable[[packets.Connect], int | None] | None = None  # the code of a refusal, as refuse_connect
     puback: int | None = None  # reason code for the gateways' own messages, which then go nowhere
     disconnects_publishers: int | None = None  # DISCONNECT instead, as EMQX with deny_action = disconnect
 

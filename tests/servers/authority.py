@@ -40,15 +40,16 @@ class Authority:
         self.ca_file = directory / "ca.pem"
         self.ca_file.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, *, file: str | None = None) -> Issued:
+    def issue(self, name: str, *, file: str | None = None, left: dt.timedelta = dt.timedelta(days=2)) -> Issued:
         """A certificate for server and client use with this common name; as a server it is localhost and 127.0.0.1.
-        ``file`` is the name of its files when it shall replace another."""
+        ``file`` is the name of its files when it shall replace another; ``left`` how long it is good from now on, an
+        hour of its life being over."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         uses = [x509.ExtendedKeyUsageOID.SERVER_AUTH, x509.ExtendedKeyUsageOID.CLIENT_AUTH]
         certificate = (
-            _begun(subject, self._name, key)
+            _begun(subject, self._name, key, left)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
             .add_extension(_usage(sign_certificates=False), critical=True)
@@ -66,7 +67,9 @@ class Authority:
         return issued
 
 
-def _begun(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _begun(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, left: dt.timedelta = dt.timedelta(days=2)
+) -> x509.CertificateBuilder:
     now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()
@@ -75,7 +78,7 @@ def _begun(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKe
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(days=2))
+        .not_valid_after(now + left)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
