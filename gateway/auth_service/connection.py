@@ -114,6 +114,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - whose end it was makes no difference
         """Forgets the answers; what is under way for them goes on, so that the cache knows it next time."""
         self._transport = None
+        self._parser.close()
         self._waiting.clear()
         self._stop_timer()
         self._site.lost(self)

