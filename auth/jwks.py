@@ -76,8 +76,8 @@ def parse_key_set(body: bytes) -> KeySet:
     for number, jwk in enumerate(listed):
         try:
             keys.append(_key(jwk))
-        except (InvalidKeyError, ValueError, TypeError, KeyError) as error:
-            skipped.append(f"keys[{number}]: {error if type(error) is ValueError else 'its numbers are no key'}")
+        except ValueError as error:
+            skipped.append(f"keys[{number}]: {error}")
     return KeySet(tuple(keys), tuple(skipped))
 
 
@@ -87,7 +87,7 @@ def _key(jwk: Any) -> VerificationKey:
     kind, key_id, algorithm = jwk.get("kty"), jwk.get("kid"), jwk.get("alg")
     if kind == "oct":
         raise ValueError("it is a shared secret, which is none once it is published")
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError("its kty is unknown here")
     if jwk.get("use", "sig") != "sig":
         raise ValueError('its use is not "sig"')
@@ -98,10 +98,14 @@ def _key(jwk: Any) -> VerificationKey:
         raise ValueError("its kid is no text")
     # A set that gives a private key away by mistake is read for its public part.
     public = {name: jwk[name] for name in _PUBLIC_MEMBERS if name in jwk}
-    key = usable(get_default_algorithms()[_KINDS[kind]].from_jwk(public), key_id)
+    try:
+        material = get_default_algorithms()[_KINDS[kind]].from_jwk(public)
+    except (InvalidKeyError, ValueError, TypeError, KeyError):
+        raise ValueError("its numbers are no key") from None
+    key = usable(material, key_id)
     if algorithm is None:
         return key
-    if algorithm not in key.algorithms:
+    if not isinstance(algorithm, str) or algorithm not in key.algorithms:
         raise ValueError("its alg is not one that it can be used with")
     return VerificationKey(key.material, frozenset({algorithm}), key_id)
 
@@ -232,16 +236,20 @@ class JwksKeys:
         at_once = self._schedule.ask(self._monotonic_ns())
         self._asked.set()
         if at_once or self._fetching:
+            fetched = self._fetched
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._fetched.wait(), _WAIT_S)
+                async with asyncio.timeout(_WAIT_S):
+                    await fetched.wait()
 
     async def _run(self) -> None:
         while True:
             await self._fetch()
             while (left_ns := self._schedule.due_ns() - self._monotonic_ns()) > 0:
                 self._asked.clear()
+                # Not wait_for, which before Python 3.12 swallows a cancellation that meets the event: no stop then.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._asked.wait(), left_ns / 1e9)
+                    async with asyncio.timeout(left_ns / 1e9):
+                        await self._asked.wait()
 
     async def _fetch(self) -> None:
         self._schedule.began(self._monotonic_ns())

@@ -1,0 +1,285 @@
+"""Logins by tokens whose keys an identity provider publishes, rotates, withdraws, and fails to give."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from auth.backends.jwt import JwtAuthenticator
+from auth.errors import BackendDownError
+from auth.jwks import JwksKeys
+from auth.model import Allow, Deny, Ignore, LoginRequest
+from config.auth import AuthJwtKeySettings, AuthJwtSettings
+from config.settings import TlsSettings
+from tests.servers.authority import Authority
+from tests.servers.identity_provider import IdentityProvider, make_key
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from auth.model import Verdict
+
+PATIENCE_S = 20.0
+S = 1_000_000_000
+
+
+class Clock:
+    """Monotonic time, and what a test adds to it."""
+
+    def __init__(self) -> None:
+        self.ahead_ns = 0
+
+    def __call__(self) -> int:
+        return time.monotonic_ns() + self.ahead_ns
+
+
+@pytest.fixture
+def provider() -> Iterator[IdentityProvider]:
+    with IdentityProvider() as started:
+        yield started
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def settings(provider: IdentityProvider, **changes: Any) -> AuthJwtKeySettings:
+    given = {"name": "idp", "algorithms": ("RS256", "ES256", "EdDSA"), "jwks_url": provider.jwks_url}
+    return AuthJwtKeySettings(**given | {"issuer": provider.url} | changes)
+
+
+@contextlib.asynccontextmanager
+async def running(clock: Clock, *keys: AuthJwtKeySettings) -> AsyncIterator[JwtAuthenticator]:
+    authenticator = JwtAuthenticator(AuthJwtSettings(keys=keys), monotonic_ns=clock)
+    await authenticator.start()
+    try:
+        yield authenticator
+    finally:
+        await authenticator.close()
+
+
+async def login(authenticator: JwtAuthenticator, token: str) -> Verdict:
+    return await authenticator.authenticate(LoginRequest("user", "dev", token))
+
+
+async def eventually(authenticator: JwtAuthenticator, token: str, kind: type) -> Verdict:
+    """The verdict once it is of this kind; fails after PATIENCE_S."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            verdict: object = await login(authenticator, token)
+        except BackendDownError as error:
+            verdict = error
+        if isinstance(verdict, kind):
+            return verdict  # type: ignore[return-value]
+        assert time.monotonic() < deadline, f"still {verdict}"
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "ES256", "EdDSA"])
+async def test_a_token_of_a_published_key_lets_in_from_the_first_moment(
+    provider: IdentityProvider, clock: Clock, algorithm: str
+) -> None:
+    provider.rotate(algorithm)
+    async with running(clock, settings(provider)) as authenticator:
+        assert isinstance(await login(authenticator, provider.sign({"sub": "dev"})), Allow)
+        assert isinstance(await login(authenticator, provider.sign(lifetime_s=-1)), Deny)
+        assert isinstance(await login(authenticator, provider.sign({"iss": "another"})), Deny)
+        assert authenticator.up
+    assert provider.counts["jwks"] == 1, "a login does not ask the issuer"
+
+
+async def test_a_token_without_key_id_is_tried_with_all(provider: IdentityProvider, clock: Clock) -> None:
+    provider.rotate("RS256")
+    provider.rotate("ES256")
+    async with running(clock, settings(provider)) as authenticator:
+        for key in provider.keys:
+            assert isinstance(await login(authenticator, provider.sign(key=key, kid=None)), Allow)
+        stranger = make_key("ES256")
+        assert isinstance(await login(authenticator, provider.sign(key=stranger, kid=None)), Ignore)
+    assert provider.counts["jwks"] == 1
+
+
+async def test_the_key_that_the_token_names_is_the_one_it_is_checked_with(
+    provider: IdentityProvider, clock: Clock
+) -> None:
+    other = provider.rotate("ES256")
+    async with running(clock, settings(provider)) as authenticator:
+        text = provider.sign(key=provider.keys[0], kid=other.kid)
+        assert isinstance(await login(authenticator, text), Ignore)
+
+
+async def test_a_new_key_is_known_at_once_and_many_logins_ask_once(provider: IdentityProvider, clock: Clock) -> None:
+    async with running(clock, settings(provider)) as authenticator:
+        await eventually(authenticator, provider.sign(), Allow)
+        provider.rotate("EdDSA")
+        clock.ahead_ns += 10 * S
+        verdicts = await asyncio.gather(*(login(authenticator, provider.sign()) for _ in range(100)))
+        assert all(isinstance(verdict, Allow) for verdict in verdicts)
+    assert provider.counts["jwks"] == 2
+
+
+async def test_invented_key_ids_do_not_make_the_issuer_suffer(provider: IdentityProvider, clock: Clock) -> None:
+    async with running(clock, settings(provider)) as authenticator:
+        await eventually(authenticator, provider.sign(), Allow)
+        began = time.monotonic()
+        for number in range(200):
+            text = provider.sign(key=make_key(kid=f"invented-{number}"))
+            assert isinstance(await login(authenticator, text), Ignore)
+        assert time.monotonic() - began < 5, "each has waited for a fetch that was not its turn"
+        assert provider.counts["jwks"] == 1
+        clock.ahead_ns += 10 * S
+        await asyncio.gather(*(login(authenticator, provider.sign(key=make_key())) for _ in range(50)))
+        assert provider.counts["jwks"] == 2
+
+
+async def test_a_withdrawn_key_is_good_no_more_after_the_refresh(provider: IdentityProvider, clock: Clock) -> None:
+    old = provider.keys[0]
+    async with running(clock, settings(provider)) as authenticator:
+        await eventually(authenticator, provider.sign(key=old), Allow)
+        provider.rotate(keep_old=False)
+        assert isinstance(await login(authenticator, provider.sign(key=old)), Allow)
+        clock.ahead_ns += 301 * S
+        await eventually(authenticator, provider.sign(), Allow)  # its key is missed, which wakes the task
+        assert isinstance(await login(authenticator, provider.sign(key=old)), Ignore)
+
+
+async def test_while_the_issuer_is_down_the_last_keys_are_good_for_a_time(
+    provider: IdentityProvider, clock: Clock
+) -> None:
+    async with running(clock, settings(provider)) as authenticator:
+        await eventually(authenticator, provider.sign(), Allow)
+        provider.down()
+        clock.ahead_ns += 3600 * S
+        assert isinstance(await login(authenticator, provider.sign()), Allow)
+        assert isinstance(await login(authenticator, provider.sign(key=make_key())), Ignore)
+        assert authenticator.up
+        clock.ahead_ns += 306 * S
+        with pytest.raises(BackendDownError, match=r'auth\.jwt\.keys "idp"'):
+            await login(authenticator, provider.sign())
+        assert not authenticator.up
+        assert isinstance(await login(authenticator, "a password"), Ignore), "what is no token is others' business"
+        provider.up()
+        clock.ahead_ns += 60 * S
+        await eventually(authenticator, provider.sign(), Allow)
+
+
+async def test_a_service_that_starts_before_its_issuer_finds_it(provider: IdentityProvider, clock: Clock) -> None:
+    provider.down()
+    async with running(clock, settings(provider)) as authenticator:
+        with pytest.raises(BackendDownError):
+            await login(authenticator, provider.sign())
+        assert not authenticator.up
+        provider.up()
+        await eventually(authenticator, provider.sign(), Allow)
+
+
+FAULTS = {
+    "error": "status 500",
+    "refused": "status 403",
+    "garbage": "not answer with a JWK set",
+    "list": "not answer with a JWK set",
+    "empty": "not answer with a JWK set",
+    "redirect": "redirects (302), which is not followed",
+    "huge": "more than 524288 bytes",
+    "cut": "broke the answer off",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_an_answer_that_is_no_key_set_takes_no_key_away(
+    provider: IdentityProvider, clock: Clock, fault: Any, caplog: pytest.LogCaptureFixture, capsys: Any
+) -> None:
+    forger = make_key("ES256")
+    with IdentityProvider() as elsewhere:
+        elsewhere.keys = [forger]
+        provider.redirect_to = elsewhere.jwks_url
+        async with running(clock, settings(provider)) as authenticator:
+            await eventually(authenticator, provider.sign(), Allow)
+            provider.jwks_fault = fault
+            clock.ahead_ns += 10 * S
+            assert isinstance(await login(authenticator, provider.sign(key=forger)), Ignore)
+            assert provider.counts["jwks"] == 2
+            assert isinstance(await login(authenticator, provider.sign()), Allow)
+        assert elsewhere.counts["jwks"] == 0
+    said = capsys.readouterr()
+    told = said.out + said.err + caplog.text
+    assert told.count("jwks_failed") == 1
+    assert FAULTS[fault] in told
+    assert f"{provider.url}/jwks" in told
+
+
+@pytest.mark.parametrize("fault", ["held", "endless"])
+async def test_an_issuer_that_does_not_finish_holds_no_login_up(
+    provider: IdentityProvider, clock: Clock, fault: Any
+) -> None:
+    async with running(clock, settings(provider)) as authenticator:
+        await eventually(authenticator, provider.sign(), Allow)
+        provider.jwks_fault = fault
+        clock.ahead_ns += 10 * S
+        began = time.monotonic()
+        verdicts = asyncio.gather(*(login(authenticator, provider.sign(key=make_key())) for _ in range(20)))
+        known = await login(authenticator, provider.sign())
+        assert isinstance(known, Allow)
+        assert time.monotonic() - began < 0.9, "a known key has waited"
+        assert all(isinstance(verdict, Ignore) for verdict in await verdicts)
+        assert time.monotonic() - began < 3, "an unknown key waits a second at most"
+    assert provider.counts["jwks"] == 2
+
+
+async def test_over_tls_the_authority_named_is_asked_for(clock: Clock, tmp_path: Path) -> None:
+    authority, stranger = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    with IdentityProvider(certificate=authority.issue("server")) as provider:
+        good = settings(provider, tls=TlsSettings(ca_file=authority.ca_file))
+        async with running(clock, good) as authenticator:
+            await eventually(authenticator, provider.sign(), Allow)
+        bad = settings(provider, tls=TlsSettings(ca_file=stranger.ca_file))
+        async with running(clock, bad) as authenticator:
+            with pytest.raises(BackendDownError):
+                await login(authenticator, provider.sign())
+        unverified = settings(provider, tls=TlsSettings(verify=False))
+        async with running(clock, unverified) as authenticator:
+            await eventually(authenticator, provider.sign(), Allow)
+
+
+async def test_a_client_certificate_may_be_shown_and_replaced(clock: Clock, tmp_path: Path) -> None:
+    """Its files are read for every fetch, so a renewed one needs no restart."""
+    authority = Authority(tmp_path)
+    shown = authority.issue("gateway")
+    with IdentityProvider(certificate=authority.issue("server"), client_ca=authority.ca_file) as provider:
+        tls = TlsSettings(ca_file=authority.ca_file, certificate_file=shown.certificate, key_file=shown.key)
+        async with running(clock, settings(provider, tls=tls)) as authenticator:
+            await eventually(authenticator, provider.sign(), Allow)
+            shown.key.write_text("broken for a moment")
+            provider.rotate()
+            clock.ahead_ns += 10 * S
+            assert isinstance(await login(authenticator, provider.sign()), Ignore)
+            authority.issue("gateway")
+            clock.ahead_ns += 10 * S
+            await eventually(authenticator, provider.sign(), Allow)
+
+
+async def test_proxies_of_the_environment_are_not_trusted(
+    provider: IdentityProvider, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    async with running(clock, settings(provider)) as authenticator:
+        assert isinstance(await login(authenticator, provider.sign()), Allow)
+
+
+async def test_a_stop_does_not_wait_for_a_fetch(provider: IdentityProvider) -> None:
+    provider.jwks_fault = "held"
+    keys = JwksKeys(settings(provider), "auth.jwt.keys")
+    await keys.start()
+    await asyncio.to_thread(provider.wait_for, lambda: provider.counts["jwks"] == 1, "the first fetch")
+    began = time.monotonic()
+    await keys.close()
+    await keys.close()
+    assert time.monotonic() - began < 2
