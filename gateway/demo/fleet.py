@@ -5,9 +5,11 @@ from __future__ import annotations
 __all__ = ["Fleet", "FleetCounts", "FleetSettings"]
 
 import asyncio
+import csv
 import json
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Literal
 
@@ -42,6 +44,8 @@ class FleetSettings:
     seed: int
     window: int = 20
     """Unacknowledged messages a device has under way at most (or the broker's receive maximum, if that is less)."""
+    secrets_file: str = ""
+    """CSV file with name and secret of each device, to log in with; "" logs in without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,11 @@ class FleetCounts:
 class _Device:
     """One device: readings go into its outbox, the outbox goes out while it is connected."""
 
-    def __init__(self, model: DeviceModel, settings: FleetSettings, connects: asyncio.Semaphore) -> None:
+    def __init__(
+        self, model: DeviceModel, settings: FleetSettings, connects: asyncio.Semaphore, secret: str | None
+    ) -> None:
         self.model = model
+        self._secret = secret
         self.outbox = Outbox(_DEVICE_MEMORY)
         self.connection: DeviceConnection | None = None
         self.connects = 0
@@ -95,6 +102,8 @@ class _Device:
 
     async def _connect(self) -> None:
         connection = DeviceConnection(self.model.device, self)
+        if self._secret is not None:
+            connection.login(self.model.device, self._secret)
         connection.will(self._status_topic, self._status("offline", "connection lost"))
         await connection.connect(self._settings.host, self._settings.port, timeout_s=_CONNECT_TIMEOUT_S)
         self.connection = connection
@@ -194,7 +203,11 @@ class Fleet:
     def __init__(self, settings: FleetSettings) -> None:
         self._settings = settings
         connects = asyncio.Semaphore(_CONNECTS_AT_ONCE)
-        self._devices = [_Device(model, settings, connects) for model in build_fleet(settings.devices, settings.seed)]
+        secrets = _secrets(settings.secrets_file)
+        self._devices = [
+            _Device(model, settings, connects, secrets.get(model.device))
+            for model in build_fleet(settings.devices, settings.seed)
+        ]
         self._tasks: list[asyncio.Task[None]] = []
         self._clock: asyncio.Task[None] | None = None
         self._keepalive: asyncio.Task[None] | None = None
@@ -278,6 +291,13 @@ class Fleet:
             for device in self._devices:
                 if device.connection is not None:
                     device.connection.keep_alive()
+
+
+def _secrets(file: str) -> dict[str, str]:
+    if not file:
+        return {}
+    with Path(file).open(newline="") as rows:
+        return {row[0]: row[1] for row in list(csv.reader(rows))[1:]}
 
 
 async def _cancel(tasks: list[asyncio.Task[None] | None]) -> None:

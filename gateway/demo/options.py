@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["PARTITIONS", "ROUTE", "TOPIC", "DemoOptions", "gateway_toml"]
+__all__ = ["FILTERS", "INSTANCE", "PARTITIONS", "ROUTE", "TOPIC", "DemoOptions", "gateway_toml"]
 
 import json
 from dataclasses import dataclass
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 TOPIC = "telemetry"
 STATUS_TOPIC = "device-status"
 ROUTE = "telemetry"
+INSTANCE = "demo"
+FILTERS = ("devices/+/telemetry", "devices/+/status")
+"""What its routes subscribe to."""
 PARTITIONS = 6
 """Enough to show that they are used in parallel; each costs Spark a task per batch, and there are two cores."""
 SPARK_TRIGGER = "3s"
@@ -33,6 +36,8 @@ class DemoOptions:
     json: bool = False
     chaos: bool = False
     """Whether the gateway is killed and Kafka frozen meanwhile, beside a plain bridge to compare with."""
+    auth: bool = False
+    """Whether the MQTT broker asks an access service, and each device logs in with a secret of its own."""
     keep: Path | None = None
     """Folder to leave data and logs in; None removes them."""
 
@@ -50,18 +55,32 @@ sessions = 1
 """
 
 
-def gateway_toml(root: Path, *, mqtt_port: int, bootstrap: str, http_port: int, supervised: bool = False) -> str:
-    """The settings file of this run: everything not said here is the gateway's default."""
+def gateway_toml(
+    root: Path,
+    *,
+    mqtt_port: int,
+    bootstrap: str,
+    http_port: int,
+    supervised: bool = False,
+    password_file: Path | None = None,
+) -> str:
+    """The settings file of this run: everything not said here is the gateway's default.
+
+    ``password_file``: of the gateway's user at the MQTT broker; None where it lets everybody in.
+    """
     text = json.dumps  # a JSON string is a TOML basic string
+    login = ""
+    if password_file is not None:
+        login = f'username = "gateway"\npassword_file = {text(str(password_file))}\n'
     servers = ", ".join(text(server) for server in bootstrap.split(","))
     return f"""\
 # Written by `gateway demo`. Everything not said here is the gateway's default. {_SUPERVISED if supervised else _ALONE}
-instance = "demo"
+instance = "{INSTANCE}"
 data_dir = {text(str(root / "gateway"))}
 
 [mqtt]
 addresses = ["mqtt://127.0.0.1:{mqtt_port}"]
-{_ONE_SESSION if supervised else ""}
+{login}{_ONE_SESSION if supervised else ""}
 [kafka]
 bootstrap_servers = [{servers}]
 
@@ -78,7 +97,7 @@ cleanup_policy = "compact"
 
 [[routes]]
 name = "{ROUTE}"
-filters = ["devices/+/telemetry"]
+filters = ["{FILTERS[0]}"]
 topic = "{TOPIC}"
 device = "${{topic[1]}}"
 key = "${{device}}"
@@ -86,7 +105,7 @@ metadata_headers = ["topic", "device"]
 
 [[routes]]
 name = "status"
-filters = ["devices/+/status"]
+filters = ["{FILTERS[1]}"]
 topic = "{STATUS_TOPIC}"
 device = "${{topic[1]}}"
 key = "${{device}}"

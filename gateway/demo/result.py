@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gateway.demo.access import AccessCounts
     from gateway.demo.account import Account
     from gateway.demo.chaos import ChaosResult
 
@@ -23,6 +24,8 @@ class DemoResult:
     latency_p99_ms: int | None
     chaos: ChaosResult | None = None
     """With faults: what was done, and how the plain bridge fared. The account is the gateway's alone."""
+    access: AccessCounts | None = None
+    """With an access service: what it answered."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -31,4 +34,5 @@ class DemoResult:
             "latency_p50_ms": self.latency_p50_ms,
             "latency_p99_ms": self.latency_p99_ms,
             **({} if self.chaos is None else {"chaos": self.chaos.as_json()}),
+            **({} if self.access is None else {"access": self.access.as_json()}),
         }

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError
+from gateway.demo.access import DemoAccess
 from gateway.demo.account import Account, Stage, examine
 from gateway.demo.children import Child, in_thread
 from gateway.demo.faults import Faults
@@ -57,8 +58,9 @@ class _Demo:
         self._options = options
         self._state = state
         self._view = view
-        self._services = Services(state, view, self._make_root, keep=options.keep is not None)
         self._root: Path | None = None
+        self._access = DemoAccess(state, view, self._folder) if options.auth else None
+        self._services = Services(state, view, self._make_root, keep=options.keep is not None, access=self._access)
         self._fleet: Child | None = None
         self._witness: Child | None = None
         self._faults = None if state.chaos is None else Faults(self._services, state, view)
@@ -92,6 +94,8 @@ class _Demo:
     async def _start(self) -> None:
         self._say("starting a real Kafka and a real MQTT broker")
         await in_thread(self._services.announce_downloads)
+        if self._access is not None:
+            await self._access.start(self._options)
         await self._services.start_brokers()
         self._say("starting the gateway")
         await self._services.start_gateway()
@@ -146,6 +150,10 @@ class _Demo:
             self._background.append(asyncio.create_task(services.stop_kafka()))
             self._say("reading every message back from Parquet")
             stages.append(await self._count_parquet(ledger))
+        access = None
+        if self._access is not None:
+            access = await self._access.counts()
+            await self._access.stop()
         await services.stop_kafka()
         await asyncio.gather(*self._background)
         account = Account(
@@ -159,7 +167,7 @@ class _Demo:
         )
         self._say("done")
         seconds = state.flow_seconds(time.monotonic())
-        return DemoResult(account, seconds, state.witness.p50_ms, state.witness.p99_ms, chaos)
+        return DemoResult(account, seconds, state.witness.p50_ms, state.witness.p99_ms, chaos, access)
 
     async def _clean_up(self) -> None:
         for task in self._background:
@@ -171,6 +179,8 @@ class _Demo:
             if child is not None:
                 await child.kill()
         await self._services.abandon()
+        if self._access is not None:
+            await self._access.stop()
         if self._root is not None and self._options.keep is None:
             shutil.rmtree(self._root, ignore_errors=True)
 
@@ -188,6 +198,7 @@ class _Demo:
             "devices": options.devices,
             "rate": options.rate,
             "seed": options.seed,
+            "secrets_file": "" if self._access is None else str(self._access.devices_file),
         }
         await self._fleet.start(arguments, self._on_fleet)
         deadline_s = time.monotonic() + _CONNECT_S
@@ -323,6 +334,8 @@ class _Demo:
 
     def _check(self) -> None:
         self._services.check()
+        if self._access is not None:
+            self._access.check()
         if self._faults is not None:
             self._faults.check()
         for child in (self._fleet, self._witness):
@@ -341,6 +354,9 @@ class _Demo:
         else:
             self._root = Path(tempfile.mkdtemp(prefix="gateway-demo-"))
         return self._root
+
+    def _folder(self) -> Path:
+        return self._services.root
 
     def _say(self, headline: str) -> None:
         self._state.headline = headline

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from gateway.demo.access import DemoAccess
     from gateway.demo.scrape import GatewayClient
     from gateway.demo.state import DemoState
     from gateway.demo.view import View
@@ -64,11 +65,20 @@ class Services:
     Spark remove it if we are killed (unless it is to be kept).
     """
 
-    def __init__(self, state: DemoState, view: View, make_root: Callable[[], Path], *, keep: bool) -> None:
+    def __init__(
+        self,
+        state: DemoState,
+        view: View,
+        make_root: Callable[[], Path],
+        *,
+        keep: bool,
+        access: DemoAccess | None = None,
+    ) -> None:
         self._state = state
         self._view = view
         self._make_root = make_root
         self._keep = keep
+        self._access = access
         self._root: Path | None = None
         self._kafka: KafkaCluster | None = None
         self._mqtt: MqttBroker | None = None
@@ -139,7 +149,8 @@ class Services:
 
     async def _start_mqtt(self) -> None:
         begun_s = self._working("mqtt", "a real broker is starting")
-        self._mqtt = broker = MqttBroker(progress=self._progress("mqtt"))
+        access = None if self._access is None else self._access.service
+        self._mqtt = broker = MqttBroker(access=access, progress=self._progress("mqtt"))
         await self._start_broker("mqtt", self._mqtt.start, lambda: broker.alive)
         self._ready("mqtt", f"127.0.0.1:{self._mqtt.port}", begun_s)
 
@@ -174,6 +185,7 @@ class Services:
                 bootstrap=self.bootstrap,
                 http_port=http_port,
                 supervised=supervised,
+                password_file=None if self._access is None else self._access.gateway_password_file,
             )
         )
         # A worker outlives its supervisor for as long as it drains; the sweeper ends it with us.

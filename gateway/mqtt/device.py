@@ -68,6 +68,10 @@ class DeviceConnection:
         client.on_publish = self._on_publish
         client.on_disconnect = self._on_disconnect
 
+    def login(self, username: str, password: str) -> None:
+        """Sets what it shows the broker. Before :meth:`connect`."""
+        self._client.username_pw_set(username, password)
+
     def will(self, topic: str, payload: bytes) -> None:
         """Sets the retained QoS 1 message the broker publishes when this device vanishes. Before :meth:`connect`."""
         self._client.will_set(topic, payload, qos=1, retain=True)

@@ -261,6 +261,23 @@ def test_the_settings_file_is_one_the_gateway_accepts(tmp_path: Path) -> None:
     assert [route.name for route in settings.routes] == [ROUTE, "status"]
 
 
+def test_with_an_access_service_the_gateway_logs_in(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("of the gateway")
+    file = tmp_path / "gateway.toml"
+    password = tmp_path / "password"
+    text = gateway_toml(tmp_path, mqtt_port=1, bootstrap="127.0.0.1:2", http_port=3, password_file=password)
+    file.write_text(text)
+    mqtt = load(file, environ={}).settings.mqtt
+    assert mqtt.username == "gateway"
+    assert mqtt.password is not None
+    assert mqtt.password.get_secret_value() == "of the gateway"
+
+
+def test_faults_and_an_access_service_are_not_for_one_run() -> None:
+    with pytest.raises(ConfigError, match="--chaos and --auth"):
+        command._run(parse("--chaos", "--auth", "--no-spark"))
+
+
 def parse(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     command.add_parser(parser.add_subparsers())
