@@ -11,7 +11,7 @@ since a rule left out might be the one that denies. ``auth.emqx_forms`` says whi
 
 from __future__ import annotations
 
-__all__ = ["AclRules", "rules_of_claim"]
+__all__ = ["EVERYBODY", "AclRules", "rules_of_claim", "rules_of_entry"]
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from auth.model import SubjectKind
 
 MAX_RULES: Final = 1000  # of one token; a token is at most a password long, 64 KiB
-_EVERYBODY: Final[tuple[tuple[SubjectKind, str], ...]] = (("all", ""),)
+EVERYBODY: Final[tuple[tuple[SubjectKind, str], ...]] = (("all", ""),)
 _NARROWING: Final = ("zone", "zone_re", "listener", "listener_re")  # EMQX 6: ignoring them would widen a rule
 _OLD: Final = ("pub", "sub", "all")
 
@@ -61,19 +61,21 @@ def _of_list(claim: list[object], source: str) -> Iterator[Rule]:
     for number, entry in enumerate(claim):
         place = f"{source}[{number}]"
         try:
-            yield from _of_entry(entry, place)
+            yield from rules_of_entry(entry, place)
         except RuleFormatError as error:
             raise RuleFormatError(f"{place}: {error}") from None
 
 
-def _of_entry(entry: object, place: str) -> Iterator[Rule]:
+def rules_of_entry(entry: object, place: str, concerning: tuple[tuple[SubjectKind, str], ...] = ()) -> Iterator[Rule]:
+    """The rules, one for each topic, of one JSON object in EMQX's form. ``concerning`` are conditions that hold for it
+    beside its own. Raises RuleFormatError."""
     if not isinstance(entry, dict):
         raise RuleFormatError(f"a rule is a JSON object, not {shown(entry)}")
     permission, actions = permission_of(entry.get("permission")), actions_of(entry.get("action"))
     qos = qos_of(entry.get("qos"))
     # EMQX does not look at it either, for what cannot be retained.
     retain = retain_of(entry.get("retain")) if "publish" in actions else None
-    who = _who(entry)
+    who = (*concerning, *_who(entry)) or EVERYBODY
     topic = entry.get("topic")
     topics = [topic] if isinstance(topic, str) else entry.get("topics", topic)
     if not isinstance(topics, list):
@@ -100,7 +102,7 @@ def _who(entry: Mapping[str, object]) -> tuple[tuple[SubjectKind, str], ...]:
         problem = condition_problem(kind, value)
         if problem:
             raise RuleFormatError(problem)
-    return tuple(who) or _EVERYBODY
+    return tuple(who)
 
 
 def _text(key: str, value: object) -> str:
@@ -132,4 +134,4 @@ def _of_lists(claim: Mapping[str, object], source: str) -> Iterator[Rule]:
                 name, eq = topic_of(text)
             except RuleFormatError as error:
                 raise RuleFormatError(f"{place}: {error}") from None
-            yield Rule("allow", name, _EVERYBODY, actions_of(key), eq, source=place)
+            yield Rule("allow", name, EVERYBODY, actions_of(key), eq, source=place)
