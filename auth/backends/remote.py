@@ -256,7 +256,10 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
         before, self._problem = self._problem, problem
         if before is None or before.cause != problem.cause:
             log.warning("auth_backend_fails", backend=self.name, problem=str(problem), cause=problem.cause)
-        if ticket is not None and self.breaker.failed(ticket, time.monotonic_ns()):
+        if problem.cause == "other" and ticket is not None:
+            # It has answered, if not to our liking. What one user's name or entry brings about must not shut out all.
+            self.breaker.dropped(ticket, time.monotonic_ns())
+        elif ticket is not None and self.breaker.failed(ticket, time.monotonic_ns()):
             self._drop_idle()
             self._mend_later()
 

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from abc import ABC, abstractmethod
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from auth.backends.ldap import LdapAuthenticator
+from auth.backends.ldap_filter import escape_name
 from auth.backends.mysql import MysqlAuthenticator
 from auth.backends.postgresql import PostgresqlAuthenticator
 from auth.backends.redis import RedisAuthenticator
 from auth.hashing import Hasher
 from auth.model import LoginRequest
-from config.auth import AuthHashingSettings, AuthMysqlSettings, AuthPostgresqlSettings, AuthRedisSettings
+from config.auth import (
+    AuthHashingSettings,
+    AuthLdapSettings,
+    AuthMysqlSettings,
+    AuthPostgresqlSettings,
+    AuthRedisSettings,
+)
 from config.tls import TlsSettings
-from tests.servers import mariadb, postgresql, redis
+from tests.servers import mariadb, postgresql, redis, slapd
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,6 +35,7 @@ if TYPE_CHECKING:
     from tests.servers.mariadb import Mariadb
     from tests.servers.postgresql import Postgresql
     from tests.servers.redis import Redis
+    from tests.servers.slapd import Slapd
 
 TIMEOUT = timedelta(milliseconds=600)  # longer than a connect on a busy machine, short enough to wait for
 GOOD = "correct horse"
@@ -55,7 +65,7 @@ class Site(ABC):
         return TlsSettings(**{"ca_file": self.server.authority.ca_file, **changes})
 
     def own_password(self, secret: str) -> dict[str, Any]:
-        """Settings with this for the gateway's own password."""
+        """Settings with this for the gateway's own password; none where it has none."""
         return {"password": secret}
 
     def over_tls(self, **changes: Any) -> dict[str, Any]:
@@ -164,6 +174,64 @@ class RedisSite(Site):
         return {"port": self.server.tls_port, **super().over_tls(**changes)}
 
 
+class LdapSite(Site):
+    """By search, or by a name made of the user's."""
+
+    name = "ldap"
+    server: Slapd
+    by_bind = True
+
+    def __init__(self, server: Slapd, unique: str) -> None:
+        super().__init__(server, unique)
+        self.base = f"ou={unique},{slapd.PEOPLE}"
+        server.add(self.base, {"objectClass": ["organizationalUnit"], "ou": [unique]})
+
+    def put(self, username: str, **record: Any) -> None:
+        raise NotImplementedError("a directory has no hashes of ours")
+
+    async def put_password(self, username: str, password: str | None = GOOD, **record: Any) -> None:
+        attributes = {"objectClass": ["inetOrgPerson"], "uid": [username], "cn": ["x"], "sn": ["x"]}
+        if password is not None:
+            attributes["userPassword"] = [password]
+        if "groups" in record:
+            attributes["departmentNumber"] = record["groups"]
+        await asyncio.to_thread(self.server.add, f"uid={escape_name(username)},{self.base}", attributes)
+
+    def own_password(self, secret: str) -> dict[str, Any]:
+        return {"search_password": secret}
+
+    def over_tls(self, **changes: Any) -> dict[str, Any]:
+        return {"address": f"ldaps://127.0.0.1:{self.server.tls_port}", **super().over_tls(**changes)}
+
+
+class LdapSearchSite(LdapSite):
+    def authenticator(self, **changes: Any) -> LdapAuthenticator:
+        settings = {
+            "address": f"ldap://127.0.0.1:{self.server.port}",
+            "search_base": self.base,
+            "search_filter": "(&(objectClass=inetOrgPerson)(uid=${username}))",
+            "search_username": slapd.SEARCHER,
+            "search_password": slapd.PASSWORD,
+            "timeout": TIMEOUT,
+            **changes,
+        }
+        return LdapAuthenticator(AuthLdapSettings(**settings))
+
+
+class LdapNameSite(LdapSite):
+    def authenticator(self, **changes: Any) -> LdapAuthenticator:
+        settings = {
+            "address": f"ldap://127.0.0.1:{self.server.port}",
+            "bind_dn": f"uid=${{username}},{self.base}",
+            "timeout": TIMEOUT,
+            **changes,
+        }
+        return LdapAuthenticator(AuthLdapSettings(**settings))
+
+    def own_password(self, secret: str) -> dict[str, Any]:
+        return {}
+
+
 def _flat(value: Any) -> Any:
     """As a database without arrays has it."""
     if isinstance(value, list):
@@ -191,3 +259,4 @@ async def login(
 
 
 DATABASES: dict[str, type[Site]] = {"postgresql": PostgresqlSite, "mysql": MysqlSite, "redis": RedisSite}
+SITES: dict[str, type[Site]] = {**DATABASES, "ldap-search": LdapSearchSite, "ldap-name": LdapNameSite}

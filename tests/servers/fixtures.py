@@ -5,7 +5,7 @@ Tests that kill or freeze one call ``heal`` in the end.
 
 from __future__ import annotations
 
-__all__ = ["mysql_server", "postgresql_server", "redis_server"]
+__all__ = ["ldap_server", "mysql_server", "postgresql_server", "redis_server"]
 
 import contextlib
 from typing import TYPE_CHECKING, TypeVar
@@ -15,6 +15,7 @@ import pytest
 from tests.servers.mariadb import Mariadb
 from tests.servers.postgresql import Postgresql
 from tests.servers.redis import Redis
+from tests.servers.slapd import Slapd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,4 +51,10 @@ def mysql_server() -> Iterator[Mariadb]:
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[Redis]:
     with _started(Redis) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def ldap_server() -> Iterator[Slapd]:
+    with _started(Slapd) as server:
         yield server

@@ -1,0 +1,287 @@
+"""Users in an LDAP directory, which checks the password itself: a bind as the user is the question.
+
+Without a password a bind says yes for every name (RFC 4513 section 5.1.2), so none is ever sent without one.
+
+What a bind with a wrong password and one with an unknown name say is the same code (invalidCredentials) in most
+directories, for good reason. So with ``bind_dn`` an unknown user is refused, not passed on to the next in the chain;
+with ``search_base`` it is passed on, after a bind that cannot succeed, so that it takes no less time.
+"""
+
+from __future__ import annotations
+
+__all__ = ["LdapAuthenticator"]
+
+import math
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from auth.backends.ldap_connection import DirectoryConnection, EndedError
+from auth.backends.ldap_filter import FilterTemplate, escape_name, first_name_part
+from auth.backends.ldap_messages import Entry, MalformedError, Result, element
+from auth.backends.network_causes import causes, network_cause
+from auth.backends.record import RecordError, read_record
+from auth.backends.remote import RemoteAuthenticator
+from auth.backends.templates import LoginTemplate, encodable
+from auth.errors import BackendDownError
+from auth.model import Allow, Deny, Ignore
+from bridge.fresh_secret import fresh
+from bridge.tls import tls_context
+from config.errors import ConfigError
+from config.tls import TlsSettings
+
+if TYPE_CHECKING:
+    import ssl
+
+    from auth.errors import DownCause
+    from auth.model import LoginRequest, Verdict
+    from config.auth import AuthLdapSettings
+
+# Result codes (RFC 4511 appendix A).
+_SIZE_LIMIT_EXCEEDED: Final = 4
+_NO_SUCH_OBJECT: Final = 32
+_INVALID_NAME: Final = 34
+_NO_PASSWORD: Final = 48  # inappropriateAuthentication: the entry has none
+_WRONG_PASSWORD: Final = 49
+_NEEDS_TLS: Final = frozenset({8, 13})
+_NEEDS_RIGHTS: Final = frozenset({1, 50})  # Active Directory says operationsError to who has not bound
+_BUSY: Final = frozenset({3, 51, 52})
+
+_ANY: Final = element(0x87, b"objectClass")  # (objectClass=*)
+_NO_ATTRIBUTES: Final = "1.1"  # RFC 4511 section 4.5.1.8
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the directory said: ``code`` of the bind (None: it was not asked), and the user's groups if let in."""
+
+    code: int | None
+    groups: tuple[str, ...] = ()
+
+
+_NOBODY: Final = _Found(_NO_SUCH_OBJECT)
+_SEVERAL: Final = _Found(None)
+
+
+class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
+    """An ``auth.ports.Authenticator`` over a directory: by a name made of the user's, or by an entry that is found."""
+
+    def __init__(self, settings: AuthLdapSettings) -> None:
+        """Raises ConfigError for a name or filter that cannot be one. Belongs to the event loop it is used on."""
+        super().__init__(
+            "ldap",
+            f"The LDAP server {settings.address}",
+            pool_size=settings.pool_size,
+            timeout=settings.timeout,
+        )
+        self._settings = settings
+        address = urlsplit(settings.address)
+        try:
+            self._encrypted = address.scheme == "ldaps"
+            self._host = address.hostname or ""
+            self._port = address.port or (636 if self._encrypted else 389)
+        except ValueError as error:
+            raise ConfigError(f"auth.ldap.address {settings.address} cannot be read: {error}.") from None
+        self._search = settings.search_base is not None
+        setting, text = ("search_filter", settings.search_filter) if self._search else ("bind_dn", settings.bind_dn)
+        self._template = LoginTemplate(text, f"auth.ldap.{setting}")
+        self._filter = None
+        if self._search:
+            try:
+                self._filter = FilterTemplate(text)
+            except ValueError as error:
+                raise ConfigError(f"auth.ldap.search_filter cannot be read: {error}.") from None
+        self._attributes = [settings.group_attribute or _NO_ATTRIBUTES]
+
+    def _check(self) -> None:
+        self._context()
+
+    def _context(self) -> ssl.SSLContext | None:
+        tls = self._settings.tls or (TlsSettings() if self._encrypted else None)
+        return None if tls is None else tls_context(tls, "auth.ldap.tls")
+
+    def _concerns(self, request: LoginRequest) -> bool:
+        values = self._template.values(request)
+        return all(values) and encodable(values)
+
+    async def _open(self) -> DirectoryConnection:
+        connection = await DirectoryConnection.connect(
+            self._host, self._port, self._context(), start_tls=not self._encrypted
+        )
+        try:
+            if self._search:
+                await self._become_searcher(connection)
+        except BaseException:
+            connection.abort()
+            raise
+        return connection
+
+    async def _ask(self, connection: DirectoryConnection, request: LoginRequest) -> _Found:
+        values = self._template.values(request)
+        try:
+            password = request.password.encode()
+        except UnicodeEncodeError:
+            password = b""  # half a surrogate pair is nobody's
+        if self._filter is None:
+            name = self._template.filled(tuple(escape_name(value) for value in values)).encode()
+            return await self._bind(connection, name, password)
+        entries = await self._find(connection, values)
+        if len(entries) > 1:
+            return _SEVERAL
+        if not entries:
+            # Nobody; but that must not take less time than a wrong password.
+            nobody = f"cn={secrets.token_hex(8)},{self._settings.search_base}".encode()
+            if password:
+                await connection.bind(nobody, password)
+            return _NOBODY
+        found = await self._bind(connection, entries[0].name, password, known=entries[0])
+        return _Found(_WRONG_PASSWORD) if found.code in {_NO_SUCH_OBJECT, _INVALID_NAME} else found  # it is there
+
+    async def _probe(self, connection: DirectoryConnection) -> None:
+        if self._filter is not None:
+            await self._find(connection, ("probe",) * len(self._template.names))
+        else:  # the directory's own entry, which all may read; that it answers is all that is asked
+            await connection.search(b"", _ANY, whole_tree=False, attributes=[_NO_ATTRIBUTES], limit=1, seconds=1)
+
+    async def _judge(self, request: LoginRequest, answer: _Found) -> Verdict:
+        user = self._template.user(request)
+        if answer is _SEVERAL:
+            return Deny(
+                self.name, "bad_record", user, detail="auth.ldap.search_filter finds several entries for this user."
+            )
+        match answer.code:
+            case 0:
+                pass
+            case 32 | 34:  # no such object, a name it cannot have
+                return Ignore(self.name)
+            case 48:
+                return Deny(self.name, "no_password", user, detail="The user's entry has no password.")
+            case _:
+                return Deny(self.name, "password", user)
+        try:
+            groups = read_record({"groups": list(answer.groups)}).groups
+        except RecordError as error:
+            return Deny(self.name, "bad_record", user, detail=f"The user's groups cannot be used: {error}.")
+        return Allow(self.name, user, groups=groups, is_superuser=self._settings.superuser_group in groups)
+
+    def _usable(self, connection: DirectoryConnection) -> bool:
+        return not connection.closing
+
+    def _abort(self, connection: DirectoryConnection) -> None:
+        connection.abort()
+
+    # Questions.
+
+    async def _bind(
+        self, connection: DirectoryConnection, name: bytes, password: bytes, *, known: Entry | None = None
+    ) -> _Found:
+        if not password:
+            return _Found(_WRONG_PASSWORD)  # never asked: it would say yes
+        result = await connection.bind(name, password)
+        if result.code in {_NO_SUCH_OBJECT, _INVALID_NAME, _NO_PASSWORD, _WRONG_PASSWORD}:
+            return _Found(result.code)
+        if result.code != 0:
+            raise self._refused(result, "the bind of a user")
+        if self._settings.group_attribute is None:
+            return _Found(0)
+        if known is None:
+            known = await self._own_entry(connection, name)
+        return _Found(0, tuple(first_name_part(value.decode(errors="replace")) for value in known.values))
+
+    async def _own_entry(self, connection: DirectoryConnection, name: bytes) -> Entry:
+        """The user's entry as the user may read it."""
+        result, found = await connection.search(
+            name, _ANY, whole_tree=False, attributes=self._attributes, limit=1, seconds=self._seconds
+        )
+        if result.code != 0 or not found:
+            raise self._down(
+                f"does not let users read their own entry (result {result.code}), which auth.ldap.group_attribute "
+                "needs: allow it, or set search_base and a search_username that may",
+                "settings",
+            )
+        return found[0]
+
+    async def _find(self, connection: DirectoryConnection, values: tuple[str, ...]) -> list[Entry]:
+        assert self._filter is not None
+        await self._become_searcher(connection)
+        filled: dict[str, bytes] = {
+            name: value.encode() for name, value in zip(self._template.names, values, strict=True)
+        }
+        result, found = await connection.search(
+            (self._settings.search_base or "").encode(),
+            self._filter.encoded(filled),
+            whole_tree=True,
+            attributes=self._attributes,
+            limit=2,
+            seconds=self._seconds,
+        )
+        if result.code not in {0, _SIZE_LIMIT_EXCEEDED}:
+            raise self._refused(result, "the search")
+        return found
+
+    async def _become_searcher(self, connection: DirectoryConnection) -> None:
+        """Bind as who may search, unless it is that already. A user's own rights must not decide what is found."""
+        settings = self._settings
+        name = (settings.search_username or "").encode()
+        if connection.bound_as == name:
+            return
+        secret = settings.search_password
+        password = b"" if secret is None or not name else fresh(secret, "auth.ldap.search_password").encode()
+        if name and not password:
+            raise self._down("is not asked as auth.ldap.search_username without auth.ldap.search_password", "settings")
+        result = await connection.bind(name, password)
+        if result.code != 0:
+            raise self._refused(result, "the login")
+
+    @property
+    def _seconds(self) -> int:
+        return math.ceil(self._timeout_s)
+
+    # Errors.
+
+    def _refused(self, result: Result, what: str) -> BackendDownError:
+        words = f"result {result.code}" + (f": {result.said.splitlines()[0][:200]}" if result.said.strip() else "")
+        if result.code in _NEEDS_TLS:
+            return self._down(f"wants TLS for {what} ({words}): set auth.ldap.tls, or an ldaps:// address", "settings")
+        if what == "the login" and result.code not in _BUSY:
+            return self._down(
+                f"refuses the login ({words}): check auth.ldap.search_username and auth.ldap.search_password, or "
+                "whether it allows anonymous searches",
+                "login",
+            )
+        if result.code == _NO_SUCH_OBJECT:
+            return self._down(
+                f"has no entry auth.ldap.search_base ({words}), or does not show it to the user that searches: check "
+                "its spelling and who may read it",
+                "settings",
+            )
+        if result.code in _NEEDS_RIGHTS:
+            return self._down(
+                f"does not allow {what} ({words}): give auth.ldap.search_username the right to read entries", "settings"
+            )
+        if result.code in _BUSY:
+            return self._down(f"cannot take the question now ({words})", "busy")
+        return self._down(f"refuses {what} ({words})", "other")
+
+    def _explain(self, error: Exception) -> BackendDownError:
+        if isinstance(error, BackendDownError):
+            return error
+        for one in causes(error):
+            if isinstance(one, EndedError):
+                if one.result.code in {
+                    2,
+                    12,
+                    53,
+                }:  # protocolError, unavailableCriticalExtension, unwilling: of StartTLS
+                    return self._down("offers no StartTLS, which auth.ldap.tls asks for at ldap://", "tls")
+                return self._down(f"ended the connection (result {one.result.code})", "lost")
+            if isinstance(one, MalformedError):
+                return self._down(
+                    f"does not speak LDAP as it should ({one}): is it one, and is TLS as auth.ldap.address says?",
+                    "other",
+                )
+        known: tuple[DownCause, str] | None = network_cause(error, "auth.ldap")
+        if known is not None:
+            return self._down(known[1], known[0])
+        return self._down(f"could not be asked ({type(error).__name__})", "other")

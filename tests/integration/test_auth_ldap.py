@@ -1,0 +1,195 @@
+"""A directory in particular: names and filters, groups, StartTLS, and what is never asked of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from auth.errors import BackendDownError
+from auth.model import Allow, Deny, Ignore
+from config.errors import ConfigError
+from tests.integration.auth_sites import GOOD, LdapNameSite, LdapSearchSite, LdapSite, login
+from tests.integration.test_auth_backend_records import HOSTILE
+from tests.servers import slapd
+
+if TYPE_CHECKING:
+    from tests.servers.slapd import Slapd
+
+
+@pytest.fixture
+def by_search(ldap_server: Slapd, unique: str) -> LdapSearchSite:
+    return LdapSearchSite(ldap_server, unique)
+
+
+@pytest.fixture
+def by_name(ldap_server: Slapd, unique: str) -> LdapNameSite:
+    return LdapNameSite(ldap_server, unique)
+
+
+@pytest.fixture(params=["by_search", "by_name"])
+def either(request: pytest.FixtureRequest) -> LdapSite:
+    site: LdapSite = request.getfixturevalue(request.param)
+    return site
+
+
+# Directories compare uid without regard to case and outer spaces (RFC 4517 caseIgnoreMatch): these are lamp there.
+SAME_TO_LDAP = {"space behind", "space before"}
+
+
+async def test_hostile_names_find_nobody(by_search: LdapSearchSite) -> None:
+    await by_search.put_password("lamp")
+    async with by_search.running() as authenticator:
+        for what, name in HOSTILE.items():
+            verdict = await login(authenticator, name)
+            assert isinstance(verdict, Allow if what in SAME_TO_LDAP else Ignore), f"{what}: {verdict}"
+            assert isinstance(await login(authenticator, "lamp", name), Deny), f"{what} as password"
+        assert not authenticator.failures, "a client's name counted against the server"
+
+
+async def test_hostile_names_bind_as_nobody(by_name: LdapNameSite) -> None:
+    await by_name.put_password("lamp")
+    async with by_name.running() as authenticator:
+        for what, name in HOSTILE.items():
+            verdict = await login(authenticator, name)
+            assert isinstance(verdict, Allow) == (what in SAME_TO_LDAP), f"{what}: {verdict}"
+        assert not authenticator.failures
+
+
+@pytest.mark.parametrize("name", ["a,b", 'a"b', "a\\b", "a+b=c", "#a", "a*(b)", "<a;>", "ä€", "a/b"])
+async def test_a_user_who_really_has_such_a_name_is_found_by_it(either: LdapSite, name: str) -> None:
+    await either.put_password(name)
+    async with either.running() as authenticator:
+        assert isinstance(await login(authenticator, name), Allow)
+        assert isinstance(await login(authenticator, name, "wrong"), Deny)
+
+
+async def test_an_empty_password_is_never_asked_about(either: LdapSite) -> None:
+    """The server would say yes to it, for whatever name."""
+    await either.put_password("lamp")
+    async with either.running() as authenticator:
+        before = either.server.log().count("BIND dn=")
+        verdict = await login(authenticator, "lamp", "")
+        assert isinstance(verdict, Deny), verdict
+        assert not isinstance(await login(authenticator, "plug", ""), Allow)
+        said = either.server.log().split("BIND dn=")[before + 1 :]
+        assert not any(line.startswith('"uid=') for line in said), "it was asked"
+
+
+async def test_an_unknown_user_is_passed_on_by_search_and_refused_by_name(
+    by_search: LdapSearchSite, by_name_of_search: LdapNameSite
+) -> None:
+    async with by_search.running() as authenticator:
+        assert isinstance(await login(authenticator, "plug"), Ignore)
+    async with by_name_of_search.running() as authenticator:
+        assert isinstance(await login(authenticator, "plug"), Deny), (
+            "the directory says the same as of a wrong password"
+        )
+
+
+@pytest.fixture
+def by_name_of_search(ldap_server: Slapd, unique: str) -> LdapNameSite:
+    return LdapNameSite(ldap_server, f"{unique}-n")
+
+
+async def test_an_unknown_user_costs_a_bind_as_a_wrong_password_does(by_search: LdapSearchSite) -> None:
+    await by_search.put_password("lamp")
+    async with by_search.running() as authenticator:
+        counts = []
+        for name in ("lamp", "plug"):
+            await login(authenticator, "lamp", "wrong")  # the connection is bound as nobody after it
+            before = by_search.server.log()
+            await login(authenticator, name, "wrong")
+            said = by_search.server.log()[len(before) :]
+            counts.append((said.count(" BIND dn="), said.count(" SRCH base="), said.count("err=49")))
+        assert counts[0] == counts[1], "an unknown user can be told by what is asked"
+
+
+async def test_groups_and_superusers(either: LdapSite) -> None:
+    await either.put_password("lamp", groups=["lights", "cn=admins,ou=groups,dc=example,dc=org"])
+    await either.put_password("plug", groups=["lights"])
+    await either.put_password("fan")
+    async with either.running(group_attribute="departmentNumber", superuser_group="admins") as authenticator:
+        lamp, plug, fan = [await login(authenticator, name) for name in ("lamp", "plug", "fan")]
+        assert isinstance(lamp, Allow)
+        assert isinstance(plug, Allow)
+        assert isinstance(fan, Allow)
+        assert (lamp.groups, lamp.is_superuser) == ({"lights", "admins"}, True)
+        assert (plug.groups, plug.is_superuser) == ({"lights"}, False)
+        assert (fan.groups, fan.is_superuser) == (frozenset(), False)
+    async with either.running() as authenticator:
+        assert (await login(authenticator, "lamp")) == Allow("ldap", "lamp"), "groups without group_attribute"
+
+
+async def test_a_group_with_a_comma_refuses_its_user(either: LdapSite) -> None:
+    await either.put_password("lamp", groups=["a,b"])
+    async with either.running(group_attribute="departmentNumber") as authenticator:
+        verdict = await login(authenticator, "lamp")
+        assert isinstance(verdict, Deny)
+        assert "comma" in verdict.detail
+
+
+async def test_an_entry_without_password_lets_nobody_in(either: LdapSite) -> None:
+    await either.put_password("lamp", None)
+    async with either.running() as authenticator:
+        for password in (GOOD, "", "x"):
+            assert isinstance(await login(authenticator, "lamp", password), Deny)
+
+
+async def test_a_filter_that_finds_several_lets_nobody_in(by_search: LdapSearchSite) -> None:
+    await by_search.put_password("lamp")
+    await by_search.put_password("plug")
+    async with by_search.running(search_filter="(|(uid=${username})(objectClass=inetOrgPerson))") as authenticator:
+        verdict = await login(authenticator, "lamp")
+        assert isinstance(verdict, Deny)
+        assert "several entries" in verdict.detail
+
+
+async def test_starttls(either: LdapSite) -> None:
+    await either.put_password("lamp")
+    async with either.running(tls=either.tls()) as authenticator:
+        assert isinstance(await login(authenticator, "lamp"), Allow)
+        assert "TLS established" in either.server.log()
+    async with either.running(tls=either.tls(ca_file=None)) as authenticator:
+        assert "certificate that is not trusted" in authenticator.problem
+
+
+async def test_a_users_rights_do_not_decide_what_the_next_search_finds(by_search: LdapSearchSite) -> None:
+    """A connection is bound as a user after a login; users may read nobody else's entry."""
+    await by_search.put_password("lamp")
+    await by_search.put_password("plug")
+    async with by_search.running(pool_size=1) as authenticator:
+        for name in ("lamp", "plug", "lamp", "lamp"):
+            assert isinstance(await login(authenticator, name), Allow), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"search_base": "ou=nowhere,dc=example,dc=org"}, "has no entry auth.ldap.search_base"),
+        ({"search_username": None, "search_password": None}, "has no entry auth.ldap.search_base"),
+        ({"search_password": None}, "without auth.ldap.search_password"),
+        ({"search_filter": "uid=${username}"}, "search_filter cannot be read: the filter lacks a '\\('"),
+        ({"search_filter": "(uid=lamp)"}, "has no placeholder"),
+        ({"search_filter": "(uid=${user})"}, r"\$\{user\} is unknown"),
+    ],
+    ids=["base", "anonymous", "no password", "no filter", "no placeholder", "unknown placeholder"],
+)
+async def test_settings_that_cannot_work_end_the_start(
+    by_search: LdapSearchSite, changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        async with by_search.running(**changes):
+            pass
+
+
+async def test_passwords_are_in_no_message(by_search: LdapSearchSite) -> None:
+    await by_search.put_password("lamp")
+    by_search.server.kill()
+    try:
+        async with by_search.running() as authenticator:
+            with pytest.raises(BackendDownError) as caught:
+                await login(authenticator, "lamp")
+            assert slapd.PASSWORD not in f"{caught.value}{caught.value.__cause__!r}{authenticator.problem}"
+    finally:
+        by_search.server.heal()

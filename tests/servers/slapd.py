@@ -1,0 +1,87 @@
+"""A real OpenLDAP server: plain with StartTLS, and TLS from the first byte."""
+
+from __future__ import annotations
+
+import base64
+import re
+import subprocess
+from typing import TYPE_CHECKING, ClassVar
+
+from tests.servers.loopback import LoopbackServer, find
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+PASSWORD = "ld-Secret-7734"
+SUFFIX = "dc=example,dc=org"
+PEOPLE = f"ou=people,{SUFFIX}"
+SEARCHER = f"cn=searcher,{SUFFIX}"
+_MANAGER = f"cn=manager,{SUFFIX}"
+
+
+class Slapd(LoopbackServer):
+    """``SEARCHER`` with ``PASSWORD`` may search below ``PEOPLE``; users may read their own entry, nobody else's, and
+    anonymous clients nothing."""
+
+    package: ClassVar[str] = "slapd"
+    account: ClassVar[str | None] = "openldap"
+    ports: ClassVar[int] = 2
+    ready: ClassVar[re.Pattern[bytes]] = re.compile(rb"slapd starting")
+
+    @property
+    def tls_port(self) -> int:
+        return self._ports.ports[1]
+
+    def _prepare(self) -> None:
+        self._binary = find("slapd", self.package)
+        self._add = find("ldapadd", "ldap-utils")
+        (self.directory / "data").mkdir()
+        schemas = "".join(f"include /etc/ldap/schema/{name}.schema\n" for name in ("core", "cosine", "inetorgperson"))
+        (self.directory / "slapd.conf").write_text(
+            f"{schemas}"
+            "modulepath /usr/lib/ldap\nmoduleload back_mdb\n"
+            f"pidfile {self.directory}/slapd.pid\nargsfile {self.directory}/slapd.args\n"
+            f"TLSCACertificateFile {self.authority.ca_file}\n"
+            f"TLSCertificateFile {self.certificate.certificate}\nTLSCertificateKeyFile {self.certificate.key}\n"
+            "TLSVerifyClient never\n"
+            f'database mdb\nsuffix "{SUFFIX}"\nrootdn "{_MANAGER}"\nrootpw {PASSWORD}\n'
+            f"directory {self.directory}/data\nmaxsize 67108864\ndbnosync\nindex uid eq\n"
+            "access to attrs=userPassword by anonymous auth by * none\n"
+            f'access to * by dn.exact="{SEARCHER}" read by self read by * none\n'
+        )
+        self.hand_over()
+
+    def _command(self) -> list[str | Path]:
+        listeners = f"ldap://127.0.0.1:{self.port} ldaps://127.0.0.1:{self.tls_port}"
+        return [self._binary, "-f", self.directory / "slapd.conf", "-h", listeners, "-d", "stats"]
+
+    def create(self) -> None:
+        """The tree."""
+        self.add(SUFFIX, {"objectClass": ["dcObject", "organization"], "dc": ["example"], "o": ["example"]})
+        self.add(PEOPLE, {"objectClass": ["organizationalUnit"], "ou": ["people"]})
+        self.add(
+            SEARCHER,
+            {
+                "objectClass": ["organizationalRole", "simpleSecurityObject"],
+                "cn": ["searcher"],
+                "userPassword": [PASSWORD],
+            },
+        )
+
+    def add(self, name: str, attributes: Mapping[str, Sequence[str]]) -> None:
+        """Add an entry as the directory's manager. Texts are written in base64, so they may hold anything."""
+        lines = [f"dn:: {_base64(name)}"]
+        lines += [f"{key}:: {_base64(value)}" for key, values in attributes.items() for value in values]
+        ran = subprocess.run(
+            [
+                self._add, "-x", "-o", "ldif-wrap=no", "-H", f"ldap://127.0.0.1:{self.port}", "-D", _MANAGER,
+                "-w", PASSWORD,
+            ],
+            input="\n".join(lines) + "\n", capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert ran.returncode == 0, f"ldapadd {name!r}: {ran.stdout}{ran.stderr}"
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
