@@ -222,7 +222,7 @@ UNREADABLE = {
 async def test_a_forged_token_is_no_token(name: str) -> None:
     verdict = await login(UNREADABLE[name])
     assert isinstance(verdict, Ignore), verdict
-    assert "dev-1" not in verdict.detail
+    assert "dev-1" not in verdict.reason
 
 
 async def test_a_public_key_is_no_secret(tmp_path: Path) -> None:

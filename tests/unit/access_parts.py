@@ -1,0 +1,219 @@
+"""What the access service is made of in tests: a clock that stands still, a hasher that counts, users in memory."""
+
+from __future__ import annotations
+
+__all__ = ["FakeAuthenticator", "FakeHasher", "FakeStore", "ManualClock", "access_settings", "login", "make_service"]
+
+import asyncio  # noqa: TC003 - a dataclass field
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from auth.chain import Chain
+from auth.errors import BackendDownError, OverloadedError
+from auth.model import Allow, Deny, Ignore, LoginRequest
+from auth.service import AccessService
+from config.auth import AuthSettings
+
+if TYPE_CHECKING:
+    from auth.model import Ban, LoginAnswer, Rule, Subject, Tenant, Verdict
+
+SECOND = 1_000_000_000
+EPOCH_S = 1_800_000_000
+
+
+class ManualClock:
+    """Time that moves when told to."""
+
+    def __init__(self) -> None:
+        self.ns = 5_000 * SECOND
+
+    def now_ns(self) -> int:
+        return self.ns
+
+    def now_s(self) -> float:
+        return EPOCH_S + self.ns / SECOND
+
+    def forward(self, seconds: float) -> None:
+        self.ns += int(seconds * SECOND)
+
+
+class FakeHasher:
+    """``slow:x`` is the argon2id hash of x, ``fast:x`` the keyed one. ``argon2`` counts what was computed."""
+
+    def __init__(self) -> None:
+        self.argon2 = 0
+        self.burns = 0
+        self.room = 1_000_000
+        self.gate: asyncio.Event | None = None  # slow ones wait for it
+
+    async def _slow(self) -> None:
+        if self.room <= 0:
+            raise OverloadedError("hashing", "no room")
+        self.room -= 1
+        try:
+            if self.gate is not None:
+                await self.gate.wait()
+        finally:
+            self.room += 1
+        self.argon2 += 1
+
+    async def verify(self, stored: str, password: str, **_ignored: Any) -> bool:
+        kind, _, right = stored.partition(":")
+        if kind == "slow":
+            await self._slow()
+            return right == password
+        if right == password:
+            return True
+        await self._slow()  # as PasswordHasher promises: a False has always cost one
+        return False
+
+    async def burn(self) -> None:
+        await self._slow()
+        self.burns += 1
+
+    async def hash(self, password: str) -> str:
+        await self._slow()
+        return f"slow:{password}"
+
+    def outdated(self, stored: str) -> bool:
+        return False
+
+
+@dataclass
+class FakeAuthenticator:
+    """Users by name; ``asked`` are the requests that reached it."""
+
+    name: str = "postgresql"
+    users: dict[str, Allow | Deny] = field(default_factory=dict)
+    passwords: dict[str, str] = field(default_factory=dict)
+    hasher: FakeHasher | None = None
+    up: bool = True
+    error: Exception | None = None
+    gate: asyncio.Event | None = None
+    asked: list[LoginRequest] = field(default_factory=list)
+    started: bool = False
+    closed: bool = False
+
+    def add(self, username: str, password: str = "", **fields: Any) -> None:
+        self.users[username] = Allow(self.name, username, **fields)
+        if password:
+            self.passwords[username] = password if ":" in password else f"slow:{password}"
+
+    async def start(self) -> None:
+        self.started = True
+
+    async def authenticate(self, request: LoginRequest) -> Verdict:
+        self.asked.append(request)
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        if not self.up:
+            raise BackendDownError(self.name, f"{self.name} does not answer")
+        verdict = self.users.get(request.username)
+        if verdict is None:
+            return Ignore(self.name)
+        stored = self.passwords.get(request.username)
+        if stored is not None:
+            assert self.hasher is not None
+            if not await self.hasher.verify(stored, request.password):
+                return Deny(self.name, "bad_password", request.username, hashed=True)
+        return verdict
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class FakeStore:
+    """The built-in database in memory: every change is seen at once, as after a refresh."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.ban_version = 1
+        self.problem = ""
+        self.rules: list[Rule] = []
+        self.bans: list[Ban] = []
+        self.tenants: dict[str, Tenant] = {}
+        self.writes_fail: Exception | None = None
+        self.reads = 0
+
+    def _read(self) -> None:
+        self.reads += 1
+        if self.problem:
+            raise BackendDownError("database", self.problem)
+
+    def change(self, *rules: Rule) -> None:
+        self.rules = list(rules)
+        self.version += 1
+
+    def refresh(self) -> bool:
+        self._read()
+        return False
+
+    def find_ban(self, clientid: str, username: str, address: str, now_s: float) -> Ban | None:
+        self._read()
+        names = {"clientid": clientid, "username": username, "address": address}
+        for ban in self.bans:
+            if ban.value and names[ban.kind] == ban.value and (ban.until_s is None or ban.until_s > now_s):
+                return ban
+        return None
+
+    def tenant(self, name: str) -> Tenant | None:
+        self._read()
+        return self.tenants.get(name)
+
+    def rules_for(self, subject: Subject) -> tuple[Rule, ...]:
+        self._read()
+        return tuple(self.rules)
+
+    async def ban(self, ban: Ban, *, by: str) -> None:
+        if self.writes_fail is not None:
+            raise self.writes_fail
+        assert by
+        self.bans.append(ban)
+        self.ban_version += 1
+
+
+def access_settings(**tables: Any) -> AuthSettings:
+    """``[auth]`` with these settings."""
+    return AuthSettings.model_validate(tables)
+
+
+def login(username: str = "ada", password: str = "right", **fields: str) -> LoginRequest:
+    """A login from some address with a client id of its own."""
+    fields.setdefault("clientid", f"c-{username}")
+    fields.setdefault("peerhost", "10.0.0.1")
+    return LoginRequest(username=username, password=password, **fields)
+
+
+@dataclass
+class Service:
+    """A service and its parts."""
+
+    access: AccessService
+    store: FakeStore
+    clock: ManualClock
+    hasher: FakeHasher
+    sources: tuple[FakeAuthenticator, ...]
+
+    async def ask(self, request: LoginRequest) -> LoginAnswer:
+        """As the server does it."""
+        answer = self.access.login_at_once(request)
+        return answer if answer is not None else await self.access.login(request)
+
+
+def make_service(*sources: FakeAuthenticator, store: Any = None, **tables: Any) -> Service:
+    """A service of these authenticators, or of one that knows ada with the password "right"."""
+    settings = access_settings(**tables)
+    hasher = FakeHasher()
+    if not sources:
+        sources = (FakeAuthenticator(),)
+        sources[0].add("ada", "right")
+    for one in sources:
+        one.hasher = hasher
+    clock = ManualClock()
+    store = store if store is not None else FakeStore()
+    chain = Chain(sources, hasher, settings)
+    return Service(
+        AccessService(settings, store, chain, clock=clock.now_ns, wall=clock.now_s), store, clock, hasher, sources
+    )
