@@ -1,0 +1,318 @@
+"""`gateway auth explain`: it says what the service decides, for the reason that decided."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from auth import passwords
+from auth.chain import make_chain
+from auth.explain import TrustingHasher, explain
+from auth.hashing import Hasher
+from auth.model import AccessRequest, Allow, Ban, LoginRequest, Rule, Subject, Tenant
+from auth.rule_reasons import mismatch
+from auth.rules import decide
+from auth.service import AccessService
+from auth.store import Store
+from auth.store_records import User
+from config.auth import AuthSettings
+from config.errors import ExitStatus
+from gateway.cli.auth_explain_text import as_json, as_text
+from gateway.cli.main import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from auth.explain import Explanation
+
+NOW = 1_800_000_000
+SECRET = "an unusual secret"
+STORED = passwords.hash_argon2id(SECRET, passwords.Argon2Cost(8, 1))
+SUBSCRIBE, PUBLISH = frozenset({"subscribe"}), frozenset({"publish"})
+RULES = (
+    Rule("allow", "cmd/${clientid}/#", actions=SUBSCRIBE),
+    Rule("deny", "plant/secret/#"),
+    Rule("allow", "plant/${client_attrs.site}/#", who=(("group", "ops"),)),
+    Rule("allow", "${tenant}/#", who=(("tenant", "acme"),), qos=frozenset({1})),
+    Rule("allow", "retained/#", actions=PUBLISH, retain=True),
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    one = Store(tmp_path / "data" / "auth" / "auth.sqlite3")
+    one.open()
+    with one.edit("test") as edit:
+        edit.tenants.add(Tenant("acme", logins_per_second=7))
+        edit.tenants.add(Tenant("closed", enabled=False))
+        edit.users.add(
+            User(
+                "username",
+                "ada",
+                STORED,
+                tenant="acme",
+                groups=frozenset({"ops", "floor"}),
+                attributes={"site": "berlin", "other": "x"},
+            )
+        )
+        edit.users.add(User("username", "carl", STORED, tenant="closed"))
+        edit.users.add(User("username", "root", STORED, is_superuser=True))
+        edit.users.add(User("username", "gone", STORED, disabled=True))
+        edit.bans.add(Ban("clientid", "bad", reason="flooded the plant"))
+        edit.rules.extend(RULES)
+    one.refresh()
+    yield one
+    one.close()
+
+
+def ask(store: Store, request: LoginRequest, access: Any = None, **tables: Any) -> Explanation:
+    known = tables.pop("known", None)
+    settings_ = AuthSettings.model_validate({"client_attributes": ["site"], **tables})
+
+    async def run() -> Explanation:
+        hasher = Hasher(settings_.hashing, store.device_keys())
+        chain = make_chain(settings_, store, hasher if request.password else TrustingHasher())  # type: ignore[arg-type]
+        await chain.start()
+        try:
+            return await explain(settings_, store, chain, request, access=access, known=known, now_s=NOW)
+        finally:
+            await chain.close()
+            hasher.close()
+
+    return asyncio.run(run())
+
+
+def text_of(explanation: Explanation) -> str:
+    return as_text(explanation, AuthSettings(), color=False)
+
+
+def test_the_rule_that_decides_and_why_those_before_it_do_not(store: Store) -> None:
+    found = ask(store, LoginRequest("ada", "press-7"), ("publish", "plant/berlin/x", 0, False))
+    assert found.access is not None
+    assert found.access.decision.allowed
+    assert [one.why_not for one in found.access.judgements] == [
+        "it is about subscribing alone",
+        "plant/secret/# does not match",
+        "",
+    ]
+    assert found.access.rest == 2
+    text = text_of(found)
+    assert "Allowed: database rule" in text
+    assert "1  database  knows it: as ada" in text
+    assert "It is let in by database, if what it shows is right." in text
+    assert "tenant      acme  (7 new logins a second)" in text
+
+
+def test_a_right_password_is_checked_when_it_is_there(store: Store) -> None:
+    assert ask(store, LoginRequest("ada", "c", SECRET)).obstacle == ""
+    wrong = ask(store, LoginRequest("ada", "c", "wrong"))
+    assert wrong.obstacle == "The password is wrong, or the user has none."
+    assert "wrong" not in repr(wrong).replace("wrong, or", "")
+
+
+@pytest.mark.parametrize(
+    ("username", "clientid", "obstacle"),
+    [
+        ("ada", "bad", "The client id bad is banned: flooded the plant."),
+        ("nobody", "c", "Nobody in auth.chain knows it."),
+        ("gone", "c", "The user is switched off."),
+        ("carl", "c", "The user's tenant is switched off."),
+        ("ada", "c", ""),
+    ],
+)
+def test_what_stands_in_the_way(store: Store, username: str, clientid: str, obstacle: str) -> None:
+    found = ask(store, LoginRequest(username, clientid))
+    assert found.obstacle == obstacle
+    text = text_of(found)
+    if obstacle:
+        assert f"It is not let in. {obstacle}" in text
+        assert "nothing: it is not let in" in text
+        assert json.loads(as_json(found))["answer"] is None
+    else:
+        assert "It is let in" in text
+
+
+def test_what_emqx_is_told_is_what_the_service_answers(store: Store) -> None:
+    found = ask(store, LoginRequest("ada", "press-7"))
+
+    async def answer() -> bytes:
+        settings_ = AuthSettings.model_validate({"client_attributes": ["site"]})
+        hasher = Hasher(settings_.hashing, store.device_keys())
+        service = AccessService(settings_, store, make_chain(settings_, store, hasher))
+        try:
+            return (await service.login(LoginRequest("ada", "press-7", SECRET))).body
+        finally:
+            await service.close()
+            hasher.close()
+
+    assert found.told is not None
+    assert json.loads(found.told.body(found.expire_at_s)) == json.loads(asyncio.run(answer()))
+    assert json.loads(as_json(found))["answer"]["client_attrs"] == {
+        "site": "berlin",
+        "tenant": "acme",
+        "groups": "floor,ops",
+    }
+
+
+def test_a_superuser_is_said_to_be_one(store: Store) -> None:
+    found = ask(store, LoginRequest("root", "c"), ("publish", "plant/secret/x", 0, False))
+    text = text_of(found)
+    assert "EMQX asks nothing about it and allows everything" in text
+    assert "Allowed: it is a superuser" in text
+    assert json.loads(as_json(found))["access"]["allowed"] is True
+
+
+def test_who_is_in_no_source_can_be_tried_with_what_is_known_of_it(store: Store) -> None:
+    known = Allow(source="", groups=frozenset({"ops"}), attributes={"site": "berlin"})
+    found = ask(store, LoginRequest("new", "c"), ("publish", "plant/berlin/x", 0, False), known=known)
+    assert found.access is not None
+    assert found.access.decision.allowed
+    assert found.obstacle
+
+
+def test_later_sources_are_not_asked_and_tokens_need_the_token(store: Store) -> None:
+    key = {"name": "k", "algorithms": ["HS256"], "secret": "0" * 32}
+    found = ask(store, LoginRequest("ada", "c"), chain=["jwt", "database", "postgresql"], jwt={"keys": [key]})
+    text = text_of(found)
+    assert "jwt         does not know it: it checks the password itself, and none was given" in text
+    assert "postgresql  is not asked: the chain has ended before it" in text
+
+
+def test_hostile_names_do_not_reach_the_terminal(store: Store) -> None:
+    name = "x\x1b[2J\x9b1m\nAllowed: everything" + "y" * 70_000
+    found = ask(store, LoginRequest(name, name), ("publish", name, 0, False))
+    text = text_of(found)
+    assert "\x1b" not in text
+    assert "\x9b" not in text
+    assert len(text) < 10_000
+    assert not [line for line in text.splitlines() if line.startswith("Allowed: everything")]
+    assert "\x9b" not in as_json(found)
+
+
+@pytest.mark.parametrize(
+    ("rule", "action", "why"),
+    [
+        (Rule("allow", "#", qos=frozenset({1, 2})), "publish", "it is about QoS 1 and 2 alone"),
+        (Rule("allow", "#", retain=True), "publish", "it is about retained messages alone"),
+        (Rule("allow", "#", who=(("group", "x"),)), "publish", "not in the group x"),
+        (Rule("allow", "#", who=(("address", "10.0.0.0/8"),)), "publish", "the address is not in 10.0.0.0/8"),
+        (Rule("allow", "#", who=(("all", ""), ("clientid", "d"))), "publish", "the client id is not d"),
+        (Rule("allow", "#", who=()), "publish", "it concerns nobody"),
+        (Rule("allow", "a/+", eq=True), "subscribe", "it is about the topic a/+ literally"),
+        (Rule("allow", "a/b"), "subscribe", "a/b does not cover all of a/#"),
+        (Rule("deny", "b/#"), "subscribe", "b/# has no topic in common with it"),
+        (
+            Rule("allow", "a/${username}"),
+            "publish",
+            "${username} has no value, or one with +, # or / in it, and then matches nothing",
+        ),
+    ],
+)
+def test_why_a_rule_does_not_match(rule: Rule, action: Any, why: str) -> None:
+    topic = "a/#" if action == "subscribe" else "a/c"
+    request = AccessRequest(Subject(username="", clientid="c", peerhost="192.0.2.1"), action, topic)
+    assert mismatch(rule, request) == why
+    assert decide((rule,), request).rule is None
+
+
+TOPICS = st.sampled_from(
+    ["a", "a/b", "a/#", "+/b", "#", "a/${clientid}", "${username}/b", "$SYS/a", "$share/g/a/b", "", "a/+/c", "${x}"]
+)
+RULE = st.builds(
+    Rule,
+    permission=st.sampled_from(["allow", "deny"]),
+    topic=TOPICS,
+    who=st.sampled_from([(("all", ""),), (("clientid", "a"),), (("group", "g"),), (("address", "10.0.0.0/8"),), ()]),
+    actions=st.sampled_from([PUBLISH, SUBSCRIBE, PUBLISH | SUBSCRIBE]),
+    eq=st.booleans(),
+    qos=st.sampled_from([frozenset(), frozenset({0}), frozenset({1, 2})]),
+    retain=st.sampled_from([None, True, False]),
+)
+REQUEST = st.builds(
+    AccessRequest,
+    subject=st.builds(
+        Subject,
+        username=st.sampled_from(["", "a", "a/b"]),
+        clientid=st.sampled_from(["", "a", "b", "+"]),
+        peerhost=st.sampled_from(["", "10.0.0.1"]),
+        groups=st.sampled_from([frozenset(), frozenset({"g"})]),
+    ),
+    action=st.sampled_from(["publish", "subscribe"]),
+    topic=TOPICS,
+    qos=st.integers(0, 2),
+    retain=st.booleans(),
+)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(RULE, REQUEST)
+def test_a_reason_is_given_exactly_when_the_rule_does_not_decide(rule: Rule, request: AccessRequest) -> None:
+    decided = decide((rule,), request).rule is rule
+    why = mismatch(rule, request)
+    assert decided == (why == ""), f"{rule} {request}: {why!r}"
+
+
+class TestCommand:
+    @pytest.fixture
+    def config(self, store: Store, tmp_path: Path) -> str:
+        file = tmp_path / "gateway.toml"
+        file.write_text(f'data_dir = "{tmp_path / "data"}"\n[auth]\nclient_attributes = ["site"]\n')
+        return str(file)
+
+    def test_it_prints_a_page(self, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+        arguments = ["--username", "ada", "--clientid", "p", "--topic", "cmd/p/x", "--action", "subscribe"]
+        assert main(["auth", "explain", "--config", config, *arguments]) == ExitStatus.OK
+        out, err = capsys.readouterr()
+        assert "Subscribe to cmd/p/x (QoS 0)" in out
+        assert "decides" in out
+        assert "\x1b" not in out
+        assert not err
+
+    def test_it_prints_json_and_nothing_else(self, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["auth", "explain", "--config", config, "--clientid", "x", "--json"]) == ExitStatus.OK
+        document = json.loads(capsys.readouterr().out)
+        assert document["login"]["reason"] == "unknown"
+        assert "access" not in document
+
+    def test_a_password_comes_from_a_file_and_goes_nowhere(
+        self, config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "password"
+        file.write_text(f"{SECRET}\n")
+        arguments = ["--username", "ada", "--password-file", str(file)]
+        for more in ([], ["--json"]):
+            assert main(["auth", "explain", "--config", config, *arguments, *more]) == ExitStatus.OK
+            out, err = capsys.readouterr()
+            assert SECRET not in out + err
+        assert json.loads(out)["login"]["password_checked"] is True
+        assert json.loads(out)["login"]["allowed"] is True
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            ([], "say which client"),
+            (["--username", "ada", "--topic", "a"], "go together"),
+            (["--username", "ada", "--attribute", "site"], "NAME=VALUE"),
+        ],
+    )
+    def test_arguments_that_make_no_question(
+        self, config: str, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with pytest.raises(SystemExit) as ended:
+            main(["auth", "explain", "--config", config, *arguments])
+        assert ended.value.code == ExitStatus.USAGE
+        assert says in capsys.readouterr().err
+
+    def test_a_password_file_that_is_not_there(
+        self, config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        missing = str(tmp_path / "none")
+        status = main(["auth", "explain", "--config", config, "--username", "ada", "--password-file", missing])
+        assert status == ExitStatus.FAILED
+        assert "cannot be read" in capsys.readouterr().err
