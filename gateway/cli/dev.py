@@ -50,6 +50,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     up.add_argument(
         "--data", type=Path, metavar="DIR", help="keep Kafka's data here (default: it ends with the brokers)"
     )
+    up.add_argument(
+        "--auth",
+        action="store_true",
+        help="let the MQTT broker ask an access service (gateway auth serve) who may do what",
+    )
     up.set_defaults(run=_up)
 
     down = commands.add_parser("down", help="stop the brokers", description="Stop the brokers that 'up' started.")
@@ -84,6 +89,7 @@ def _up(arguments: argparse.Namespace) -> int:
             mqtt_port=arguments.mqtt_port or None,
             nodes=arguments.nodes,
             data=arguments.data,
+            auth=arguments.auth,
         )
     except PortTakenError as error:
         raise PortTakenError(f"{error}\n(gateway dev up --kafka-port 0 --mqtt-port 0 takes any free ones.)") from error
@@ -111,6 +117,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _show(brokers: DevBrokers, *, as_json: bool, heading: str) -> None:
+    from auth.first_start import GATEWAY_USER
     from gateway.embedded.dev import to_json
 
     if as_json:
@@ -124,5 +131,8 @@ def _show(brokers: DevBrokers, *, as_json: bool, heading: str) -> None:
         ("Kafka logs", brokers.logs),
     ):
         print(f"  {label:<11} {value}")
+    if brokers.access:
+        print(f"  {'Access':<11} gateway auth … --config {brokers.access}")
+        print(f"  {'Secrets':<11} {brokers.secrets} (the gateway's user is {GATEWAY_USER})")
     for broker in brokers.failed:
         print(f"  {broker} has ended by itself: see the logs, then gateway dev down and up")

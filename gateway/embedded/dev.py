@@ -43,6 +43,10 @@ class DevBrokers:
     """The folder with the brokers' logs."""
     failed: tuple[str, ...] = ()
     """Brokers that have ended by themselves since."""
+    access: str = ""
+    """Settings file of the access service, for `gateway auth … --config`; "" without one: everybody gets in."""
+    secrets: str = ""
+    """The folder with what it made: the gateway's password, the first device's secret."""
 
 
 def up(
@@ -51,12 +55,14 @@ def up(
     mqtt_port: int | None,
     nodes: int = 1,
     data: Path | None = None,
+    auth: bool = False,
     progress: ProgressCallback = print_progress,
 ) -> tuple[DevBrokers, bool]:
     """Brokers in the background, and whether this call started them; those that run already keep their ports.
 
     Ports are those of Kafka's first node and of plain MQTT; None takes any free one. ``data`` keeps Kafka's data;
-    without it the data ends with the brokers. Blocks until both brokers are ready. Raises what starting them raises.
+    without it the data ends with the brokers. With ``auth`` the MQTT broker asks an access service, whose users and
+    secrets stay in the cache. Blocks until both brokers are ready. Raises what starting them raises.
     """
     directory = _directory()
     with locked(directory / "lock"):
@@ -72,6 +78,7 @@ def up(
             "mqtt_port": mqtt_port,
             "nodes": nodes,
             "data": str(data.absolute()) if data else None,
+            "auth": str(directory / "auth") if auth else None,
         }
         return _start(description, directory / "server.log"), True
 

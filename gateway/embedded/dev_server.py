@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import GatewayError
+from gateway.embedded.access_process import AccessProcess
 from gateway.embedded.errors import PortTakenError
 from gateway.embedded.kafka import KafkaCluster
 from gateway.embedded.mqtt import MqttBroker
@@ -32,27 +33,37 @@ def main(description: dict[str, Any]) -> int:
     kafka = KafkaCluster(
         description["nodes"], Path(data) if data else None, port=description["kafka_port"], progress=quiet
     )
-    mqtt = MqttBroker(port=description["mqtt_port"], progress=quiet)
     state_file = Path(description["state"])
+    access = AccessProcess(Path(description["auth"])) if description["auth"] else None
+    mqtt: MqttBroker | None = None
     try:
-        if not _start(kafka, mqtt, stopping):
+        try:
+            if access is not None:
+                access.prepare()
+        except GatewayError as error:
+            _say({"error": str(error)})
             return 1
-        server = _ControlServer(kafka, mqtt, stopping)
+        service = None if access is None else access.service
+        mqtt = MqttBroker(access=service, port=description["mqtt_port"], progress=quiet)
+        if not _start(kafka, mqtt, access, stopping):
+            return 1
+        server = _ControlServer(kafka, mqtt, access, stopping)
         threading.Thread(target=server.serve_forever, name="control", daemon=True).start()
         _write_private(state_file, {"pid": os.getpid(), "port": server.server_address[1], "secret": server.secret})
         _say({"brokers": server.brokers()})
         stopping.wait()
-        _stop(kafka, mqtt)
     finally:
         state_file.unlink(missing_ok=True)
-        _stop(kafka, mqtt)
+        _stop(kafka, mqtt, access)
     return 0
 
 
-def _start(kafka: KafkaCluster, mqtt: MqttBroker, stopping: threading.Event) -> bool:
-    """Start both at the same time; False when one does not come up, with the reason said, or on a signal."""
-    with ThreadPoolExecutor(2) as threads:
+def _start(kafka: KafkaCluster, mqtt: MqttBroker, access: AccessProcess | None, stopping: threading.Event) -> bool:
+    """Start all at the same time; False when one does not come up, with the reason said, or on a signal."""
+    with ThreadPoolExecutor(3) as threads:
         results = [threads.submit(kafka.start), threads.submit(mqtt.start)]
+        if access is not None:
+            results.append(threads.submit(access.start))
     errors = [error for result in results if (error := result.exception()) is not None]
     for error in errors:
         if not isinstance(error, GatewayError):
@@ -62,8 +73,11 @@ def _start(kafka: KafkaCluster, mqtt: MqttBroker, stopping: threading.Event) -> 
     return not errors and not stopping.is_set()
 
 
-def _stop(kafka: KafkaCluster, mqtt: MqttBroker) -> None:
-    mqtt.stop()  # first: whoever produces into Kafka has its messages from there
+def _stop(kafka: KafkaCluster, mqtt: MqttBroker | None, access: AccessProcess | None) -> None:
+    if mqtt is not None:
+        mqtt.stop()  # first: whoever produces into Kafka has its messages from there
+    if access is not None:
+        access.stop()
     kafka.stop()
 
 
@@ -72,23 +86,29 @@ class _ControlServer(socketserver.ThreadingTCPServer):
 
     daemon_threads = True
 
-    def __init__(self, kafka: KafkaCluster, mqtt: MqttBroker, stopping: threading.Event) -> None:
+    def __init__(
+        self, kafka: KafkaCluster, mqtt: MqttBroker, access: AccessProcess | None, stopping: threading.Event
+    ) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.secret = secrets.token_urlsafe(24)
         self.stopping = stopping
-        self._kafka, self._mqtt = kafka, mqtt
+        self._kafka, self._mqtt, self._access = kafka, mqtt, access
         self._addresses = {
             "kafka": kafka.bootstrap,
             "mqtt": f"mqtt://127.0.0.1:{mqtt.port}",
             "websocket": f"ws://127.0.0.1:{mqtt.websocket_port}/mqtt",
             "pid": os.getpid(),
             "logs": str(kafka.log_file(1).parent),
+            "access": "" if access is None else str(access.config),
+            "secrets": "" if access is None else str(access.gateway_password_file.parent.parent),
         }
 
     def brokers(self) -> dict[str, Any]:
         """The fields of ``dev.DevBrokers``."""
         failed = [f"Kafka node {n}" for n in range(1, self._kafka.nodes + 1) if not self._kafka.alive(n)]
         failed += [] if self._mqtt.alive else ["MQTT broker"]
+        if self._access is not None and self._access.returncode is not None:
+            failed.append("Access service")
         return {**self._addresses, "failed": failed}
 
 

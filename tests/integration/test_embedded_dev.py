@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -17,12 +18,11 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from gateway.embedded.cache import cache_directory
-from tests.brokers.client import Client
+from tests.brokers.client import Client, RefusedError
 from tests.brokers.topics import create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 DEADLINE = 120.0
 
@@ -206,3 +206,27 @@ def test_a_signal_to_the_server_stops_the_brokers(dev: Dev, number: int) -> None
 )
 def test_wrong_arguments(tmp_path: Path, arguments: list[str]) -> None:
     assert Dev(tmp_path)(*arguments).returncode == 2
+
+
+def test_with_auth_the_broker_asks_an_access_service_that_keeps_its_users(dev: Dev) -> None:
+    for _ in range(2):
+        brokers = dev.up("--auth")
+        port = int(brokers["mqtt"].rpartition(":")[2])
+        with pytest.raises(RefusedError):
+            Client(port)
+        secrets = Path(brokers["secrets"])
+        _, device = (secrets / "devices" / "devices.csv").read_text().splitlines()
+        name, secret = device.split(",")
+        with Client(port, user=("gateway", (secrets / "gateway" / "mqtt_password").read_text())) as gateway:
+            gateway.subscribe("$share/g/#", 1)
+            with Client(port, user=(name, secret)) as client:
+                client.publish(f"devices/{name}/x", b"x", 1)
+                with pytest.raises(RefusedError):
+                    client.subscribe("#")
+            assert gateway.receive().payload == b"x"
+        assert Path(brokers["access"]).exists()
+        told = dev("status")
+        assert f"--config {brokers['access']}" in told.stdout
+        processes = tree(brokers["pid"])
+        assert dev("down").returncode == 0
+        assert all_gone(processes)
