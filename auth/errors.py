@@ -5,6 +5,7 @@ GatewayError
     ├── BackendDownError        a source of users cannot be asked; the chain says what follows
     │   └── OverloadedError     this service itself has no room for the question
     ├── StoreError              the built-in database cannot be used, or an edit of it is refused
+    │   └── NotStoredError      what was named is not in it
     ├── ImportFormatError       a file of users or rules that cannot be read
     ├── RuleFormatError         access rules of a token or of EMQX that are not in their form
     └── CredentialError         no credential can be had to show to EMQX or Kafka
@@ -18,6 +19,7 @@ __all__ = [
     "CredentialError",
     "DownCause",
     "ImportFormatError",
+    "NotStoredError",
     "OverloadedError",
     "RuleFormatError",
     "StoreError",
@@ -65,6 +67,12 @@ class OverloadedError(BackendDownError):
 
 class StoreError(AuthError):
     """The built-in database cannot be opened, read or written, or an edit does not fit what is there."""
+
+
+class NotStoredError(StoreError):
+    """A user, rule, tenant or ban that was named is not in the built-in database."""
+
+    exit_status = ExitStatus.NOT_FOUND
 
 
 class ImportFormatError(AuthError):

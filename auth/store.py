@@ -26,6 +26,7 @@ from auth.networks import enclosing
 from auth.store_file import BAN_COLUMNS, TENANT_COLUMNS, USER_COLUMNS
 from auth.store_records import AuditEntry, StoredRule, ban_of, tenant_of, user_of
 from auth.store_rules import OWN_KINDS, RULE_COLUMNS, rule_of
+from auth.store_values import check_identity
 from auth.store_writer import Writer
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Store:
         self._data_version = -1
         self._version = 0
         self._ban_version = 0
+        self._elsewhere = 0
         self._opened = 0  # how often; another file may count its versions from anywhere
         self._looked_ns = 0
         self._failed_ns = 0
@@ -115,15 +117,19 @@ class Store:
         """Store a ban; the writer's thread does it. Raises StoreError when it is none, or cannot be stored now."""
         await self.writer.make(lambda edit: edit.bans.add(replace(ban, by=by)))
 
-    def edit(self, by: str, *, wait_s: float = 10.0) -> AbstractContextManager[Editor]:
+    def edit(self, by: str, *, wait_s: float = 10.0, dry_run: bool = False) -> AbstractContextManager[Editor]:
         """A transaction that changes it: see ``auth.store_edit.edit``."""
-        return store_edit.edit(self.path, by, wait_s=wait_s)
+        return store_edit.edit(self.path, by, wait_s=wait_s, dry_run=dry_run)
 
     @property
     def version(self) -> int:
         """Grows with every change of users, rules and tenants that ``refresh`` has seen; those of bans are counted
         apart, so that banning one does not make the service forget the logins of all others."""
-        return self.epoch + self._version
+        return self.epoch + self._version + self._elsewhere
+
+    def changed_elsewhere(self) -> None:
+        """Move ``version``: users that are kept outside of the database have changed."""
+        self._elsewhere += 1
 
     @property
     def ban_version(self) -> int:
@@ -172,6 +178,10 @@ class Store:
         """All users, or those of a kind or tenant, by kind and name. For commands. Raises StoreError."""
         sql = f"SELECT {USER_COLUMNS} FROM users WHERE (? = '' OR kind = ?) AND (? = '' OR tenant = ?)"  # noqa: S608
         return self._list(f"{sql} ORDER BY kind, identity", (kind, kind, tenant, tenant), user_of)
+
+    def user(self, kind: str, identity: str) -> User | None:
+        """The user of exactly this name, networks included. For commands. Raises StoreError."""
+        return next(self._list(_USER, (kind, check_identity(kind, identity)), user_of), None)
 
     def rules(self, *, kind: str = "", value: str = "") -> Iterator[StoredRule]:
         """All rules in order, or those filed under this condition. For commands. Raises StoreError."""

@@ -88,11 +88,11 @@ class Editor:
 
 
 @contextlib.contextmanager
-def edit(path: Path, by: str, *, wait_s: float = _WAIT_S) -> Iterator[Editor]:
+def edit(path: Path, by: str, *, wait_s: float = _WAIT_S, dry_run: bool = False) -> Iterator[Editor]:
     """An Editor of the database, which is made if need be; what it did is kept when the block ends without an error.
 
     Other processes may do the same at the same time: one waits for the other, at most ``wait_s``. Blocks. Raises
-    StoreError. ``by``: who does it, for the audit.
+    StoreError. ``by``: who does it, for the audit. With ``dry_run`` nothing is kept in the end.
     """
     check_text("The name for the audit", by, limit=256)
     store_file.prepare(path)
@@ -101,14 +101,14 @@ def edit(path: Path, by: str, *, wait_s: float = _WAIT_S) -> Iterator[Editor]:
     except (sqlite3.Error, OSError) as error:
         raise StoreError(store_file.explain(path, error)) from error
     try:
-        with transaction(path, db, by) as editor:
+        with transaction(path, db, by, dry_run=dry_run) as editor:
             yield editor
     finally:
         db.close()
 
 
 @contextlib.contextmanager
-def transaction(path: Path, db: sqlite3.Connection, by: str) -> Iterator[Editor]:
+def transaction(path: Path, db: sqlite3.Connection, by: str, *, dry_run: bool = False) -> Iterator[Editor]:
     """The same over a connection that stays open. Raises StoreError; what the block raises otherwise goes through."""
     try:
         db.execute("BEGIN IMMEDIATE")
@@ -116,7 +116,7 @@ def transaction(path: Path, db: sqlite3.Connection, by: str) -> Iterator[Editor]
             session = Session(db, by)
             yield Editor(session)
             session.finish()
-            db.execute("COMMIT")
+            db.execute("ROLLBACK" if dry_run else "COMMIT")
         except BaseException:
             with contextlib.suppress(sqlite3.Error):  # it may be rolled back already: the disk is full
                 db.execute("ROLLBACK")

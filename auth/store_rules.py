@@ -7,7 +7,7 @@ __all__ = ["GENERAL_KINDS", "OWN_KINDS", "RULE_COLUMNS", "RuleEdits", "check_con
 import json
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from auth.errors import StoreError
+from auth.errors import NotStoredError, StoreError
 from auth.model import Rule
 from auth.networks import prefix_code
 from auth.store_records import StoredRule
@@ -152,7 +152,7 @@ class RuleEdits:
     def _position(self, number: int) -> int:
         found = self._db.execute("SELECT position FROM rules WHERE id = ?", (number,)).fetchone()
         if found is None:
-            raise StoreError(f"There is no rule {number}: `gateway auth acl list` shows those that there are.")
+            raise NotStoredError(f"There is no rule {number}: `gateway auth acl list` shows those that there are.")
         return int(found[0])
 
     def _number_anew(self) -> None:
@@ -177,7 +177,7 @@ class RuleEdits:
                 (number,),
             ).fetchone()
             if row is None:
-                raise StoreError(f"There is no rule {number}: nothing was removed.")
+                raise NotStoredError(f"There is no rule {number}: nothing was removed.")
             removed.append(rule_of(row))
             self._session.record("rule remove", f"rule {number}", "")
         if removed:

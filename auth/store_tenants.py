@@ -7,7 +7,7 @@ __all__ = ["BanEdits", "TenantEdits"]
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from auth.errors import StoreError
+from auth.errors import NotStoredError, StoreError
 from auth.model import BanKind
 from auth.networks import prefix_code
 from auth.store_file import BAN_COLUMNS, TENANT_COLUMNS
@@ -48,6 +48,19 @@ class TenantEdits:
         self._session.record("tenant set", f"tenant {name}", ", ".join(sorted(fields)))
         return after
 
+    def put(self, tenant: Tenant) -> None:
+        """Store a tenant in place of the one of its name."""
+        before = self._existing(tenant.name)
+        self._put(replace(tenant, created_s=before.created_s))
+        self._session.record("tenant set", f"tenant {tenant.name}", "all of it")
+
+    @staticmethod
+    def alike(one: Tenant, other: Tenant) -> bool:
+        """Whether two tenants are the same, whenever they were stored."""
+        return replace(one, created_s=0, changed_s=0, revision=0) == replace(
+            other, created_s=0, changed_s=0, revision=0
+        )
+
     def remove(self, name: str) -> Tenant:
         """Remove a tenant without users; returns it. Raises StoreError when there is none, or it has users."""
         tenant = self._existing(name)
@@ -65,7 +78,7 @@ class TenantEdits:
     def _existing(self, name: str) -> Tenant:
         tenant = self.get(name)
         if tenant is None:
-            raise StoreError(f"There is no tenant {name!r}: `gateway auth tenant list` shows those that there are.")
+            raise NotStoredError(f"There is no tenant {name!r}: `gateway auth tenant list` shows those that there are.")
         return tenant
 
     def _put(self, tenant: Tenant) -> None:
@@ -128,7 +141,7 @@ class BanEdits:
             (kind, check_identity(kind, value)),
         ).fetchone()
         if row is None:
-            raise StoreError(
+            raise NotStoredError(
                 f"There is no ban of {kind} {value!r}: `gateway auth ban list` shows those that there are."
             )
         self._session.touch_bans()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from auth import passwords
-from auth.errors import StoreError
+from auth.errors import NotStoredError, StoreError
 from auth.networks import prefix_code
 from auth.store_file import USER_COLUMNS
 from auth.store_records import IdentityKind, user_of
@@ -96,7 +96,7 @@ class UserEdits:
     def _existing(self, kind: str, identity: str) -> User:
         user = self.get(kind, identity)
         if user is None:
-            raise StoreError(
+            raise NotStoredError(
                 f"There is no {kind} {identity!r}. Names are compared byte for byte; `gateway auth user list` shows "
                 "those that there are."
             )

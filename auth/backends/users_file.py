@@ -39,18 +39,28 @@ if TYPE_CHECKING:
 log = structlog.get_logger("auth")
 
 _LOOK_S: Final = 1.0
+_STAMP_BITS: Final = 24
 _KINDS: Final[tuple[IdentityKind, ...]] = ("username", "clientid", "common_name", "address")
 
 
 class _Users:
     """The users of one reading."""
 
-    def __init__(self, file: UserFile) -> None:
-        self.users = {(one.user.kind, one.user.identity): _kept(one.user, one.plain) for one in file.entries}
+    def __init__(self, file: UserFile, number: int, before: _Users | None) -> None:
+        self.users: dict[tuple[IdentityKind, str], User] = {
+            (one.user.kind, one.user.identity): _kept(one.user, one.plain) for one in file.entries
+        }
         self.tenants = {tenant.name: tenant for tenant in file.tenants}
         self.kinds = tuple(kind for kind in _KINDS if any(key[0] == kind for key in self.users))
         prefixes = {prefix_code(identity) for kind, identity in self.users if kind == "address"}
         self._prefixes = sorted(prefixes, reverse=True)
+        # Since which reading each user has been as it is: what was decided about one that has not changed still holds.
+        same_tenants = before is not None and before.tenants == self.tenants
+        old = before.users if before is not None and same_tenants else {}
+        stamps = {} if before is None else before.stamps
+        self.stamps: dict[tuple[IdentityKind, str], int] = {
+            key: stamps[key] if old.get(key) == user else number for key, user in self.users.items()
+        }
 
     def find(self, kind: IdentityKind, identity: str) -> User | None:
         """The user, as ``auth.store.Store.find_user`` finds one."""
@@ -61,7 +71,7 @@ class _Users:
 
 
 class UsersFileAuthenticator:
-    """Implements ``auth.ports.Authenticator`` over ``auth.users_file``.
+    """Implements ``auth.ports.Authenticator`` and ``auth.ports.Stamping`` over ``auth.users_file``.
 
     It is down as long as no reading of the file has succeeded, since it cannot tell who is in it.
     """
@@ -86,6 +96,7 @@ class UsersFileAuthenticator:
         self._users: _Users | None = None
         self._problem = ""
         self._seen: tuple[int, int, int] | str = ""  # of the file when it was last read, or why it could not be
+        self._readings = 0
         self._settling: tuple[int, int, int] | str = ""
         self._watcher: asyncio.Task[None] | None = None
 
@@ -124,7 +135,7 @@ class UsersFileAuthenticator:
         try:
             # In a thread: 100,000 users take seconds to read, and logins go on meanwhile.
             file = await asyncio.to_thread(read_users, self.path, self._form, self._kind)
-            users = await asyncio.to_thread(_Users, file)
+            users = await asyncio.to_thread(_Users, file, self._readings + 1, self._users)
         except ImportFormatError as error:
             self._seen = seen
             if str(error) != self._problem:
@@ -136,6 +147,8 @@ class UsersFileAuthenticator:
         self._problem = ""
         self._hasher.learn(file.device_keys)
         self._users = users
+        self._readings += 1
+        self._store.changed_elsewhere()
         log.info("auth_users_file_read", file=str(self.path), users=len(users.users))
         return True
 
@@ -149,10 +162,24 @@ class UsersFileAuthenticator:
             return Ignore(self.name)
         tenant = self._tenant(users, user)
         try:
-            verdict = self._judge.at_once(user, tenant, request.password)
-            return verdict if verdict is not None else await self._judge.judge(user, tenant, request.password)
+            version = self._version(users, user)
+            verdict = self._judge.at_once(user, tenant, request.password, version)
+            if verdict is None:
+                verdict = await self._judge.judge(user, tenant, request.password, version)
         except ValueError as error:
             return self._judge.unreadable(user, error)
+        return verdict
+
+    def stamp(self, request: LoginRequest) -> int:
+        """See ``auth.ports.Stamping``."""
+        users = self._users
+        user = None if users is None else self._find(users, request)
+        return 0 if users is None or user is None else self._version(users, user)
+
+    def _version(self, users: _Users, user: User) -> int:
+        tenant = self._tenant(users, user)
+        since = users.stamps[user.kind, user.identity]
+        return since if tenant is None else (tenant.revision << _STAMP_BITS) + since
 
     def _find(self, users: _Users, request: LoginRequest) -> User | None:
         for kind, identity in asked_identities(request, users.kinds):

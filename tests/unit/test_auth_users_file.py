@@ -154,3 +154,19 @@ async def test_the_watcher_finds_a_change_by_itself(
     async with asyncio.timeout(10):
         while not isinstance(await users.authenticate(LoginRequest("bob", "c", "secret")), Allow):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+async def test_a_stamp_moves_with_its_own_user_alone(users: UsersFileAuthenticator, path: Path, store: Store) -> None:
+    write(path, "user_id,password\nann,secret\nbob,secret\n")
+    await users.start()
+    ann, bob = LoginRequest("ann", "", "secret"), LoginRequest("bob", "", "secret")
+    verdict = await users.authenticate(ann)
+    assert isinstance(verdict, Allow)
+    before = users.stamp(bob)
+    assert (users.stamp(ann), users.stamp(LoginRequest("carl"))) == (verdict.version, 0)
+    version = store.version
+    write(path, "user_id,password\nann,secret\nbob,other\n")
+    await users.look(settled=True)
+    assert store.version > version
+    assert users.stamp(ann) == verdict.version
+    assert users.stamp(bob) not in {0, before}

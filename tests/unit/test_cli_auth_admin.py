@@ -1,0 +1,411 @@
+"""``gateway auth user``, ``tenant``, ``ban`` and ``forget``: what they change, print and never print."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sqlite3
+import stat
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from auth import passwords
+from auth.model import Ban, Rule, Tenant
+from auth.store import Store
+from auth.store_records import User
+from config.errors import ExitStatus
+from gateway.cli.main import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+WORD = "correct horse battery"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("GATEWAY_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GATEWAY_AUTH__HASHING__MEMORY", "8192")
+    monkeypatch.setenv("GATEWAY_AUTH__HASHING__PASSES", "1")
+    (tmp_path / "password").write_text(WORD + "\n")
+    return tmp_path
+
+
+@pytest.fixture
+def store(folder: Path) -> Iterator[Store]:
+    one = Store(folder / "data" / "auth" / "auth.sqlite3")
+    one.open()
+    yield one
+    one.close()
+
+
+class Result:
+    """What a command said."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def run(folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*arguments: str, wanted: int = ExitStatus.OK) -> Result:
+        try:
+            status = main(["auth", *arguments])
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        said = capsys.readouterr()
+        assert status == wanted, said.err + said.out
+        assert WORD not in said.out + said.err
+        return Result(status, said.out, said.err)
+
+    return run
+
+
+def matches(store: Store, user: User, password: str) -> bool:
+    return passwords.matches(passwords.parse(user.password), password, store.device_keys())
+
+
+class TestUser:
+    def test_a_person_with_a_password_from_a_file(self, run: Any, store: Store) -> None:
+        with store.edit("test") as edit:
+            edit.tenants.add(Tenant("acme"))
+        run(
+            *("user", "add", "ann", "--password-file", "password", "--tenant", "acme", "--group", "ops"),
+            *(
+                "--group",
+                "admins",
+                "--attribute",
+                "site=ber=lin",
+                "--superuser",
+                "--disabled",
+                "--expires",
+                "2027-01-31",
+            ),
+        )
+        user = store.user("username", "ann")
+        assert user is not None
+        assert user.password.startswith("$argon2id$v=19$m=8,t=1,p=1$")
+        assert matches(store, user, WORD)
+        assert (user.tenant, user.groups, dict(user.attributes)) == ("acme", {"ops", "admins"}, {"site": "ber=lin"})
+        assert (user.is_superuser, user.disabled, user.expires_at_s) == (True, True, 1_801_353_600)
+
+    def test_a_generated_secret_is_printed_once_and_works(self, run: Any, store: Store) -> None:
+        said = run("user", "add", "d1", "--kind", "clientid", "--generate")
+        secret = said.out.splitlines()[-1]
+        user = store.user("clientid", "d1")
+        assert user is not None
+        assert user.password.startswith("$device$")
+        assert matches(store, user, secret)
+        for command in (("list",), ("show", "d1", "--kind", "clientid"), ("list", "--json"), ("export", "-")):
+            assert secret not in run("user", *command).out
+        assert secret.encode() not in store.path.read_bytes()
+
+    def test_json_of_a_generated_secret(self, run: Any) -> None:
+        data = run("user", "add", "d1", "--generate", "--json").data
+        assert len(data.pop("secret")) == 32
+        assert data == {"added": True, "name": "d1", "kind": "username"}
+
+    def test_passwords_come_from_the_input(self, run: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(WORD.encode() + b"\r\n")))
+        run("user", "add", "ann", "--password-stdin")
+        user = store.user("username", "ann")
+        assert user is not None
+        assert matches(store, user, WORD)
+
+    def test_passwords_come_from_a_prompt(self, run: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        answers = iter([WORD, WORD, WORD, "other"])
+        monkeypatch.setattr("getpass.getpass", lambda _prompt: next(answers))
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+        run("user", "add", "ann")
+        user = store.user("username", "ann")
+        assert user is not None
+        assert matches(store, user, WORD)
+        assert "two different passwords" in run("user", "add", "bob", wanted=ExitStatus.USAGE).err
+        assert store.user("username", "bob") is None
+
+    def test_without_a_terminal_nothing_is_guessed(self, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(WORD))
+        assert "--password-stdin" in run("user", "add", "ann", wanted=ExitStatus.USAGE).err
+
+    def test_a_password_is_no_argument(self, run: Any) -> None:
+        run("user", "add", "ann", "--password", "x", wanted=ExitStatus.USAGE)
+
+    @pytest.mark.parametrize("content", [b"", b"\n", b"\xff\n", b"x" * 65_536 + b"\n"])
+    def test_a_file_without_a_password(self, run: Any, folder: Path, content: bytes) -> None:
+        (folder / "bad").write_bytes(content)
+        run("user", "add", "ann", "--password-file", "bad", wanted=ExitStatus.USAGE)
+        run("user", "add", "ann", "--password-file", "none", wanted=ExitStatus.USAGE)
+
+    def test_passwd_replaces_it(self, run: Any, store: Store) -> None:
+        run("user", "add", "ann", "--generate")
+        run("user", "passwd", "ann", "--password-file", "password")
+        user = store.user("username", "ann")
+        assert user is not None
+        assert matches(store, user, WORD)
+        run("user", "passwd", "ann", "--no-password")
+        user = store.user("username", "ann")
+        assert user is not None
+        assert not user.password
+        assert "There is no username" in run("user", "passwd", "bob", "--generate", wanted=ExitStatus.NOT_FOUND).err
+
+    def test_certificates_and_addresses_need_none(self, run: Any, store: Store) -> None:
+        run("user", "add", "cn", "--kind", "common_name")
+        run("user", "add", "10.1.2.3/8", "--kind", "address")
+        assert store.user("address", "10.0.0.0/8") is not None
+        run("user", "add", "x", "--kind", "common_name", "--generate", wanted=ExitStatus.USAGE)
+
+    def test_disable_enable_remove(self, run: Any, store: Store) -> None:
+        run("user", "add", "ann", "--generate")
+        run("user", "add", "bob", "--generate")
+        run("user", "disable", "ann", "bob")
+        assert [user.disabled for user in store.users()] == [True, True]
+        run("user", "enable", "ann")
+        assert [user.disabled for user in store.users()] == [False, True]
+        with store.edit("test") as edit:
+            (rule,) = edit.rules.extend([Rule("allow", "t", (("username", "ann"),))])
+        run("user", "remove", "ann", "carl", wanted=ExitStatus.NOT_FOUND)
+        assert store.count_users() == 2
+        assert f"still name ann: {rule}" in run("user", "remove", "ann").out
+        assert [user.identity for user in store.users()] == ["bob"]
+
+    def test_list_and_show(self, run: Any, store: Store) -> None:
+        run("user", "add", "ann\x1b[31m", "--generate", "--group", "ops")
+        run("user", "add", "bob", "--password-file", "password")
+        with store.edit("test") as edit:
+            edit.bans.add(Ban("username", "bob"))
+        said = run("user", "list").out
+        assert "\x1b" not in said
+        assert "ann\\x1b[31m" in said
+        assert "generated" in said
+        assert "argon2id" in said
+        assert "$" not in said
+        assert [user["name"] for user in run("user", "list", "--json").data] == ["ann\x1b[31m", "bob"]
+        assert run("user", "list", "--json", "--kind", "clientid").data == []
+        shown = run("user", "show", "bob", "--json").data
+        assert (shown["password"], shown["banned_until"], shown["rules"]) == ("argon2id", "never", [])
+        assert "$" not in run("user", "show", "bob").out
+        run("user", "show", "carl", wanted=ExitStatus.NOT_FOUND)
+
+    def test_without_a_database_nothing_is_made_by_looking(self, run: Any, folder: Path) -> None:
+        assert "no database yet" in run("user", "list", wanted=ExitStatus.FAILED).err
+        assert not (folder / "data").exists()
+
+    def test_who_did_it_is_recorded(self, run: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("LOGNAME", "operator-7")
+        run("user", "add", "ann", "--password-file", "password")
+        (entry,) = store.audit(5)
+        assert (entry.by, entry.action, entry.subject) == ("operator-7", "user add", "username ann")
+
+
+class TestFiles:
+    def test_an_export_comes_back_into_another_database(
+        self, run: Any, folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run("tenant", "add", "acme", "--users-max", "5")
+        secret = run("user", "add", "d1", "--kind", "clientid", "--generate", "--tenant", "acme", "--json").data[
+            "secret"
+        ]
+        run("user", "add", "ann", "--password-file", "password")
+        assert "2 users" in run("user", "export", "users.jsonl").out
+        assert stat.S_IMODE((folder / "users.jsonl").stat().st_mode) == 0o600
+        assert "File exists" in run("user", "export", "users.jsonl", wanted=ExitStatus.USAGE).err
+        monkeypatch.setenv("GATEWAY_DATA_DIR", "other")
+        said = run("user", "import", "users.jsonl", "--json").data
+        assert (said["added"], said["tenants"]) == (2, 1)
+        other = Store(folder / "other" / "auth" / "auth.sqlite3")
+        other.open()
+        d1, ann = other.user("clientid", "d1"), other.user("username", "ann")
+        assert d1 is not None
+        assert ann is not None
+        assert matches(other, d1, secret)
+        assert matches(other, ann, WORD)
+        (tenant,) = other.tenants()
+        assert tenant.users_max == 5
+        # A secret made from now on is of the database's own key, not of the one that came along.
+        with other.edit("test") as edit:
+            assert passwords.device_key_id(edit.current_device_key()) != passwords.parse(d1.password).key_id
+        other.close()
+
+    def test_readable_passwords_are_hashed(self, run: Any, folder: Path, store: Store) -> None:
+        (folder / "users.csv").write_text(f"user_id,password,is_superuser\nann,{WORD},true\nbob,{WORD},\n")
+        run("user", "import", "users.csv")
+        users = list(store.users())
+        assert all(user.password.startswith("$argon2id$") and matches(store, user, WORD) for user in users)
+        assert [user.is_superuser for user in users] == [True, False]
+        assert WORD.encode() not in store.path.read_bytes()
+
+    def test_a_bad_line_imports_nothing(self, run: Any, folder: Path, store: Store) -> None:
+        (folder / "users.csv").write_text(f"user_id,password\nann,{WORD}\nbob,{WORD},x\n")
+        assert "users.csv, line 3" in run("user", "import", "users.csv", wanted=ExitStatus.CONFIG).err
+        (folder / "users.csv").write_text(f"user_id,password,tenant\nann,{WORD},\nbob,{WORD},nowhere\n")
+        assert (
+            "users.csv, line 3: There is no tenant" in run("user", "import", "users.csv", wanted=ExitStatus.CONFIG).err
+        )
+        assert store.count_users() == 0
+
+    def test_what_is_there_is_refused_kept_or_overwritten(self, run: Any, folder: Path, store: Store) -> None:
+        (folder / "users.csv").write_text("user_id,password,is_superuser\nann,x,true\nbob,y,\n")
+        with store.edit("test") as edit:
+            edit.users.add(User("username", "ann"))
+        assert "line 2" in run("user", "import", "users.csv", wanted=ExitStatus.CONFIG).err
+        assert store.count_users() == 1
+        dry = run("user", "import", "users.csv", "--existing", "keep", "--dry-run", "--json").data
+        assert (dry["added"], dry["kept"], dry["dry_run"]) == (1, 1, True)
+        assert store.count_users() == 1
+        run("user", "import", "users.csv", "--existing", "keep")
+        ann = store.user("username", "ann")
+        assert ann is not None
+        assert not ann.is_superuser
+        said = run("user", "import", "users.csv", "--existing", "overwrite", "--json").data
+        assert (said["added"], said["replaced"]) == (0, 2)
+        ann = store.user("username", "ann")
+        assert ann is not None
+        assert ann.is_superuser
+
+    def test_hashes_of_emqx_need_their_algorithm(self, run: Any, folder: Path, store: Store) -> None:
+        import hashlib
+
+        made = hashlib.sha256(f"salt{WORD}".encode()).hexdigest()
+        (folder / "users.csv").write_text(f"user_id,password_hash,salt,is_superuser\nann,{made},salt,false\n")
+        said = run("user", "import", "users.csv", wanted=ExitStatus.CONFIG)
+        assert "check the algorithm" in said.err
+        assert made not in said.err
+        run("user", "import", "users.csv", "--algorithm", "sha256")
+        user = store.user("username", "ann")
+        assert user is not None
+        assert matches(store, user, WORD)
+
+
+class TestTenant:
+    def test_add_set_list_remove(self, run: Any, store: Store) -> None:
+        run("tenant", "add", "acme", "--logins-per-second", "5", "--users-max", "1", "--attribute", "plan=small")
+        run("user", "add", "ann", "--generate", "--tenant", "acme")
+        assert "as many users" in run("user", "add", "bob", "--generate", "--tenant", "acme", wanted=1).err
+        run("tenant", "set", "acme", "--users-max", "none", "--attribute", "x=y", "--no-attribute", "plan", "--disable")
+        assert run("tenant", "list", "--json").data == [
+            {
+                "name": "acme",
+                "enabled": False,
+                "logins_per_second": 5,
+                "users_max": None,
+                "attributes": {"x": "y"},
+                "users": 1,
+            }
+        ]
+        assert "disabled" in run("tenant", "list").out
+        run("tenant", "set", "acme", "--enable", "--logins-per-second", "default")
+        found = store.tenant("acme")
+        assert found is not None
+        assert (found.enabled, found.logins_per_second) == (True, None)
+        assert "has 1 users" in run("tenant", "remove", "acme", wanted=1).err
+        run("user", "remove", "ann")
+        run("tenant", "remove", "acme")
+        run("tenant", "remove", "acme", wanted=ExitStatus.NOT_FOUND)
+
+    def test_what_is_wrong_is_said(self, run: Any) -> None:
+        run("tenant", "add", "acme", "--users-max", "many", wanted=ExitStatus.USAGE)
+        run("tenant", "add", "a/b", wanted=1)
+        run("tenant", "add", "acme")
+        assert "already" in run("tenant", "add", "acme", wanted=1).err
+        run("tenant", "set", "acme", wanted=ExitStatus.USAGE)
+        run("tenant", "set", "acme", "--attribute", "x", wanted=ExitStatus.USAGE)
+
+
+class TestBan:
+    def test_add_list_remove(self, run: Any, store: Store) -> None:
+        run("ban", "add", "address", "10.1.2.3/8", "--until", "1h", "--reason", "guessing")
+        run("ban", "add", "clientid", "d1")
+        store.refresh()
+        assert store.find_ban("", "", "10.9.9.9", 0) is not None
+        rows = run("ban", "list", "--json").data
+        assert [(row["kind"], row["value"], row["reason"]) for row in rows] == [
+            ("address", "10.0.0.0/8", "guessing"),
+            ("clientid", "d1", ""),
+        ]
+        assert "guessing" in run("ban", "list").out
+        run("ban", "remove", "clientid", "d1")
+        run("ban", "remove", "clientid", "d1", wanted=ExitStatus.NOT_FOUND)
+        assert [one.kind for one in store.bans(now_s=0)] == ["address"]
+
+    def test_what_is_wrong_is_said(self, run: Any) -> None:
+        assert "a moment is" in run("ban", "add", "clientid", "x", "--until", "soon", wanted=ExitStatus.USAGE).err
+        assert (
+            "over already" in run("ban", "add", "clientid", "x", "--until", "2020-01-01", wanted=ExitStatus.USAGE).err
+        )
+        assert "no address" in run("ban", "add", "address", "mars", wanted=1).err
+        run("ban", "add", "planet", "mars", wanted=ExitStatus.USAGE)
+
+
+class TestForget:
+    @pytest.fixture
+    def device(self, store: Store) -> str:
+        name = "meter-4711"
+        with store.edit("ann") as edit:
+            edit.users.add(User("clientid", name, attributes={"owner": "Mrs Secret"}))
+            edit.users.change("clientid", name, attributes={"owner": "Mrs Secret"})
+            edit.users.add(User("username", name))
+            edit.users.add(User("username", f"{name}0"))
+            edit.rules.append(Rule("allow", "mine", (("clientid", name),)))
+            edit.rules.append(Rule("allow", "both", (("tenant", "acme"), ("username", name), ("clientid", "x"))))
+            edit.rules.append(Rule("allow", "other", (("username", f"{name}0"),)))
+            edit.bans.add(Ban("clientid", name))
+        return name
+
+    def test_nothing_is_left_of_it_in_the_database_or_its_files(self, run: Any, store: Store, device: str) -> None:
+        data = run("forget", device, "--json").data
+        assert {(user["kind"], user["name"]) for user in data["users"]} == {("clientid", device), ("username", device)}
+        assert (len(data["rules"]), data["bans"], data["wiped"]) == (2, 1, True)
+        assert [user.identity for user in store.users()] == [f"{device}0"]
+        assert [one.rule.topic for one in store.rules()] == ["other"]
+        assert {entry.subject for entry in store.audit(20) if "erased" in entry.subject} == {data["pseudonym"]}
+        with store.edit("ann") as edit:
+            edit.users.remove("username", f"{device}0")
+            edit.rules.clear()
+            edit.session.db.execute("DELETE FROM audit WHERE subject = ?", (f"username {device}0",))
+        store.close()
+        with sqlite3.connect(store.path) as db:
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        db.close()
+        for file in store.path.parent.iterdir():
+            assert device.encode() not in file.read_bytes(), file
+            assert b"Mrs Secret" not in file.read_bytes(), file
+
+    def test_the_log_is_emptied_while_the_service_has_the_file_open(self, run: Any, store: Store, device: str) -> None:
+        assert store.find_user("clientid", device) is not None
+        run("forget", device)
+        wal = store.path.with_name(store.path.name + "-wal")
+        assert not wal.exists() or device.encode() not in wal.read_bytes()
+        assert b"Mrs Secret" not in store.path.read_bytes()
+
+    def test_rules_for_others_are_named_and_left(self, run: Any, store: Store, device: str) -> None:
+        with store.edit("ann") as edit:
+            (left,) = edit.rules.extend([Rule("allow", f"devices/{device}/#", (("username", "boss"),))])
+        said = run("forget", device, wanted=ExitStatus.INCOMPLETE).out
+        assert f"acl remove {left}" in said
+
+    def test_a_dry_run_changes_nothing(self, run: Any, store: Store, device: str) -> None:
+        store.refresh()
+        before = (store.count_users(), store.count_rules(), len(store.audit(99)), store.version)
+        said = run("forget", device, "--dry-run").out
+        assert "Would be removed" in said
+        store.refresh()
+        assert (store.count_users(), store.count_rules(), len(store.audit(99)), store.version) == before
+
+    def test_an_unknown_name_is_not_found(self, run: Any, store: Store, device: str) -> None:
+        assert "Nothing is stored" in run("forget", "METER-4711", wanted=ExitStatus.NOT_FOUND).out
+        run("forget", "'; DELETE FROM users; --", wanted=ExitStatus.NOT_FOUND)
+        assert store.count_users() == 3
+
+    def test_twice_finds_nothing_the_second_time(self, run: Any, device: str) -> None:
+        run("forget", device)
+        run("forget", device, wanted=ExitStatus.NOT_FOUND)
