@@ -16,16 +16,18 @@ from __future__ import annotations
 __all__ = ["GATEWAY_USER", "FirstStart", "emqx_files"]
 
 import contextlib
-import csv
 import os
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from auth.errors import ImportFormatError, StoreError
+from auth.errors import StoreError
 from auth.model import Rule
 from auth.passwords import Argon2Cost, generate_secret, hash_argon2id, hash_device_secret
 from auth.store import Store, database_path
 from auth.store_records import User
+from auth.user_entries import HashForm
+from auth.user_formats import read_users
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -211,26 +213,22 @@ class FirstStart:
         self._say(f"added a rule: each user may publish and subscribe below its own name, {_OWN_TOPICS}")
 
     def _users(self, editor: Editor, path: Path) -> bool:
-        """The users of a file with their passwords; False if there is no such file."""
-        try:
-            rows = list(csv.reader(_read(path, strip=False).splitlines()))
-        except FileNotFoundError:
+        """The users of a file; False if there is no such file."""
+        if not path.exists():
             return False
-        except csv.Error as error:
-            raise ImportFormatError(f"{path} is no CSV file: {error}.") from error
+        file = read_users(path, HashForm())
         hashing = self._settings.auth.hashing
         cost = Argon2Cost(hashing.memory >> 10, hashing.passes)
-        names = [name.strip() for name in rows[0]] if rows else []
-        if names[:2] != ["user_id", "password"] or set(names[2:]) - {"is_superuser"}:
-            raise ImportFormatError(f"{path} does not begin with the line user_id,password or one with is_superuser.")
-        for number, row in enumerate(rows[1:], start=2):
-            if not row:
-                continue
-            if len(row) != len(names) or not row[1] or row[2:] not in ([], ["true"], ["false"]):
-                raise ImportFormatError(f"{path}:{number}: a line is a name, a password, and true or false if asked.")
-            user = User("username", row[0], hash_argon2id(row[1], cost), is_superuser=row[2:] == ["true"])
+        for key in file.device_keys.values():
+            editor.add_device_key(key)
+        for tenant in file.tenants:
+            editor.tenants.add(tenant)
+        for entry in file.entries:
+            user = entry.user
+            if entry.plain is not None:
+                user = replace(user, password=hash_argon2id(entry.plain, cost))
             editor.users.add(user)
-        self._say(f"added {len(rows) - 1} users from {path}: their passwords are hashed, the file is not needed again")
+        self._say(f"added {len(file.entries)} users from {path}, which is not needed again: the database has hashes")
         return True
 
     def _devices(self, editor: Editor, names: Sequence[str]) -> None:

@@ -59,8 +59,8 @@ def add_parser(commands: Any) -> None:
         "--users",
         type=Path,
         metavar="FILE",
-        help="when the database is new, take over the users of this file, if it is there: CSV, the first line "
-        "user_id,password or user_id,password,is_superuser",
+        help="when the database is new, take over the users of this file, if it is there: what `user import` reads, "
+        "such as CSV with the first line user_id,password,is_superuser",
     )
     parser.set_defaults(run=_run)
 

@@ -4,6 +4,7 @@ gets more when the service is killed, frozen, wrong or told lies."""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -303,6 +304,42 @@ async def test_a_damaged_database_lets_nobody_in(make_service: MakeService) -> N
 
 
 # --- changes without a restart ---------------------------------------------------------------------------------------
+
+
+async def test_users_come_and_go_at_the_command_line(make_service: MakeService) -> None:
+    service = make_service()
+    async with emqx_of(service) as emqx:
+
+        async def lets_in(password: str, *, wanted: bool = True) -> bool:
+            made = await emqx.connect("pump 7", "pump-7", password)
+            return isinstance(made, Connection) is wanted
+
+        assert await lets_in("anything", wanted=False)
+        first = json.loads(gateway(service, "user", "add", "pump 7", "--generate", "--json"))["secret"]
+        await until("let in", lambda: lets_in(first))
+        gateway(service, "user", "passwd", "pump 7", "--password-stdin", stdin="a person's own\n")
+        await until("refused with the old secret", lambda: lets_in(first, wanted=False))
+        assert await lets_in("a person's own")
+        gateway(service, "user", "disable", "pump 7")
+        await until("refused", lambda: lets_in("a person's own", wanted=False))
+        gateway(service, "user", "enable", "pump 7")
+        await until("let in", lambda: lets_in("a person's own"))
+        gateway(service, "ban", "add", "clientid", "pump-7", "--until", "1h", "--reason", "test")
+        await until("banned", lambda: lets_in("a person's own", wanted=False))
+        gateway(service, "ban", "remove", "clientid", "pump-7")
+        await until("let in", lambda: lets_in("a person's own"))
+        gateway(service, "user", "remove", "pump 7")
+        await until("gone", lambda: lets_in("a person's own", wanted=False))
+        others = await connected(emqx, service, "d1")
+        assert await emqx.publish(others, "devices/d1/x") == "allow", "nobody else noticed"
+
+
+async def test_explain_says_what_emqx_was_told(service: AccessProcess) -> None:
+    arguments = ("--username", "d1", "--clientid", "d1", "--action", "publish", "--json", "--topic")
+    told = gateway(service, "explain", *arguments, "devices/d1/x")
+    assert '"allow"' in told
+    assert "devices/${username}/#" in told
+    assert '"deny"' in gateway(service, "explain", *arguments, "devices/d2/x")
 
 
 @pytest.mark.parametrize("toml", ["", ASKED_TOPIC_BY_TOPIC], ids=["handed-over", "asked"])
