@@ -219,7 +219,9 @@ class JwksKeys:
             await self._missed()
             if (known := self._current()) is None:
                 raise BackendDownError(
-                    "jwt", f'The JWK set of auth.jwt.keys "{self._name}" cannot be had: see jwks_failed in the log.'
+                    "jwt",
+                    f'The JWK set of auth.jwt.keys "{self._name}" cannot be had: see jwks_failed in the log.',
+                    "unreachable",
                 )
         if token.key_id is None:
             return [key for key in known.keys if token.algorithm in key.algorithms][:_MOST_TRIED]
