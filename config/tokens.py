@@ -54,8 +54,8 @@ class OAuthSettings(Table):
 
 class TokenSettings(Table):
     value: SecretStr | None = None
-    """The token itself, for one that is good for years. It is read once, at start, also when given as `value_file`;
-    what changes belongs in `file`."""
+    """The token itself, for one that is good for years. As `value_file` it is the same as `file`: read again when it
+    changes."""
 
     file: Path | None = None
     """File that holds the token and nothing else, a line end after it allowed; something beside the gateway keeps it

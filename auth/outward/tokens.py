@@ -1,0 +1,143 @@
+"""Where the tokens come from that the gateway shows to EMQX (as the password) and to Kafka (OAUTHBEARER)."""
+
+from __future__ import annotations
+
+__all__ = ["FileToken", "OAuthTokens", "StaticToken", "token_source"]
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from auth.errors import CredentialError
+from auth.outward.keeper import Found, Keeper
+from auth.outward.renewal import PollPlan, RenewalPlan
+from auth.outward.token_text import LONGEST, problem_of_token, token_expiry_ns
+from bridge.ports import Credential
+from config.errors import ConfigError
+from config.secret_files import FileSecret
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from bridge.ports import CredentialSource
+    from config.settings import OAuthSettings, TokenSettings
+
+
+def token_source(settings: TokenSettings, where: str) -> CredentialSource:
+    """The source that a token's table asks for. ``where`` is its name ("mqtt.token"). Does nothing until started."""
+    if settings.oauth is not None:
+        return OAuthTokens(settings.oauth, f"{where}.oauth", renew_at=settings.renew_at)
+    if settings.file is not None:
+        return FileToken(settings.file, f"{where}.file")
+    assert settings.value is not None, "config.relations_tokens sees to it"
+    if isinstance(settings.value, FileSecret):
+        return FileToken(settings.value.file, f"{where}.value_file")
+    return StaticToken(settings.value.get_secret_value(), f"{where}.value")
+
+
+class StaticToken:
+    """One token for ever. A JWT that has expired is still shown: there is no other, and the broker says why not."""
+
+    def __init__(self, token: str, setting: str) -> None:
+        self._setting = setting
+        self._credential = Credential(token, token_expiry_ns(token, time.monotonic_ns(), time.time()))
+
+    async def start(self) -> None:
+        """Raises ConfigError for what can be no token."""
+        if (problem := problem_of_token(self._credential.token)) is not None:
+            raise ConfigError(f"{self._setting} cannot be a token: {problem}.")
+
+    async def current(self) -> Credential:
+        return self._credential
+
+    def watch(self, told: Callable[[Credential], None]) -> Callable[[], None]:  # noqa: ARG002 - no other will come
+        return _nothing
+
+    def refused(self, credential: Credential) -> None:
+        """There is no other."""
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class FileToken(Keeper):
+    """The token in a file that somebody keeps fresh. A file that is missing, empty or half a text is not there yet:
+    the token before is good as long as it says."""
+
+    def __init__(
+        self,
+        file: Path,
+        setting: str,
+        *,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(self._read, PollPlan(), setting, monotonic_ns=monotonic_ns)
+        self._file = file
+        self._now_ns = monotonic_ns
+        self._clock = clock
+        self._place = f"{setting} {file}"
+
+    async def start(self) -> None:
+        """Begin to look. Raises ConfigError when what stands there can never be a token's file."""
+        if await asyncio.to_thread(self._file.is_dir):
+            raise ConfigError(f"{self._place} is a folder; name the file in it that holds the token.")
+        await super().start()
+
+    async def _read(self) -> Found:
+        # In a thread: the file may lie on a volume that hangs.
+        token = (await asyncio.to_thread(self._text)).strip()
+        if (problem := problem_of_token(token)) is not None:
+            raise CredentialError(
+                f"{self._place} holds no token: {problem}. It should hold the token and nothing else."
+            )
+        expires_at_ns = token_expiry_ns(token, self._now_ns(), self._clock())
+        if expires_at_ns is not None and expires_at_ns <= self._now_ns():
+            raise CredentialError(
+                f"{self._place} holds a token that has expired. Does what should renew it still run, and are both "
+                "clocks right?"
+            )
+        return Found(token, expires_at_ns)
+
+    def _text(self) -> str:
+        try:
+            with self._file.open("rb") as file:
+                return file.read(LONGEST + 3).decode()
+        except OSError as error:
+            raise CredentialError(
+                f"{self._place} cannot be read: {(error.strerror or str(error)).lower()}. Has what should write it "
+                "written it yet, and may the gateway read it?"
+            ) from error
+        except UnicodeDecodeError:
+            raise CredentialError(f"{self._place} holds no token: it is no text.") from None
+
+
+class OAuthTokens(Keeper):
+    """Tokens fetched with client credentials. aiohttp is loaded with the first request, not with this module."""
+
+    def __init__(
+        self,
+        settings: OAuthSettings,
+        where: str,
+        *,
+        renew_at: float = 0.75,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        rng: random.Random | None = None,
+    ) -> None:
+        from auth.outward.oauth import OAuthClient
+
+        self._client = OAuthClient(settings, where, monotonic_ns=monotonic_ns)
+        super().__init__(
+            self._client.token, RenewalPlan(renew_at, rng=rng), f"{where}.token_url", monotonic_ns=monotonic_ns
+        )
+
+    async def start(self) -> None:
+        """Begin to fetch. Raises ConfigError when the files of its TLS cannot be used."""
+        await asyncio.to_thread(self._client.check)
+        await super().start()
+
+
+def _nothing() -> None:
+    """Ends what never began."""
