@@ -40,9 +40,11 @@ class AuthProcess:
 
     The order of a start, and why: the operator's port first, so that a start that hangs can be looked at; then the
     database and the backends; EMQX's port last, when there is an answer to every question. A stop is the reverse.
+
+    ``make_server`` is there for measurements, which need an answer that nobody has decided.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, make_server: type[AuthServer] = AuthServer) -> None:
         auth = settings.auth
         self.settings = settings
         tls = None if auth.tls is None else TlsContext(auth.tls)
@@ -54,7 +56,7 @@ class AuthProcess:
         self.metrics.watch_counts(self.access.counts)
         self.metrics.watch_chain(chain)
         self.metrics.watch_hasher(self.hasher)
-        self.server = AuthServer(
+        self.server = make_server(
             auth, self.access, self.metrics, context=None if tls is None else (lambda: tls.context)
         )
         lifecycle = Lifecycle()

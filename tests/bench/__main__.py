@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _HEAP_MIB = 1024  # Kafka should not be what is short
 _MEMORY_ROW = "rss"
+_AUTH_ROWS = "auth"
 _FEEDS_MEMORY_ROW = ("cold-topics", "drain-qos1")  # measured for it when nothing else is
 
 
@@ -34,7 +35,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     names = [row.name for row in ROWS] + [_MEMORY_ROW]
     parser.add_argument(
-        "--only", nargs="+", choices=names, metavar="NAME", help=f"these rows alone: {', '.join(names)}"
+        "--only",
+        nargs="+",
+        choices=[*names, _AUTH_ROWS],
+        metavar="NAME",
+        help=f"these rows alone: {', '.join(names)}; {_AUTH_ROWS} for all auth rows",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine, rows and ratios as JSON")
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="measurements of each row (default: 3)")
@@ -50,6 +55,8 @@ def _chosen(only: Sequence[str] | None) -> list[Row]:
     if only is None:
         return list(ROWS)
     wanted = set(only)
+    if _AUTH_ROWS in wanted:
+        wanted.update(row.name for row in ROWS if row.name.startswith(f"{_AUTH_ROWS}-"))
     if wanted == {_MEMORY_ROW}:
         wanted.update(_FEEDS_MEMORY_ROW)
     return [row for row in ROWS if row.name in wanted]
@@ -70,13 +77,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(*report.machine_lines(found), sep="\n", flush=True)
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-bench-")))
-        bootstrap = arguments.kafka
-        if bootstrap is None:
-            bootstrap = stack.enter_context(KafkaCluster(directory=directory / "kafka", heap_mib=_HEAP_MIB)).bootstrap
-        kafka = Kafka(bootstrap)
-        kafka.warm_up()
+        chosen = _chosen(arguments.only)
+        kafka = None
+        if any(row.kafka for row in chosen):
+            bootstrap = arguments.kafka
+            if bootstrap is None:
+                cluster = KafkaCluster(directory=directory / "kafka", heap_mib=_HEAP_MIB)
+                bootstrap = stack.enter_context(cluster).bootstrap
+            kafka = Kafka(bootstrap)
+            kafka.warm_up()
         site = stack.enter_context(Site(kafka, directory, quick=arguments.quick))
-        results = run_rows(_chosen(arguments.only), site, 1 if arguments.quick else arguments.runs)
+        results = run_rows(chosen, site, 1 if arguments.quick else arguments.runs)
     if arguments.only is None or _MEMORY_ROW in arguments.only:
         results.append(memory_row(results, RSS_LIMIT_MIB))
     _show(results, found, arguments.json)

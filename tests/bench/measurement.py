@@ -13,7 +13,17 @@ if TYPE_CHECKING:
     from tests.bench.account import Span
     from tests.bench.site import Site
 
-Figure = Literal["cpu_s_per_million", "messages_per_s", "rss_mib", "p50_ms", "p99_ms", "seconds", "raw_share"]
+Figure = Literal[
+    "cpu_s_per_million",
+    "messages_per_s",
+    "rss_mib",
+    "p50_ms",
+    "p99_ms",
+    "seconds",
+    "raw_share",
+    "per_s",
+    "share_of_echo",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +81,4 @@ class Row:
     targets: tuple[Target, ...]
     run: Callable[[Site], Measurement]
     minimum_runs: int = 1
+    kafka: bool = True  # whether it needs one

@@ -21,6 +21,8 @@ _COLUMNS: tuple[tuple[Figure, str], ...] = (
     ("p99_ms", "p99 ms"),
     ("seconds", "seconds"),
     ("raw_share", "of raw"),
+    ("per_s", "answers/s"),
+    ("share_of_echo", "of echo"),
 )
 
 

@@ -44,7 +44,7 @@ class Result:
     def as_json(self) -> dict[str, Any]:
         """The row for machines. The first four keys are there in every row; null where the row has no such figure."""
         figures: tuple[Figure, ...] = ("cpu_s_per_million", "messages_per_s", "rss_mib")
-        extra: tuple[Figure, ...] = ("p50_ms", "p99_ms", "seconds", "raw_share")
+        extra: tuple[Figure, ...] = ("p50_ms", "p99_ms", "seconds", "raw_share", "per_s", "share_of_echo")
         shown: dict[str, Any] = {"name": self.row.name}
         shown |= {figure: _rounded(self.value(figure)) for figure in figures}
         shown |= {figure: _rounded(value) for figure in extra if (value := self.value(figure)) is not None}
@@ -100,7 +100,7 @@ def _rounded(value: float | None) -> float | None:
 
 def memory_row(results: Sequence[Result], limit_mib: float) -> Result:
     """The row `rss`: the most memory a gateway worker had in any run of any row."""
-    measured = [run.figures for result in results if result.row.targets for run in result.runs]
+    measured = [run.figures for result in results if result.row.targets and result.row.kafka for run in result.runs]
     peaks = [figures["rss_mib"] for figures in measured if "rss_mib" in figures]
     row = Row("rss", "a worker's peak in any row above", (Target("rss_mib", limit_mib),), run=_not_run)
     return Result(row, [Measurement({"rss_mib": peak}) for peak in peaks], [] if peaks else ["no row was measured"])

@@ -13,6 +13,7 @@ from tests.bench.payloads import PROPERTIES
 from tests.bench.publisher import Pace
 from tests.bench.replay import ReplayPlan
 from tests.bench.subject import Baseline, Gateway
+from tests.bench.workload_auth import auth_authorise, auth_cached, auth_cold, auth_echo, auth_mixed
 from tests.bench.workload_broker import drained, live, live_with_latency, started
 from tests.bench.workload_replay import replayed
 from tests.bench.workload_spool import spool_write
@@ -129,6 +130,35 @@ ROWS: Final = (
         "appends of 16 KiB to 1 MiB against write and fsync, the worst size",
         (Target("raw_share", 0.5, at_least=True),),
         spool_write,
+    ),
+    Row("auth-echo", "auth serve on one core, answering a constant", (), auth_echo, kafka=False),
+    Row(
+        "auth-login-cached",
+        "logins that are remembered",
+        (Target("share_of_echo", 0.5, at_least=True),),
+        auth_cached,
+        kafka=False,
+    ),
+    Row(
+        "auth-login-cold",
+        "100,000 devices with generated secrets in SQLite, each once",
+        (Target("share_of_echo", 0.25, at_least=True), Target("seconds", 60)),
+        auth_cold,
+        kafka=False,
+    ),
+    Row(
+        "auth-authorise",
+        "topics, judged by the database's rules",
+        (Target("share_of_echo", 0.5, at_least=True),),
+        auth_authorise,
+        kafka=False,
+    ),
+    Row(
+        "auth-login-mixed",
+        "500 remembered logins/s beside 20 new ones/s with argon2id",
+        (Target("p99_ms", 25),),
+        auth_mixed,
+        kafka=False,
     ),
 )
 

@@ -24,21 +24,29 @@ class Site:
     call shares: the topic for dead letters, which has to stay empty, and the ledger's.
     """
 
-    def __init__(self, kafka: Kafka, directory: Path, *, quick: bool) -> None:
-        self.kafka: Final = kafka
+    def __init__(self, kafka: Kafka | None, directory: Path, *, quick: bool) -> None:
+        self._kafka: Final = kafka
         self.quick: Final = quick
         self._directory = directory
         self._numbers = itertools.count()
         self._dead_letters = self._ledger = ""
 
+    @property
+    def kafka(self) -> Kafka:
+        """The call's Kafka; there is none when no row needs one."""
+        assert self._kafka is not None, "the row says that it needs no Kafka"
+        return self._kafka
+
     def __enter__(self) -> Self:
-        self._dead_letters = self.kafka.create_topic()
-        self._ledger = self.kafka.create_topic()
+        if self._kafka is not None:
+            self._dead_letters = self._kafka.create_topic()
+            self._ledger = self._kafka.create_topic()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self.kafka.delete_topic(self._dead_letters)
-        self.kafka.delete_topic(self._ledger)
+        if self._kafka is not None:
+            self._kafka.delete_topic(self._dead_letters)
+            self._kafka.delete_topic(self._ledger)
 
     def scaled(self, count: int) -> int:
         """A count of messages, a fifth of it in a quick call."""
@@ -48,12 +56,20 @@ class Site:
     def room(self) -> Iterator[tuple[str, Path]]:
         """A new topic and a new directory for one run."""
         topic = self.kafka.create_topic()
+        try:
+            with self.folder() as directory:
+                yield topic, directory
+        finally:
+            self.kafka.delete_topic(topic)
+
+    @contextmanager
+    def folder(self) -> Iterator[Path]:
+        """A new directory for one run."""
         directory = self._directory / f"run-{next(self._numbers)}"
         directory.mkdir()
         try:
-            yield topic, directory
+            yield directory
         finally:
-            self.kafka.delete_topic(topic)
             shutil.rmtree(directory, ignore_errors=True)
 
     def place(self, mqtt_port: int, topic: str, directory: Path) -> Place:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Baseline", "Gateway", "Launcher", "Place", "Subject", "parse_metrics", "running", "to_toml"]
+__all__ = ["AuthService", "Baseline", "Gateway", "Launcher", "Place", "Subject", "parse_metrics", "running", "to_toml"]
 
 import http.client
 import json
@@ -198,6 +198,15 @@ class Gateway:
         file.write_text(to_toml(settings))
         command = [str(Path(sys.executable).with_name("gateway")), "run", "--config", str(file)]
         return Subject(command, place.directory / "gateway.log", http_port)
+
+
+class AuthService:
+    """`gateway auth serve` on one core, with a path that answers a constant."""
+
+    def start(self, settings: Path, log: Path, operator_port: int) -> Subject:
+        """The service with these settings, whose ``auth.operator_port`` is that one."""
+        command = [sys.executable, "-m", "tests.bench.auth_subject", "--config", str(settings)]
+        return Subject(command, log, operator_port)
 
 
 @dataclass(frozen=True, slots=True)

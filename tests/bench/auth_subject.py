@@ -1,0 +1,63 @@
+"""`python -m tests.bench.auth_subject --config FILE`: `gateway auth serve` on one core, with one path more: `/echo`.
+
+What is asked there goes the same way, connection, head, shared secret and count included, and gets an answer that is
+always the same: what the server costs by itself, in the very process whose decisions are measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from config.load import load
+from gateway import logs, memory
+from gateway.auth_service.process import AuthProcess
+from gateway.auth_service.server import AuthServer
+from gateway.lifecycle import StopRequest
+from gateway.signals import StopSignals
+
+if TYPE_CHECKING:
+    from config.settings import Settings
+    from gateway.auth_service.connection import Connection, Exchange
+    from gateway.auth_service.http1 import Request
+
+_ANSWER = b'{"result":"allow","is_superuser":false}'
+
+
+class EchoServer(AuthServer):
+    """The server, and ``/echo``."""
+
+    def respond(self, connection: Connection, request: Request) -> bytes | Exchange:
+        """As the server does; its own part of the work alone for ``/echo``."""
+        head = request.head
+        if head.target != b"/echo":
+            return super().respond(connection, request)
+        started_ns = self._now_ns()
+        if self._secret is None or not self._knows(head):
+            return self._turn_away(None, 401, "secret", "the benchmark has forgotten the shared secret", head)
+        return self._finish(self._authn, "allow", _ANSWER, started_ns, head.keep_alive)
+
+
+async def _run(settings: Settings) -> None:
+    stop = StopRequest()
+    with StopSignals(stop):
+        await AuthProcess(settings, EchoServer).service.run(stop)
+
+
+def main() -> None:
+    """Runs until SIGTERM."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config", type=Path, required=True)
+    arguments = parser.parse_args()
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # hashing threads inherit it
+    memory.use_one_arena()
+    settings = load(arguments.config, environ={}).settings
+    logs.configure(settings.log)
+    asyncio.run(_run(settings))
+
+
+if __name__ == "__main__":
+    main()

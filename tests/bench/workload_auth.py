@@ -1,0 +1,219 @@
+"""The service that EMQX asks: each kind of question against the same server answering a constant, in turn."""
+
+from __future__ import annotations
+
+__all__ = ["auth_authorise", "auth_cached", "auth_cold", "auth_echo", "auth_mixed"]
+
+import statistics
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from auth.model import Rule
+from auth.passwords import Argon2Cost, generate_secret, hash_argon2id, hash_device_secret
+from auth.store import Store
+from auth.store_records import User
+from config.auth import AuthHashingSettings
+from tests.bench.auth_load import Load, Mixed, Slice, auth_load, login_request
+from tests.bench.measurement import Measurement
+from tests.bench.processes import Helper, free_port
+from tests.bench.subject import AuthService, running, to_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from tests.bench.site import Site
+    from tests.bench.subject import Subject
+
+_SECRET: Final = "0123456789abcdef0123456789abcdef"
+_CONNECTIONS: Final = 16  # two nodes of EMQX with its default pool
+_ROUNDS: Final = 10  # row and echo in turn, so that a neighbour's minute does not fall on one of them
+_DEVICES: Final = 100_000
+_TIMEOUT_S: Final = 120.0
+_CACHED_PER_S: Final = 500
+_FRESH_PER_S: Final = 20
+_PASSWORD: Final = "a person's password"
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """The service, and who asks it."""
+
+    subject: Subject
+    load: Helper
+    devices: Sequence[tuple[str, str]]
+    people: Sequence[str]
+
+    def ask(self, task: Load | Mixed) -> Slice:
+        self.load.send(task)
+        return self.load.receive(Slice, _TIMEOUT_S, self.subject.check_alive)
+
+    def logins(self, devices: Sequence[tuple[str, str]]) -> tuple[bytes, ...]:
+        return tuple(_login("/authn", name, secret) for name, secret in devices)
+
+    def echo(self, count: int) -> Slice:
+        name, secret = self.devices[0]
+        return self.ask(Load((_login("/echo", name, secret),), count, _CONNECTIONS))
+
+
+def _login(path: str, name: str, secret: str) -> bytes:
+    return login_request(
+        path,
+        _SECRET,
+        {
+            "username": name,
+            "clientid": name,
+            "password": secret,
+            "peerhost": "10.17.4.21",
+            "cert_common_name": "undefined",
+            "cert_subject": "undefined",
+            "listener": "tcp:default",
+            "zone": "default",
+        },
+    )
+
+
+def _access(name: str, topic: str) -> bytes:
+    return login_request(
+        "/authz",
+        _SECRET,
+        {
+            "username": name,
+            "clientid": name,
+            "peerhost": "10.17.4.21",
+            "cert_common_name": "undefined",
+            "topic": topic,
+            "action": "publish",
+            "qos": 1,
+            "retain": False,
+            "tenant": "",
+            "groups": "",
+        },
+    )
+
+
+def auth_echo(site: Site) -> Measurement:
+    """The constant alone."""
+    with _service(site, devices=1) as service:
+        service.echo(2_000)
+        return _measured([service.echo(site.scaled(20_000)) for _ in range(_ROUNDS)], [], service)
+
+
+def auth_cached(site: Site) -> Measurement:
+    """Devices that log in again."""
+    with _service(site, devices=1_000) as service:
+        requests = service.logins(service.devices)
+        service.ask(Load(requests, len(requests), _CONNECTIONS))
+        return _compared(service, [Load(requests, site.scaled(20_000), _CONNECTIONS)] * _ROUNDS)
+
+
+def auth_cold(site: Site) -> Measurement:
+    """Every device once, none of which the cache knows."""
+    with _service(site, devices=site.scaled(_DEVICES)) as service:
+        requests = service.logins(service.devices)
+        step = len(requests) // _ROUNDS
+        parts = [requests[at : at + step] for at in range(0, len(requests), step)]
+        return _compared(service, [Load(part, len(part), _CONNECTIONS) for part in parts])
+
+
+def auth_authorise(site: Site) -> Measurement:
+    """Topics that EMQX has to ask about, each of many devices' own."""
+    with _service(site, devices=1_000) as service:
+        topics = [_access(name, f"devices/{name}/{part}") for name, _ in service.devices for part in range(20)]
+        return _compared(service, [Load(tuple(topics), site.scaled(20_000), _CONNECTIONS)] * _ROUNDS)
+
+
+def auth_mixed(site: Site) -> Measurement:
+    """New logins of people, whose hashes are slow, beside devices that the cache knows."""
+    seconds = 5.0 if site.quick else 20.0
+    with _service(site, devices=1_000, people=round(seconds * _FRESH_PER_S) + 1) as service:
+        requests = service.logins(service.devices)
+        service.ask(Load(requests, len(requests), _CONNECTIONS))
+        fresh = tuple(_login("/authn", name, _PASSWORD) for name in service.people)
+        found = service.ask(Mixed(requests, fresh, _CACHED_PER_S, _FRESH_PER_S, seconds))
+        others = found.others_ns
+        return Measurement(
+            {
+                "per_s": found.per_s,
+                "p50_ms": found.quantile_ms(0.5),
+                "p99_ms": found.quantile_ms(0.99),
+                "rss_mib": service.subject.peak_rss_mib(),
+            },
+            {
+                "hashed": float(len(others)),
+                "hashed_p50_ms": others[len(others) // 2] / 1e6,
+                "hashed_p99_ms": others[int(len(others) * 0.99)] / 1e6,
+            },
+        )
+
+
+def _compared(service: _Running, loads: Sequence[Load]) -> Measurement:
+    service.echo(2_000)
+    found, echoes = [], []
+    for load in loads:
+        found.append(service.ask(load))
+        echoes.append(service.echo(load.count))
+    return _measured(found, echoes, service)
+
+
+def _measured(found: Sequence[Slice], echoes: Sequence[Slice], service: _Running) -> Measurement:
+    latencies = sorted(one for part in found for one in part.latencies_ns)
+    seconds = sum(part.seconds for part in found)
+    figures = {
+        "per_s": len(latencies) / seconds,
+        "p50_ms": latencies[len(latencies) // 2] / 1e6,
+        "p99_ms": latencies[int(len(latencies) * 0.99)] / 1e6,
+        "rss_mib": service.subject.peak_rss_mib(),
+    }
+    details = {"requests": float(len(latencies)), "seconds": seconds}
+    if echoes:
+        # Of each pair, so that both had the same neighbours.
+        figures["share_of_echo"] = statistics.median(
+            one.per_s / echo.per_s for one, echo in zip(found, echoes, strict=True)
+        )
+        details["echo_per_s"] = statistics.median(echo.per_s for echo in echoes)
+    else:
+        figures["share_of_echo"] = 1.0
+    return Measurement(figures, details)
+
+
+@contextmanager
+def _service(site: Site, *, devices: int, people: int = 0) -> Iterator[_Running]:
+    """The service with so many devices and people, freshly started."""
+    with site.folder() as folder:
+        made, names = _fill(folder / "auth.sqlite3", devices, people)
+        port, operator = free_port(), free_port()
+        settings = {
+            "log": {"format": "json"},
+            "auth": {
+                "port": port,
+                "operator_port": operator,
+                "shared_secret": _SECRET,
+                "database": {"file": str(folder / "auth.sqlite3")},
+            },
+        }
+        file = folder / "gateway.toml"
+        file.write_text(to_toml(settings))
+        with running(AuthService().start(file, folder / "auth.log", operator)) as subject:
+            subject.wait_ready()
+            with Helper(auth_load, port) as load:
+                yield _Running(subject, load, made, names)
+            subject.stop()
+
+
+def _fill(file: Path, devices: int, people: int) -> tuple[list[tuple[str, str]], list[str]]:
+    """A database with devices, whose secrets are generated, and people, whose passwords are argon2id."""
+    cost = AuthHashingSettings()
+    stored = hash_argon2id(_PASSWORD, Argon2Cost(cost.memory >> 10, cost.passes))
+    made = [(f"device-{number:06}", generate_secret()) for number in range(devices)]
+    names = [f"person-{number:04}" for number in range(people)]
+    with Store(file).edit("bench") as editor:
+        key = editor.current_device_key()
+        for name, secret in made:
+            editor.users.add(User("username", name, hash_device_secret(secret, key)), audited=False)
+        for name in names:
+            editor.users.add(User("username", name, stored), audited=False)
+        editor.rules.append(Rule("allow", "devices/${username}/#"))
+        editor.rules.append(Rule("allow", "commands/${username}/#", actions=frozenset({"subscribe"})))
+    return made, names
