@@ -80,6 +80,7 @@ class Outcome:
     degraded: bool = False  # somebody who might have decided otherwise could not be asked: not to be remembered
     guess: bool = False  # a wrong password or token, or an unknown user: counts towards a lock-out
     steps: tuple[Step, ...] = ()
+    stamp: tuple[int, ...] | None = None  # ``Chain.stamp``, where it came with the verdict
 
 
 class Chain:
@@ -105,6 +106,7 @@ class Chain:
             self.counts.backends.setdefault(one.name, BackendCounts())
         self.degraded = False  # somebody is down, as of the last look
         self._stamps = tuple(one.stamp for one in self.authenticators if isinstance(one, Stamping))
+        self._stamping = tuple(one.name for one in self.authenticators if isinstance(one, Stamping))
         quick = itertools.takewhile(lambda one: isinstance(one, AnsweringAtOnce), self.authenticators)
         self._at_once = tuple((one.name, one.at_once) for one in quick if isinstance(one, AnsweringAtOnce))
         self._hasher = hasher
@@ -156,7 +158,9 @@ class Chain:
             if isinstance(verdict, Allow):
                 self.counts.verified += 1
                 self.counts.backends[name].allowed += 1
-                return Outcome("allow", "verified", verdict.source or name, verdict.user, verdict)
+                # A second look at the database would tell the same, for another fifteen microseconds.
+                stamp = (verdict.version,) if self._stamping == (name,) else None
+                return Outcome("allow", "verified", verdict.source or name, verdict.user, verdict, stamp=stamp)
             if verdict is None or isinstance(verdict, Deny):
                 return None
         return None

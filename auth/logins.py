@@ -153,7 +153,7 @@ class Logins:
             version, ban_version = self._store.version, self._store.ban_version
             outcome = self._chain.at_once(request)
             if outcome is not None and outcome.allow is not None:
-                stamp = self._chain.stamp(request)
+                stamp = self._chain.stamp(request) if outcome.stamp is None else outcome.stamp
                 return self._let_in(key, request, outcome, outcome.allow, _Seen(version, ban_version, stamp))
             if not self._admission.enter():
                 return self._no_answer(request, "shed")

@@ -12,7 +12,7 @@ import ipaddress
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 _V6: Final = 1000  # added to the length of an IPv6 network
 _MAPPED_BITS: Final = 96  # ::ffff:0:0/96 holds the IPv4 addresses, as a dual-stack listener sees them
@@ -41,9 +41,11 @@ def prefix_code(network: str) -> int:
     return int(length) + (_V6 if ":" in address else 0)
 
 
-def enclosing(address: str, codes: Iterable[int]) -> list[str]:
+def enclosing(address: str, codes: Sequence[int]) -> list[str]:
     """The canonical networks of these ``prefix_code`` kinds that hold ``address``, in the order of ``codes``. Text
     that is no address is in none."""
+    if not codes:
+        return []  # as in most databases; to read the address alone takes seven microseconds
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

@@ -202,7 +202,8 @@ def _read_device(stored: str) -> Stored | None:
     found = _DEVICE.fullmatch(stored)
     if found is None:
         return None
-    return Stored(Kind.DEVICE, "blake2b", salt=_unpadded(found[2]), hash=_unpadded(found[3]), key_id=found[1])
+    key_id, salt, hash_ = found.groups()
+    return Stored(Kind.DEVICE, "blake2b", salt=_unpadded(salt), hash=_unpadded(hash_), key_id=key_id)
 
 
 def _read_salted(stored: str) -> Stored | None:

@@ -93,6 +93,7 @@ class Store:
         self._rule_kinds: frozenset[str] = frozenset()
         self._user_prefixes: list[int] = []
         self._rule_prefixes: list[int] = []
+        self._ban_kinds: frozenset[str] = frozenset()
         self._ban_prefixes: list[int] = []
 
     def open(self) -> None:
@@ -276,6 +277,7 @@ class Store:
         if changed:
             self._forget()
         if bans_changed:
+            self._ban_kinds = frozenset(self._different("kind", "bans"))
             self._ban_prefixes = self._different("prefix", "bans")
         return changed or bans_changed
 
@@ -310,6 +312,8 @@ class Store:
 
     def _find_ban(self, clientid: str, username: str, address: str, now_s: float) -> Ban | None:
         self._look_if_due()
+        if not self._ban_kinds:
+            return None
         db = self._ready()
         asked = [("clientid", clientid), ("username", username)]
         asked += [("address", network) for network in enclosing(address, self._ban_prefixes)]
