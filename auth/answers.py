@@ -21,6 +21,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from auth.acl_text import AclText
 from auth.hand_over import hand_over
 from auth.model import Rule, Subject
 
@@ -61,6 +62,7 @@ class AnswerWriter:
         self._hand_over_max = settings.hand_over_max
         self._session_max_s = None if settings.session_max is None else int(settings.session_max.total_seconds())
         self._rules = rules
+        self._acl_text = AclText(settings.hand_over_max)
 
     @property
     def moving(self) -> bool:
@@ -93,22 +95,20 @@ class AnswerWriter:
         attributes = {name: allow.attributes.get(name, "") for name in self._attributes}
         attributes["tenant"] = allow.tenant
         attributes["groups"] = ",".join(sorted(allow.groups))
-        acl = None
+        acl, handed_over = "", 0
         if not allow.is_superuser:  # EMQX asks nothing about one
-            acl = self._acl(self.subject(request, allow), allow)
-            if isinstance(acl, str):
-                return Answer(problem=acl)
+            subject = self.subject(request, allow)
+            if allow.rules or allow.closed:
+                found = self._token_acl(subject, allow)
+                if isinstance(found, str):
+                    return Answer(problem=found)
+                acl, handed_over = _json(found), len(found)
+            elif self._hand_over_rules:
+                acl, handed_over = self._acl_text.write(self._rules.rules_for(subject), subject)
         superuser = "true" if allow.is_superuser else "false"
         head = f'{{"result":"allow","is_superuser":{superuser},"client_attrs":{_json(attributes)}'
-        tail = "}" if acl is None else f',"acl":{_json(acl)}}}'
-        return Answer(head.encode(), tail.encode(), 0 if acl is None else len(acl))
-
-    def _acl(self, subject: Subject, allow: Allow) -> list[dict[str, object]] | str | None:
-        if not (allow.rules or allow.closed):
-            if not self._hand_over_rules:
-                return None
-            return hand_over(self._rules.rules_for(subject), subject, limit=self._hand_over_max)
-        return self._token_acl(subject, allow)
+        tail = f',"acl":{acl}}}' if acl else "}"
+        return Answer(head.encode(), tail.encode(), handed_over)
 
     def _token_acl(self, subject: Subject, allow: Allow) -> list[dict[str, object]] | str:
         stored = self._rules.rules_for(subject)
@@ -140,5 +140,4 @@ def _whole(acl: list[dict[str, object]] | None) -> list[dict[str, object]] | Non
     return acl if acl and acl[-1] == _DENY_ALL else None
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
+_json: Final = json.JSONEncoder(separators=(",", ":")).encode

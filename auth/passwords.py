@@ -202,8 +202,14 @@ def _read_device(stored: str) -> Stored | None:
     found = _DEVICE.fullmatch(stored)
     if found is None:
         return None
-    key_id, salt, hash_ = found.groups()
-    return Stored(Kind.DEVICE, "blake2b", salt=_unpadded(salt), hash=_unpadded(hash_), key_id=key_id)
+    key_id, salt, hash_ = found.groups()  # of lengths and an alphabet that need no further look
+    return Stored(
+        Kind.DEVICE,
+        "blake2b",
+        salt=base64.urlsafe_b64decode(salt + "=="),
+        hash=base64.urlsafe_b64decode(hash_ + "="),
+        key_id=key_id,
+    )
 
 
 def _read_salted(stored: str) -> Stored | None:

@@ -6,7 +6,7 @@ __all__ = ["auth_authorise", "auth_cached", "auth_cold", "auth_echo", "auth_mixe
 
 import statistics
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from auth.model import Rule
@@ -110,11 +110,14 @@ def auth_cached(site: Site) -> Measurement:
 
 def auth_cold(site: Site) -> Measurement:
     """Every device once, none of which the cache knows."""
-    with _service(site, devices=site.scaled(_DEVICES)) as service:
+    devices = site.scaled(_DEVICES)
+    with _service(site, devices=devices) as service:
         requests = service.logins(service.devices)
         step = len(requests) // _ROUNDS
         parts = [requests[at : at + step] for at in range(0, len(requests), step)]
-        return _compared(service, [Load(part, len(part), _CONNECTIONS) for part in parts])
+        found = _compared(service, [Load(part, len(part), _CONNECTIONS) for part in parts])
+        whole_s = found.details["asked_s"] * _DEVICES / devices
+        return replace(found, figures={**found.figures, "seconds": whole_s})
 
 
 def auth_authorise(site: Site) -> Measurement:
@@ -166,7 +169,7 @@ def _measured(found: Sequence[Slice], echoes: Sequence[Slice], service: _Running
         "p99_ms": latencies[int(len(latencies) * 0.99)] / 1e6,
         "rss_mib": service.subject.peak_rss_mib(),
     }
-    details = {"requests": float(len(latencies)), "seconds": seconds}
+    details = {"requests": float(len(latencies)), "asked_s": seconds}
     if echoes:
         # Of each pair, so that both had the same neighbours.
         figures["share_of_echo"] = statistics.median(
