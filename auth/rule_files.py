@@ -10,7 +10,7 @@ they are put in that order. A file in CSV, as it has for users, EMQX does not ha
 
 from __future__ import annotations
 
-__all__ = ["condition_of", "condition_text", "read_rules", "rule_as_json", "write_rules"]
+__all__ = ["action_text", "condition_of", "condition_text", "read_rules", "rule_as_json", "write_rules"]
 
 import json
 from typing import TYPE_CHECKING, Final, cast
