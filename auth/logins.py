@@ -256,7 +256,7 @@ class Logins:
         store = self._store
         if store.find_ban(request.clientid, request.username, request.peerhost, self._now_s()):
             return "banned"
-        if self.protection.locked(_user(request), request.peerhost, now_ns):
+        if self.protection.locked(_user(request), bounded(request.peerhost), now_ns):
             return "locked_out"
         refused = self._refused.get(key, now_ns)
         if refused is not None:
@@ -272,7 +272,7 @@ class Logins:
             outcome = await self._chain.ask(request)
             now_ns = self._now_ns()
             if outcome.guess:
-                for locked in self.protection.failed(_user(request), request.peerhost, now_ns):
+                for locked in self.protection.failed(_user(request), bounded(request.peerhost), now_ns):
                     self._events.locked_out(locked, request)
             if outcome.allow is not None:
                 return self._admit(key, request, outcome, outcome.allow, seen)
@@ -325,7 +325,7 @@ class Logins:
         if body.problem:
             self._events.refused(request, "rules_unexpressible", source=outcome.source, problem=body.problem)
             return self._denials["rules_unexpressible"]
-        self.protection.succeeded(_user(request), request.peerhost)
+        self.protection.succeeded(_user(request), bounded(request.peerhost))
         if self._flapping_on:
             self._note_login(request.clientid, now_ns)
         if not outcome.degraded:

@@ -1,0 +1,299 @@
+"""Lock-outs, flapping, limits: who is kept out, who cannot be, and in how much memory."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from auth.admission import Admission, TokenBucket
+from auth.protection import Flapping, Lockouts, Protection, address_group
+from config.auth import AuthProtectionSettings
+
+SECOND = 1_000_000_000
+MINUTE = 60 * SECOND
+
+
+def lockouts(**changed: int) -> Lockouts:
+    given_ = {
+        "failures": 3,
+        "window_ns": MINUTE,
+        "lockout_ns": 30 * SECOND,
+        "lockout_max_ns": 10 * MINUTE,
+        "tracked": 1000,
+    }
+    return Lockouts(**{**given_, **changed})
+
+
+def lock(one: Lockouts, name: str, now_ns: int, failures: int = 3) -> int:
+    """Fail until it locks; how long that is."""
+    lengths = [one.failed(name, now_ns) for _ in range(failures)]
+    assert lengths[:-1] == [0] * (failures - 1)
+    return lengths[-1]
+
+
+class TestLockouts:
+    def test_so_many_failures_lock_and_no_fewer(self) -> None:
+        one = lockouts()
+        assert [one.failed("ada", 0), one.failed("ada", 1), one.until_ns("ada", 1)] == [0, 0, 0]
+        assert one.failed("ada", 2) == 30 * SECOND
+        assert one.until_ns("ada", 2) == 2 + 30 * SECOND
+        assert one.until_ns("bob", 2) == 0
+
+    def test_failures_of_long_ago_do_not_count(self) -> None:
+        one = lockouts()
+        for number in range(20):
+            assert one.failed("ada", number * MINUTE) == 0
+
+    def test_each_lock_out_lasts_twice_as_long_up_to_the_longest(self) -> None:
+        one, now, lengths = lockouts(), 0, []
+        for _ in range(7):
+            length = lock(one, "ada", now)
+            lengths.append(length // SECOND)
+            now += length + SECOND
+        assert lengths == [30, 60, 120, 240, 480, 600, 600]
+
+    def test_after_a_long_peace_it_begins_anew(self) -> None:
+        one = lockouts()
+        lock(one, "ada", 0)
+        assert lock(one, "ada", 11 * MINUTE) == 30 * SECOND
+
+    def test_failures_that_were_under_way_prolong_nothing(self) -> None:
+        one = lockouts()
+        lock(one, "ada", 0)
+        until = one.until_ns("ada", 0)
+        for _ in range(10):
+            assert one.failed("ada", SECOND) == 0
+        assert one.until_ns("ada", SECOND) == until
+
+    def test_none_means_never(self) -> None:
+        one = lockouts(failures=0)
+        assert not any(one.failed("ada", 0) for _ in range(100))
+        assert len(one) == 0
+
+    def test_one_that_is_locked_stays_so_whatever_names_come(self) -> None:
+        one = lockouts(tracked=100)
+        lock(one, "victim", 0)
+        for number in range(10_000):
+            one.failed(f"stranger {number}", 1)
+        assert one.until_ns("victim", 1), "an attacker has made the service forget a lock-out, at one failure a name"
+        assert len(one) <= 200
+
+    def test_it_is_bounded_even_when_all_are_locked(self) -> None:
+        one = lockouts(tracked=100, failures=1)
+        for number in range(1000):
+            one.failed(number, number)
+        assert len(one) <= 101
+
+    def test_one_whose_lock_out_is_over_makes_room_first(self) -> None:
+        one = lockouts(tracked=2, failures=1)
+        one.failed("long", 0)
+        one.failed("long", 31 * SECOND)  # its second, of a minute
+        one.failed("over", 40 * SECOND)
+        one.failed("new", 75 * SECOND)
+        assert one.until_ns("long", 75 * SECOND)
+        assert one.until_ns("new", 75 * SECOND)
+
+    def test_letting_off(self) -> None:
+        one = lockouts()
+        lock(one, "ada", 0)
+        assert one.forget("ada")
+        assert not one.until_ns("ada", 1)
+        assert not one.forget("ada")
+
+    def test_sweeping_forgets_what_means_nothing_and_counts_what_is_locked(self) -> None:
+        one = lockouts()
+        one.failed("counting", 0)
+        lock(one, "locked", 0)
+        assert one.sweep(SECOND) == 1
+        assert len(one) == 2
+        assert one.sweep(30 * SECOND) == 0
+        assert one.sweep(20 * MINUTE) == 0
+        assert len(one) == 0
+
+    @settings(deadline=None, max_examples=200)
+    @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 40 * SECOND)), max_size=200))
+    def test_nobody_is_locked_without_enough_failures_and_memory_is_bounded(self, steps: list[Any]) -> None:
+        one, now = lockouts(tracked=3), 0
+        failures: dict[str, list[int]] = {}
+        for name, pause in steps:
+            now += pause
+            failures.setdefault(name, []).append(now)
+            if one.failed(name, now):
+                recent = [at for at in failures[name] if now - at < MINUTE]
+                assert len(recent) >= 3, f"{name} was locked for {len(recent)} failures"
+            assert len(one) <= 7
+
+
+class TestFlapping:
+    def test_so_many_logins_in_the_window(self) -> None:
+        one = Flapping(logins=3, window_ns=MINUTE, tracked=10)
+        assert [one.logged_in("c", number) for number in range(3)] == [False, False, True]
+        assert not one.logged_in("c", 3), "the count begins anew"
+
+    def test_slow_ones_do_not_flap_and_never_means_never(self) -> None:
+        slow = Flapping(logins=2, window_ns=MINUTE, tracked=10)
+        never = Flapping(logins=0, window_ns=MINUTE, tracked=10)
+        assert not any(slow.logged_in("c", number * MINUTE) for number in range(10))
+        assert not any(never.logged_in("c", 0) for _ in range(100))
+
+    def test_it_is_bounded(self) -> None:
+        one = Flapping(logins=3, window_ns=MINUTE, tracked=10)
+        for number in range(1000):
+            one.logged_in(str(number), 0)
+        assert len(one) == 10
+
+
+def protection(**changed: Any) -> Protection:
+    return Protection(AuthProtectionSettings.model_validate({"failures": 3, "address_failures": 5, **changed}))
+
+
+class TestProtection:
+    def fail(self, one: Protection, user: str, address: str, times: int, now_ns: int = 0) -> list[Any]:
+        return [locked for _ in range(times) for locked in one.failed(user, address, now_ns)]
+
+    def test_a_user_is_locked_from_everywhere(self) -> None:
+        one = protection()
+        begun = self.fail(one, "ada", "10.0.0.1", 3)
+        assert [(locked.kind, locked.name) for locked in begun] == [("user", "ada")]
+        assert one.locked("ada", "192.0.2.9", 1) == "user"
+        assert one.locked("bob", "10.0.0.1", 1) is None
+
+    def test_an_address_is_locked_for_all_users(self) -> None:
+        one = protection()
+        begun = [locked for number in range(5) for locked in one.failed(f"user {number}", "10.0.0.1", 0)]
+        assert [(locked.kind, locked.name) for locked in begun] == [("address", "10.0.0.1")]
+        assert one.locked("somebody else", "10.0.0.1", 1) == "address"
+
+    def test_a_guesser_does_not_lock_out_who_was_in_from_elsewhere(self) -> None:
+        one = protection()
+        one.succeeded("ada", "10.0.0.1")
+        self.fail(one, "ada", "192.0.2.9", 3)
+        assert one.locked("ada", "192.0.2.9", 1) == "user"
+        assert one.locked("ada", "10.0.0.1", 1) is None
+
+    def test_a_guesser_behind_the_same_nat_does_not_lock_out_who_was_in_from_there(self) -> None:
+        one = protection()
+        one.succeeded("ada", "10.0.0.1")
+        for number in range(5):
+            one.failed(f"guess {number}", "10.0.0.1", 0)
+        assert one.locked("ada", "10.0.0.1", 1) is None
+        assert one.locked("bob", "10.0.0.1", 1) == "address"
+
+    def test_who_was_in_has_a_count_of_its_own(self) -> None:
+        one = protection()
+        one.succeeded("ada", "10.0.0.1")
+        begun = self.fail(one, "ada", "10.0.0.1", 3)
+        assert [locked.kind for locked in begun] == ["user"]
+        assert one.locked("ada", "10.0.0.1", 1) == "user"
+        assert one.locked("ada", "10.0.0.2", 1) is None
+
+    def test_what_was_in_is_remembered_in_bounds(self) -> None:
+        one = protection(tracked=100)
+        for number in range(1000):
+            one.succeeded(str(number), "10.0.0.1")
+        self.fail(one, "0", "192.0.2.9", 3)
+        assert one.locked("0", "10.0.0.1", 1) == "user", "the oldest makes room"
+
+    def test_without_name_or_address_nobody_is_locked(self) -> None:
+        one = protection()
+        self.fail(one, "", "", 100)
+        assert one.locked("", "", 1) is None
+
+    def test_flapping_holds_until_its_time_is_over_or_the_database_has_it(self) -> None:
+        one = protection(flapping_logins=2, flapping_ban="10s")
+        assert [one.flaps("c", 0), one.flaps("c", 0)] == [False, True]
+        assert one.flapped("c", 9 * SECOND)
+        assert not one.flapped("c", 10 * SECOND)
+        assert [one.flaps("c", 20 * SECOND), one.flaps("c", 20 * SECOND)] == [False, True]
+        one.flapping_ban_written("c")
+        assert not one.flapped("c", 21 * SECOND)
+
+    def test_a_device_without_client_id_does_not_flap_for_all_of_them(self) -> None:
+        one = protection(flapping_logins=1)
+        assert not one.flaps("", 0)
+
+
+@pytest.mark.parametrize(
+    ("address", "group"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2:ffff::", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("no: address", "no: address"),
+        ("", ""),
+    ],
+)
+def test_what_an_address_is_counted_by(address: str, group: str) -> None:
+    assert address_group(address) == group
+
+
+class TestTokenBucket:
+    def test_so_many_a_second_and_a_seconds_worth_at_once(self) -> None:
+        bucket = TokenBucket(10)
+        assert sum(bucket.take(0) for _ in range(100)) == 10
+        assert sum(bucket.take(SECOND // 2) for _ in range(100)) == 5
+        assert sum(bucket.take(100 * SECOND) for _ in range(100)) == 10
+
+    @settings(deadline=None)
+    @given(st.integers(1, 1000), st.lists(st.integers(0, SECOND), max_size=300))
+    def test_never_more_than_its_rate(self, rate: int, pauses: list[int]) -> None:
+        bucket, now, taken = TokenBucket(rate), 0, []
+        for pause in pauses:
+            now += pause
+            if bucket.take(now):
+                taken.append(now)
+        for start in taken[:50]:
+            assert sum(start <= at < start + SECOND for at in taken) <= 2 * rate
+
+
+class TestAdmission:
+    def test_so_many_places(self) -> None:
+        one = Admission(2, 0, 0)
+        assert [one.enter(), one.enter(), one.enter()] == [True, True, False]
+        one.release()
+        assert one.enter()
+
+    def test_a_tenant_has_its_own_limit_the_default_or_none(self) -> None:
+        one = Admission(10, 0, 5)
+        assert sum(one.admit_tenant("big", 8, 0) for _ in range(100)) == 8
+        assert sum(one.admit_tenant("usual", None, 0) for _ in range(100)) == 5
+        assert sum(one.admit_tenant("free", 0, 0) for _ in range(100)) == 100
+        assert sum(one.admit_tenant("", None, 0) for _ in range(100)) == 100
+
+    def test_a_limit_that_is_changed_holds_at_once(self) -> None:
+        one = Admission(10, 0, 0)
+        assert sum(one.admit_tenant("t", 5, 0) for _ in range(9)) == 5
+        assert sum(one.admit_tenant("t", 7, 0) for _ in range(9)) == 7
+
+
+def test_a_storm_is_admitted_as_fast_as_it_is_worked_off() -> None:
+    """A seeded storm: 5,000 devices at once, 20 places, each verification 50 ms, refused ones come again after a
+    second. All get in, in the time that the places need and a little, and never more than 20 are under way."""
+    rng = random.Random(20_26)
+    one = Admission(20, 0, 0)
+    waiting = [(rng.randrange(SECOND), device) for device in range(5000)]
+    under_way: list[int] = []
+    let_in: set[int] = set()
+    now = 0
+    while waiting:
+        waiting.sort(reverse=True)
+        at, device = waiting.pop()
+        now = max(now, at)
+        for ends in [ends for ends in under_way if ends <= now]:
+            under_way.remove(ends)
+            one.release()
+        if one.enter():
+            under_way.append(now + SECOND // 20)
+            let_in.add(device)
+        else:
+            waiting.append((now + SECOND + rng.randrange(SECOND // 10), device))
+        assert one.in_flight == len(under_way) <= 20
+    assert len(let_in) == 5000
+    ideal = 5000 / 20 / 20
+    assert now / SECOND < 2.5 * ideal, f"{now / SECOND:.1f} s for what {ideal:.1f} s of work would be enough"

@@ -1,0 +1,801 @@
+"""Logins from question to answer: what is remembered, what keeps out, what is counted; and decisions about topics."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+from types import FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from auth import passwords
+from auth.backends.database import DatabaseAuthenticator
+from auth.chain import Chain
+from auth.errors import OverloadedError, StoreError
+from auth.hashing import Hasher
+from auth.model import AccessRequest, Allow, Ban, Deny, LoginRequest, Rule, Subject, Tenant
+from auth.service import AccessService
+from auth.store import Store
+from auth.store_records import User
+from tests.unit.access_parts import EPOCH_S, FakeAuthenticator, Service, access_settings, login, make_service
+from tests.unit.manual_time import manual_time
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from auth.model import LoginAnswer
+    from auth.ports import AccessDecisions
+
+
+def body(answer: LoginAnswer) -> dict[str, Any]:
+    document = json.loads(answer.body)
+    assert document["result"] == answer.result
+    assert isinstance(document, dict)
+    return document
+
+
+def check_counts(service: Service) -> None:
+    """Every login and access has one result and one reason; nothing is under way."""
+    counts = service.access.counts
+    assert sum(counts.logins.values()) == sum(counts.login_reasons.values())
+    assert sum(counts.accesses.values()) == sum(counts.access_reasons.values())
+    assert counts.cache_hits == counts.login_reasons["cached"]
+    assert counts.negative_hits == counts.login_reasons["remembered"]
+    assert counts.decision_hits + counts.decision_misses == sum(counts.accesses.values())
+    assert counts.in_flight == 0
+
+
+class TestAnswer:
+    async def test_emqx_is_told_who_the_client_is(self) -> None:
+        source = FakeAuthenticator()
+        source.add("ada", "right", tenant="acme", groups=frozenset({"b", "a"}), attributes={"site": "x", "other": "y"})
+        service = make_service(source, client_attributes=["site", "line"], hand_over_rules=False)
+        told = body(await service.ask(login()))
+        assert told["client_attrs"] == {"site": "x", "line": "", "tenant": "acme", "groups": "a,b"}
+        assert told["is_superuser"] is False
+        assert "expire_at" not in told
+        assert "acl" not in told
+
+    async def test_a_name_that_the_user_gives_an_attribute_of_ours_does_not_replace_it(self) -> None:
+        source = FakeAuthenticator()
+        source.add("ada", "right", tenant="acme", attributes={"tenant": "other", "groups": "admins"})
+        service = make_service(source, client_attributes=["tenant", "groups"])
+        assert body(await service.ask(login()))["client_attrs"] == {"tenant": "acme", "groups": ""}
+
+    async def test_a_superuser_needs_no_rules(self) -> None:
+        source = FakeAuthenticator()
+        source.add("ada", "right", is_superuser=True)
+        service = make_service(source)
+        service.store.change(Rule("allow", "a"))
+        told = body(await service.ask(login()))
+        assert told["is_superuser"] is True
+        assert "acl" not in told
+
+    async def test_rules_are_handed_over(self) -> None:
+        service = make_service()
+        service.store.change(Rule("allow", "${clientid}/#"), Rule("deny", "other/#", who=(("username", "bob"),)))
+        assert body(await service.ask(login()))["acl"] == [
+            {"permission": "allow", "action": "all", "topic": "c-ada/#"},
+            {"permission": "deny", "action": "all", "topic": "#"},
+        ]
+
+    async def test_rules_see_the_attributes_that_emqx_will_send_back_and_no_others(self) -> None:
+        source = FakeAuthenticator()
+        source.add("ada", "right", attributes={"site": "x", "secret": "y"})
+        service = make_service(source, client_attributes=["site"])
+        service.store.change(Rule("allow", "${client_attrs.site}/#"), Rule("allow", "${client_attrs.secret}/#"))
+        assert [rule["topic"] for rule in body(await service.ask(login()))["acl"]] == ["x/#", "#"]
+
+    @pytest.mark.parametrize(
+        ("expires_in_s", "session_max", "expected_s"),
+        [(None, None, None), (60, None, 60), (None, "10s", 10), (60, "10s", 10), (5, "10s", 5)],
+    )
+    async def test_when_a_login_is_over(self, expires_in_s: int | None, session_max: Any, expected_s: Any) -> None:
+        service = make_service(session_max=session_max)
+        now = int(service.clock.now_s())
+        service.sources[0].users["ada"] = Allow(
+            "x", "ada", expires_at_s=None if expires_in_s is None else now + expires_in_s
+        )
+        for _ in range(2):  # verified, then out of the cache
+            told = body(await service.ask(login()))
+            assert told.get("expire_at") == (None if expected_s is None else now + expected_s)
+
+    async def test_the_longest_session_begins_with_each_login(self) -> None:
+        service = make_service(session_max="1h")
+        first = body(await service.ask(login()))["expire_at"]
+        service.clock.forward(100)
+        answer = await service.ask(login())
+        assert answer.reason == "cached"
+        assert body(answer)["expire_at"] == first + 100
+
+    async def test_an_expiry_that_emqx_would_take_for_milliseconds_is_brought_nearer(self) -> None:
+        service = make_service()
+        service.sources[0].users["ada"] = Allow("x", "ada", expires_at_s=10**14)
+        assert body(await service.ask(login()))["expire_at"] < EPOCH_S * 1000 / 2
+
+    async def test_a_login_that_is_over_already_is_refused(self) -> None:
+        service = make_service()
+        service.sources[0].users["ada"] = Allow("x", "ada", expires_at_s=int(service.clock.now_s()))
+        answer = await service.ask(login())
+        assert (answer.result, answer.reason) == ("deny", "expired")
+
+
+class TestTokenRules:
+    """Rules that came with the login are known now and never again."""
+
+    def service(self, *rules: Rule, closed: bool = False, stored: tuple[Rule, ...] = (), **tables: Any) -> Service:
+        source = FakeAuthenticator()
+        source.users["ada"] = Allow("jwt k", "ada", rules=rules, closed=closed)
+        service = make_service(source, **tables)
+        service.store.change(*stored)
+        return service
+
+    async def test_they_come_before_those_of_the_database(self) -> None:
+        service = self.service(Rule("deny", "a/#"), stored=(Rule("allow", "a/#"), Rule("allow", "b")))
+        assert [(one["permission"], one["topic"]) for one in body(await service.ask(login()))["acl"]] == [
+            ("deny", "a/#"),
+            ("allow", "b"),
+            ("deny", "#"),
+        ]
+
+    async def test_they_are_handed_over_although_others_are_not(self) -> None:
+        service = self.service(Rule("allow", "a"), stored=(Rule("allow", "b"),), hand_over_rules=False)
+        assert [one["topic"] for one in body(await service.ask(login()))["acl"]] == ["a"], "EMQX asks about the rest"
+
+    async def test_a_white_list_is_closed(self) -> None:
+        service = self.service(Rule("allow", "a"), closed=True, stored=(Rule("allow", "b"), Rule("allow", "$SYS/#")))
+        told = [(one["permission"], one["topic"]) for one in body(await service.ask(login()))["acl"]]
+        assert told[0] == ("allow", "a")
+        assert told[-1] == ("deny", "#")
+        assert ("deny", "$SYS/#") in told, "its # leaves topics with $ to the database's rules"
+        assert "b" not in dict(told).values()
+
+    async def test_an_empty_white_list_allows_nothing(self) -> None:
+        service = self.service(closed=True, stored=(Rule("allow", "#"),))
+        assert [one["permission"] for one in body(await service.ask(login()))["acl"]] == ["deny"]
+
+    async def test_more_rules_than_are_handed_over_by_choice_are_not_lost(self) -> None:
+        service = self.service(*(Rule("allow", f"a/{number}") for number in range(50)), hand_over_max=10)
+        assert len(body(await service.ask(login()))["acl"]) == 50
+
+    async def test_what_emqx_cannot_be_told_refuses_the_login(self) -> None:
+        # EMQX would let a subscription to +/x/+ past the denial of its neighbour.
+        rules = (Rule("deny", "a/b/c"), Rule("allow", "a/+/+", actions=frozenset({"subscribe"})))
+        service = self.service(*rules, stored=(Rule("allow", "#"),))
+        with capture_logs() as lines:
+            answer = await service.ask(login())
+        assert (answer.result, answer.reason) == ("deny", "rules_unexpressible")
+        assert "none must be lost" in lines[-1]["problem"]
+
+
+class TestCache:
+    async def test_a_reconnect_asks_nobody(self) -> None:
+        service = make_service()
+        await service.ask(login())
+        answers = [service.access.login_at_once(login()) for _ in range(3)]
+        assert {answer.reason for answer in answers if answer is not None} == {"cached"}
+        assert len(service.sources[0].asked) == 1
+        assert service.hasher.argon2 == 1
+
+    async def test_another_password_is_another_login(self) -> None:
+        service = make_service()
+        await service.ask(login())
+        assert (await service.ask(login(password="guess"))).result == "deny"
+
+    async def test_it_forgets_after_its_time(self) -> None:
+        service = make_service(limits={"cache_ttl": "10s"})
+        await service.ask(login())
+        service.clock.forward(9.9)
+        assert (await service.ask(login())).reason == "cached"
+        service.clock.forward(0.1)
+        assert (await service.ask(login())).reason == "verified"
+
+    async def test_an_entry_never_outlives_the_login(self) -> None:
+        service = make_service()
+        service.sources[0].users["ada"] = Allow("x", "ada", expires_at_s=int(service.clock.now_s()) + 3)
+        await service.ask(login())
+        service.clock.forward(3)
+        assert (await service.ask(login())).reason == "expired"
+
+    async def test_a_changed_rule_is_in_the_next_answer_and_costs_no_verification(self) -> None:
+        service = make_service()
+        service.store.change(Rule("allow", "a"))
+        assert body(await service.ask(login()))["acl"][0]["topic"] == "a"
+        service.store.change(Rule("allow", "b"))
+        answer = await service.ask(login())
+        assert answer.reason == "cached"
+        assert body(answer)["acl"][0]["topic"] == "b"
+        assert len(service.sources[0].asked) == 1
+        assert service.access.counts.cache_revalidated == 1
+
+    async def test_while_a_backend_is_down_what_is_remembered_still_answers(self) -> None:
+        service = make_service()
+        await service.ask(login())
+        service.sources[0].up = False
+        service.access.refresh()
+        assert (await service.ask(login())).result == "allow"
+        assert (await service.ask(login(clientid="another"))).reason == "backend_down"
+        assert service.access.counts.cache_hits_while_down == 1
+        assert any("postgresql" in sentence for sentence in service.access.check())
+
+    async def test_what_was_decided_without_somebody_is_not_remembered(self) -> None:
+        down, up = FakeAuthenticator("mysql", up=False), FakeAuthenticator("redis")
+        up.add("ada", "right")
+        service = make_service(down, up, backend_down="ignore")
+        for password, reason in (("right", "verified"), ("wrong", "bad_password")):
+            for _ in range(2):
+                assert (await service.ask(login(password=password))).reason == reason
+        assert service.access.counts.cache_hits == service.access.counts.negative_hits == 0
+
+    async def test_no_password_is_in_memory_afterwards(self) -> None:
+        service = make_service()
+        secret = "no trace of this"
+        service.sources[0].passwords["ada"] = f"slow:{secret}"
+        await service.ask(login(password=secret))
+        await service.ask(login(password=f"{secret}, wrong"))
+        logins = service.access.logins
+        kept = [logins._verified, logins._refused, logins._under_way, logins.protection, logins._digest]
+        assert len(logins._verified) == len(logins._refused) == 1
+        for one in reachable(kept):
+            assert secret not in str(one), f"a password is kept in {type(one)}"
+
+
+def reachable(roots: list[object]) -> list[str | bytes]:
+    """All texts that can be reached from these objects, but for code."""
+    seen: set[int] = set()
+    found: list[str | bytes] = []
+    waiting: list[object] = list(roots)
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, type | FunctionType | MethodType | ModuleType):
+            continue
+        seen.add(id(one))
+        if isinstance(one, str | bytes):
+            found.append(one)
+        waiting.extend(gc.get_referents(one))
+    return found
+
+
+class TestNegativeCache:
+    async def test_the_same_wrong_password_costs_one_hash(self) -> None:
+        service = make_service()
+        reasons = [(await service.ask(login(password="wrong"))).reason for _ in range(4)]
+        assert reasons == ["bad_password", "remembered", "remembered", "remembered"]
+        assert service.hasher.argon2 == 1
+
+    async def test_it_forgets_after_its_time(self) -> None:
+        service = make_service(limits={"negative_ttl": "5s"})
+        await service.ask(login(password="wrong"))
+        service.clock.forward(5)
+        assert (await service.ask(login(password="wrong"))).reason == "bad_password"
+
+    async def test_asking_again_and_again_with_the_same_wrong_password_locks_nobody_out(self) -> None:
+        service = make_service(protection={"failures": 3})
+        for _ in range(100):
+            await service.ask(login(password="wrong"))
+        assert (await service.ask(login())).result == "allow"
+
+
+class TestTogether:
+    @manual_time
+    async def test_the_same_login_asked_at_once_is_verified_once(self) -> None:
+        service = make_service()
+        gate = service.hasher.gate = asyncio.Event()
+        tasks = [asyncio.create_task(service.ask(login())) for _ in range(50)]
+        await asyncio.sleep(0.1)
+        gate.set()
+        answers = await asyncio.gather(*tasks)
+        assert {answer.result for answer in answers} == {"allow"}
+        assert len(service.sources[0].asked) == 1
+        assert service.access.counts.joined == 49
+        check_counts(service)
+
+    @manual_time
+    async def test_who_gives_up_takes_nobody_with_it(self) -> None:
+        service = make_service()
+        gate = service.hasher.gate = asyncio.Event()
+        first, second = (asyncio.create_task(service.ask(login())) for _ in range(2))
+        await asyncio.sleep(0.1)
+        first.cancel()
+        await asyncio.sleep(0.1)
+        gate.set()
+        assert (await second).result == "allow"
+        assert (await service.ask(login())).reason == "cached"
+        check_counts(service)
+
+    @manual_time
+    async def test_closing_ends_what_is_under_way(self) -> None:
+        service = make_service(answer_timeout="4s")
+        service.hasher.gate = asyncio.Event()
+        await service.access.start()
+        waiting = asyncio.create_task(service.ask(login()))
+        await asyncio.sleep(0.1)
+        await service.access.close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert service.sources[0].closed
+
+
+class TestKeptOut:
+    @pytest.mark.parametrize(
+        "ban", [Ban("clientid", "c-ada"), Ban("username", "ada"), Ban("address", "10.0.0.1")], ids=lambda ban: ban.kind
+    )
+    async def test_a_ban_keeps_out_at_once_who_is_in_the_cache_too(self, ban: Ban) -> None:
+        service = make_service()
+        await service.ask(login())
+        service.store.bans.append(ban)
+        service.store.ban_version += 1
+        answer = await service.ask(login())
+        assert (answer.result, answer.reason) == ("deny", "banned")
+        assert service.hasher.argon2 == 1, "a ban is no secret: it is told at once"
+
+    async def test_a_ban_that_is_over_keeps_nobody_out(self) -> None:
+        service = make_service()
+        service.store.bans.append(Ban("username", "ada", until_s=int(service.clock.now_s()) + 10))
+        assert (await service.ask(login())).reason == "banned"
+        service.clock.forward(11)
+        assert (await service.ask(login())).result == "allow"
+
+    async def test_a_disabled_tenant_keeps_all_its_users_out_those_in_the_cache_too(self) -> None:
+        service = make_service()
+        service.sources[0].users["ada"] = Allow("x", "ada", tenant="acme")
+        assert (await service.ask(login())).result == "allow"
+        service.store.tenants["acme"] = Tenant("acme", enabled=False)
+        service.store.change()
+        assert (await service.ask(login())).reason == "tenant_disabled"
+
+    async def test_guessing_locks_out_and_a_known_device_stays_in(self) -> None:
+        service = make_service(protection={"failures": 3, "lockout": "30s"})
+        await service.ask(login(peerhost="10.0.0.1"))
+        reasons = [
+            (await service.ask(login(password=f"guess {number}", peerhost="192.0.2.1"))).reason for number in range(5)
+        ]
+        assert reasons == ["bad_password"] * 3 + ["locked_out"] * 2
+        right_from_there = await service.ask(login(peerhost="192.0.2.1"))
+        assert right_from_there.reason == "locked_out", "a lock-out that the right password ends would be no lock-out"
+        assert (await service.ask(login(peerhost="10.0.0.1"))).reason == "cached"
+        service.clock.forward(10_000)  # the cache has forgotten it, and the guesser begins anew
+        for number in range(3):
+            await service.ask(login(password=f"again {number}", peerhost="192.0.2.1"))
+        assert (await service.ask(login(peerhost="10.0.0.1"))).reason == "verified"
+
+    async def test_a_locked_user_and_an_unknown_one_look_alike(self) -> None:
+        service = make_service(protection={"failures": 3})
+        answers: dict[str, list[LoginAnswer]] = {"ada": [], "nobody": []}
+        costs: Counter[str] = Counter()
+        for number in range(6):
+            for name, seen in answers.items():
+                before = service.hasher.argon2
+                seen.append(await service.ask(login(name, f"guess {number}", peerhost=f"10.0.0.{number}")))
+                costs[name] += service.hasher.argon2 - before
+        assert [one.body for one in answers["ada"]] == [one.body for one in answers["nobody"]]
+        assert costs["ada"] == costs["nobody"] == 3
+        assert service.access.counts.lockouts_user == 2
+
+    async def test_a_lock_out_is_told_once(self) -> None:
+        service = make_service(protection={"failures": 2})
+        with capture_logs() as lines:
+            for number in range(5):
+                await service.ask(login(password=f"guess {number}"))
+        assert [line["seconds"] for line in lines if line["event"] == "auth_locked_out"] == [30]
+        assert not [line for line in lines if "guess" in str(line)], "a password is in the log"
+
+    async def test_a_flapping_device_is_banned_and_the_ban_is_in_the_database(self) -> None:
+        service = make_service(protection={"flapping_logins": 3, "flapping_ban": "5m"})
+        results = []
+        for _ in range(5):
+            results.append((await service.ask(login())).reason)
+            await asyncio.sleep(0)
+        assert results == ["verified", "cached", "cached", "banned", "banned"]
+        [ban] = service.store.bans
+        assert (ban.kind, ban.value, ban.until_s) == ("clientid", "c-ada", int(service.clock.now_s()) + 300)
+        service.store.bans.clear()  # an operator lifts it
+        service.store.ban_version += 1
+        assert (await service.ask(login())).result == "allow"
+
+    async def test_a_ban_that_cannot_be_written_holds_all_the_same(self) -> None:
+        service = make_service(protection={"flapping_logins": 2})
+        service.store.writes_fail = StoreError("the disk is full")
+        for _ in range(2):
+            await service.ask(login())
+        await asyncio.sleep(0)
+        assert (await service.ask(login())).reason == "banned"
+
+
+class TestOverload:
+    @manual_time
+    async def test_beyond_its_places_it_sheds_at_once_and_answers_from_the_cache(self) -> None:
+        service = make_service(limits={"in_flight": 3})
+        for number in range(20):
+            service.sources[0].add(f"u{number}", "right")
+        await service.ask(login())
+        gate = service.hasher.gate = asyncio.Event()
+        first = [asyncio.create_task(service.ask(login(f"u{number}"))) for number in range(3)]
+        await asyncio.sleep(0.01)
+        rest = [service.access.login_at_once(login(f"u{number}")) for number in range(3, 20)]
+        assert {(one.result, one.reason) for one in rest if one} == {("deny", "shed")}
+        assert (await service.ask(login())).reason == "cached"
+        gate.set()
+        assert {one.result for one in await asyncio.gather(*first)} == {"allow"}
+        assert (await service.ask(login("u5"))).result == "allow", "what was shed is not remembered as refused"
+        check_counts(service)
+
+    async def test_what_is_shed_gets_what_backend_down_says(self) -> None:
+        service = make_service(backend_down="ignore")
+        service.hasher.room = 0
+        answer = await service.ask(login())
+        assert (answer.result, answer.reason, answer.body) == ("ignore", "shed", b'{"result":"ignore"}')
+
+    async def test_so_many_a_second(self) -> None:
+        service = make_service(limits={"logins_per_second": 5})
+        answers = [await service.ask(login(f"u{number}")) for number in range(20)]
+        assert Counter(answer.reason for answer in answers) == {"unknown": 5, "rate_limited": 15}
+
+    async def test_a_tenant_has_its_own_limit(self) -> None:
+        service = make_service(limits={"tenant_logins_per_second": 3})
+        source = service.sources[0]
+        for number in range(10):
+            source.add(f"a{number}", tenant="a")
+            source.add(f"b{number}", tenant="b")
+        service.store.tenants["b"] = Tenant("b", logins_per_second=6)
+        results = Counter()
+        for number in range(10):
+            for tenant in "ab":
+                results[tenant] += (await service.ask(login(f"{tenant}{number}"))).result == "allow"
+        assert results == {"a": 3, "b": 6}
+
+    async def test_a_flood_of_refusals_is_no_flood_of_lines(self) -> None:
+        service = make_service(protection={"failures": 0, "address_failures": 0})
+        with capture_logs() as lines:
+            for number in range(500):
+                await service.ask(login(f"nobody {number}"))
+            service.clock.forward(1)
+            await service.ask(login("last"))
+        refused = [line for line in lines if line["event"] == "auth_login_refused"]
+        assert len(refused) <= 21
+        assert sum(line.get("left_out", 0) for line in refused) + len(refused) == 501
+
+
+class TestStoreDown:
+    @pytest.mark.parametrize("policy", ["deny", "ignore"])
+    async def test_nobody_new_is_let_in_while_bans_cannot_be_read(self, policy: str) -> None:
+        service = make_service(backend_down=policy)
+        await service.ask(login())
+        service.store.problem = "the disk is gone"
+        assert (await service.ask(login())).reason == "cached"
+        answer = await service.ask(login(clientid="another"))
+        assert (answer.result, answer.reason) == (policy, "backend_down")
+        access = service.access.authorise(AccessRequest(Subject("ada"), "publish", "a"))
+        assert (access.result, access.reason) == (policy, "backend_down")
+        assert any("the disk is gone" in sentence for sentence in service.access.check())
+        assert service.access.counts.store_reads_failed >= 2
+        check_counts(service)
+
+    async def test_refreshing_survives_it_and_tells_both_turns_once(self) -> None:
+        service = make_service()
+        with capture_logs() as lines:
+            for problem in ("gone", "gone", "", ""):
+                service.store.problem = problem
+                assert service.access.refresh() is False
+        assert [line["event"] for line in lines] == ["auth_store_unreadable", "auth_store_readable"]
+
+    async def test_ready_is_when_nothing_is_wrong(self) -> None:
+        assert make_service().access.check() == []
+
+
+class TestAuthorise:
+    def ask(self, service: Service, topic: str = "a/b", **subject: Any) -> tuple[str, str]:
+        request = AccessRequest(Subject(**{"username": "ada", **subject}), "publish", topic)
+        answer = service.access.authorise(request)
+        assert json.loads(answer.body) == {"result": answer.result}
+        return answer.result, answer.reason
+
+    async def test_rules_decide_and_without_one_it_is_denied(self) -> None:
+        service = make_service()
+        service.store.change(Rule("allow", "a/#"), Rule("deny", "b"))
+        assert self.ask(service, "a/b") == ("allow", "rule")
+        assert self.ask(service, "b") == ("deny", "rule")
+        assert self.ask(service, "c") == ("deny", "no_rule")
+        check_counts(service)
+
+    async def test_the_same_question_is_decided_once_until_something_changes(self) -> None:
+        service = make_service()
+        service.store.change(Rule("allow", "a/#"))
+        self.ask(service)
+        reads = service.store.reads
+        assert [self.ask(service) for _ in range(5)] == [("allow", "rule")] * 5
+        assert service.store.reads == reads
+        service.store.change()
+        assert self.ask(service) == ("deny", "no_rule")
+
+    async def test_a_ban_and_a_disabled_tenant_deny(self) -> None:
+        service = make_service()
+        service.store.change(Rule("allow", "#"))
+        assert self.ask(service, tenant="acme")[0] == "allow"
+        service.store.tenants["acme"] = Tenant("acme", enabled=False)
+        service.store.change(Rule("allow", "#"))
+        assert self.ask(service, tenant="acme") == ("deny", "tenant_disabled")
+        service.store.bans.append(Ban("username", "ada", until_s=int(service.clock.now_s()) + 5))
+        service.store.ban_version += 1
+        assert self.ask(service) == ("deny", "banned")
+        service.clock.forward(6)
+        assert self.ask(service) == ("allow", "rule"), "a ban ends by itself"
+
+    async def test_hostile_topics_are_denied(self) -> None:
+        service = make_service()
+        service.store.change(Rule("allow", "a/#"))
+        for topic in ("", "#", "+", "a/#", "\x00", "a/\x00", "x" * 70_000, "../a", "${clientid}"):
+            assert self.ask(service, topic)[0] == "deny", topic[:20]
+
+
+async def test_the_service_is_what_the_server_asks() -> None:
+    decisions: AccessDecisions = make_service().access
+    assert decisions.backend_down("timeout").reason == "timeout"
+    assert decisions.backend_down("what is this").reason == "timeout"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "#", "+", "../", "${clientid}", "' OR 1=1 --", "*)(uid=*", "a" * 65_535, "\u202e"]
+)
+async def test_hostile_names_are_only_unknown(name: str) -> None:
+    service = make_service()
+    with capture_logs() as lines:
+        answer = await service.ask(LoginRequest(name, name, name, name, name))
+    assert (answer.result, answer.body) == ("deny", b'{"result":"deny"}')
+    assert all(len(str(line)) < 1000 for line in lines)
+    memory = sum(map(len, reachable([service.access.logins.protection])))
+    assert memory < 10_000, "a long name takes much room in the tables of failures"
+
+
+# ---- with the real database ----
+
+
+COST = passwords.Argon2Cost(8, 1)
+
+
+class Real:
+    """A service of the built-in database alone."""
+
+    def __init__(self, path: Path, **tables: Any) -> None:
+        settings_ = access_settings(hashing={"memory": 8 << 10, "passes": 1}, **tables)
+        self.store = Store(path / "auth" / "auth.sqlite3")
+        self.store.open()
+        self.hasher = Hasher(settings_.hashing)
+        self.access = AccessService(
+            settings_,
+            self.store,
+            Chain([DatabaseAuthenticator(settings_, self.store, self.hasher)], self.hasher, settings_),
+        )
+
+    def add(self, name: str, password: str = "right", **fields: Any) -> None:
+        with self.store.edit("test") as edit:
+            edit.users.add(User("username", name, passwords.hash_argon2id(password, COST), **fields))
+        self.access.refresh()
+
+    def add_device(self, name: str) -> str:
+        secret = passwords.generate_secret()
+        with self.store.edit("test") as edit:
+            stored = passwords.hash_device_secret(secret, edit.current_device_key())
+            edit.users.add(User("username", name, stored))
+        self.access.refresh()
+        return secret
+
+    def change(self, name: str, **fields: Any) -> None:
+        with self.store.edit("test") as edit:
+            edit.users.change("username", name, **fields)
+        self.access.refresh()
+
+    def remove(self, name: str) -> None:
+        with self.store.edit("test") as edit:
+            edit.users.remove("username", name)
+        self.access.refresh()
+
+    async def close(self) -> None:
+        await self.access.close()
+        self.hasher.close()
+        self.store.close()
+
+
+@pytest.fixture
+async def real(tmp_path: Path) -> Any:
+    one = Real(tmp_path)
+    yield one
+    await one.close()
+
+
+async def test_a_removed_user_is_not_served_from_the_cache(real: Real) -> None:
+    real.add("ada")
+    real.add("bob")
+    for name in ("ada", "bob"):
+        assert (await real.access.login(login(name))).result == "allow"
+    real.remove("ada")
+    answer = await real.access.login(login("ada"))
+    assert (answer.result, answer.reason) == ("deny", "unknown")
+    assert (await real.access.login(login("bob"))).reason == "cached", "another's change costs it no hash"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"disabled": True},
+        {"expires_at_s": 1},
+        {"password": passwords.hash_argon2id("new", COST)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+async def test_a_changed_user_is_not_served_from_the_cache(real: Real, change: dict[str, Any]) -> None:
+    real.add("ada")
+    assert (await real.access.login(login("ada"))).result == "allow"
+    real.change("ada", **change)
+    assert (await real.access.login(login("ada"))).result == "deny"
+
+
+async def test_a_user_that_is_added_or_mended_gets_in_although_it_was_refused_a_moment_ago(real: Real) -> None:
+    assert (await real.access.login(login("ada"))).reason == "unknown"
+    real.add("ada", password="other")
+    assert (await real.access.login(login("ada"))).reason == "bad_password"
+    assert (await real.access.login(login("ada"))).reason == "remembered"
+    real.change("ada", password=passwords.hash_argon2id("right", COST))
+    assert (await real.access.login(login("ada"))).result == "allow"
+
+
+async def test_a_device_secret_is_verified_without_waiting_for_anybody(real: Real) -> None:
+    secret = real.add_device("press-7")
+    answer = real.access.login_at_once(login("press-7", secret))
+    assert answer is not None
+    assert answer.reason == "verified"
+    wrong = login("press-7", "wrong")
+    assert real.access.login_at_once(wrong) is None, "a refusal has to cost a hash first"
+    assert (await real.access.login(wrong)).reason == "bad_password"
+
+
+async def test_a_device_with_a_secret_gets_in_while_all_places_are_taken(tmp_path: Path) -> None:
+    real = Real(tmp_path, limits={"in_flight": 1})
+    real.add("person")
+    secret = real.add_device("press-7")
+    assert real.access.login_at_once(login("person")) is None
+    assert real.access.login_at_once(login("other person")).reason == "shed"  # type: ignore[union-attr]
+    assert real.access.login_at_once(login("press-7", secret)).result == "allow"  # type: ignore[union-attr]
+    assert (await real.access.login(login("person"))).result == "allow"
+    await real.close()
+
+
+async def test_flapping_is_banned_in_the_real_database_too(tmp_path: Path) -> None:
+    real = Real(tmp_path, protection={"flapping_logins": 2})
+    real.add("ada")
+    for _ in range(2):
+        assert (await real.access.login(login("ada"))).result == "allow"
+    await asyncio.gather(*real.access.logins._writing)
+    assert real.store.find_ban("c-ada", "", "", 0) is not None
+    assert (await real.access.login(login("ada"))).reason == "banned"
+    await real.close()
+
+
+# ---- anything may happen ----
+
+WORDS = ["verify", "wrong", "unknown", "down", "up", "ban", "lift", "rule", "remove", "add", "shed", "second", "minute"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from(WORDS), max_size=60), st.sampled_from(["deny", "ignore"]), st.integers(0, 3))
+def test_whatever_happens_nobody_is_let_in_who_was_not_allowed_and_the_counts_balance(
+    words: list[str], policy: str, cache_entries: int
+) -> None:
+    """Invariants: an allow needs a user that the source has, or had at most ``cache_ttl`` ago; a banned client never
+    gets in; each login is counted once."""
+    asyncio.run(play(words, policy, cache_entries))
+
+
+async def play(words: list[str], policy: str, cache_entries: int) -> None:
+    service = make_service(backend_down=policy, limits={"cache_entries": cache_entries, "cache_ttl": "10s"})
+    source = service.sources[0]
+    there_until_ns = service.clock.ns
+    asked = 0
+    for word in words:
+        if word in {"verify", "wrong", "unknown"}:
+            request = login("nobody") if word == "unknown" else login(password="right" if word == "verify" else word)
+            answer = await service.ask(request)
+            asked += 1
+            if "ada" in source.users:
+                there_until_ns = service.clock.ns
+            if answer.result == "allow":
+                assert word == "verify"
+                assert not service.store.bans
+                assert service.clock.ns - there_until_ns < 10 * 10**9, "out of the cache after its time"
+            if answer.result == "ignore":
+                assert policy == "ignore"
+        elif word in {"down", "up"}:
+            source.up = word == "up"
+            service.access.refresh()
+        elif word == "ban":
+            service.store.bans = [Ban("username", "ada")]
+            service.store.ban_version += 1
+        elif word == "lift":
+            service.store.bans = []
+            service.store.ban_version += 1
+        elif word == "rule":
+            service.store.change(Rule("allow", f"a/{asked}"))
+        elif word == "shed":
+            source.error = None if source.error else OverloadedError("hashing", "full")
+        elif word == "remove":
+            source.users.pop("ada", None)
+        elif word == "add":
+            source.add("ada", "right")
+            there_until_ns = service.clock.ns
+        else:
+            service.clock.forward(1 if word == "second" else 60)
+            if "ada" in source.users:
+                there_until_ns = service.clock.ns
+    assert sum(service.access.counts.logins.values()) == asked
+    check_counts(service)
+
+
+@manual_time
+async def test_a_storm_of_a_fleet_that_comes_back() -> None:
+    """A seeded storm: 3,000 devices, half of them known from before, a third of the rest with wrong passwords, 100
+    logins under verification at a time, two hashes at a time of 20 ms. All that may get in do, those in the cache at
+    their first try, nobody else, and no answer takes longer than the time-out."""
+    rng = random.Random(7)
+    service = make_service(limits={"in_flight": 100, "negative_ttl": "60s"}, protection={"address_failures": 0})
+    source = service.sources[0]
+    loop = asyncio.get_running_loop()
+    turn = asyncio.Semaphore(2)
+
+    async def slow() -> None:
+        async with turn:
+            await asyncio.sleep(0.02)
+        service.hasher.argon2 += 1
+
+    service.hasher._slow = slow  # type: ignore[method-assign]
+    source.users["off"] = Deny("postgresql", "disabled", "off")
+    devices = [f"d{number}" for number in range(3000)]
+    for name in devices:
+        source.add(name, "fast:right")
+    known, wrong = set(devices[:1500]), set(devices[1500:2000])
+    for name in known:
+        await service.ask(login(name))
+    for name in devices[1500:]:
+        source.passwords[name] = "slow:right"
+    tries: Counter[str] = Counter()
+    slowest = 0.0
+
+    async def connect(name: str) -> None:
+        nonlocal slowest
+        await asyncio.sleep(rng.random())
+        while tries[name] < 200:
+            tries[name] += 1
+            began = loop.time()
+            answer = await service.ask(login(name, "wrong" if name in wrong else "right"))
+            slowest = max(slowest, loop.time() - began)
+            if answer.result == "allow":
+                assert name not in wrong
+                return
+            if answer.reason in {"bad_password", "remembered"}:
+                assert name in wrong
+                return
+            await asyncio.sleep(1 + rng.random())
+        pytest.fail(f"{name} did not get in")
+
+    async with asyncio.TaskGroup() as group:
+        for name in devices:
+            group.create_task(connect(name))
+    assert {tries[name] for name in known} == {1}
+    assert slowest <= 2.0
+    assert service.access.counts.login_reasons["shed"] > 0
+    check_counts(service)
+
+
+async def test_a_request_with_a_new_client_id_is_another_login() -> None:
+    service = make_service()
+    await service.ask(login())
+    service.sources[0].users.clear()
+    answer = await service.ask(replace(login(), clientid="stolen"))
+    assert answer.result == "deny", "a cached verdict must not serve another client"
