@@ -139,7 +139,8 @@ class Chain:
             if one.up:
                 _log.info("auth_backend_up", backend=one.name)
             else:
-                _log.warning("auth_backend_down", backend=one.name, answer=self._down_result)
+                problem = getattr(one, "problem", "")  # those that ask a server have words for it
+                _log.warning("auth_backend_down", backend=one.name, problem=problem, answer=self._down_result)
         self.degraded = not all(counts.up for counts in self.counts.backends.values())
 
     def stamp(self, request: LoginRequest) -> tuple[int, ...]:
@@ -322,6 +323,8 @@ _CLASSES: Final = {
     "ldap": "LdapAuthenticator",
 }
 
+_WITHOUT_HASHES: Final = frozenset({"jwt", "ldap"})  # a signature is checked, or a bind
+
 
 def make_chain(settings: AuthSettings, store: Store, hasher: Hasher, counts: Counts | None = None) -> Chain:
     """The chain that ``auth.chain`` names. Imports the backends in it and no other, since each pulls in its client
@@ -343,4 +346,4 @@ def _make(name: str, settings: AuthSettings, store: Store, hasher: Hasher) -> Au
     table = getattr(settings, name)
     if table is None:
         raise ConfigError(f'auth.chain names "{name}", but there is no table [auth.{name}] that says where to look.')
-    return cast("Authenticator", make(table) if name == "jwt" else make(table, hasher))
+    return cast("Authenticator", make(table) if name in _WITHOUT_HASHES else make(table, hasher))

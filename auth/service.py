@@ -110,12 +110,14 @@ class AccessService:
         problems = []
         if self._store.problem:
             problems.append(f"The built-in database cannot be read: {self._store.problem}")
-        problems += [
-            f"The backend {name} of auth.chain does not answer: logins that are not in the cache get "
-            f"{self._down_result} (auth.backend_down). Check auth.{name}, and that server."
-            for name in self.chain.down()
-            if name != "database"  # said already
-        ]
+        for one in self.chain.authenticators:
+            if one.up or one.name == "database":  # the database's trouble is said already
+                continue
+            problem = getattr(one, "problem", "") or f"Check auth.{one.name}, and what it asks."
+            problems.append(
+                f"The backend {one.name} of auth.chain does not answer: logins that are not in the cache get "
+                f"{self._down_result} (auth.backend_down). {problem}"
+            )
         return problems
 
     async def _keep_refreshing(self) -> None:

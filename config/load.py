@@ -19,6 +19,7 @@ from pydantic import SecretStr, ValidationError
 
 from config import (
     relations_auth,
+    relations_auth_backends,
     relations_credentials,
     relations_flow,
     relations_jwt,
@@ -62,6 +63,7 @@ _RELATIONS = (
     relations_spool,
     relations_jwt,
     relations_auth,
+    relations_auth_backends,
 )
 _REFUSED = tuple(rule for relations in _RELATIONS for rule in relations.REFUSED)
 _WARNED = tuple(rule for relations in _RELATIONS for rule in relations.WARNED)

@@ -148,7 +148,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
         user = self._template.user(request)
         if answer is _SEVERAL:
             return Deny(
-                self.name, "bad_record", user, detail="auth.ldap.search_filter finds several entries for this user."
+                self.name, "refused", user, detail="auth.ldap.search_filter finds several entries for this user."
             )
         match answer.code:
             case 0:
@@ -156,13 +156,13 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
             case 32 | 34:  # no such object, a name it cannot have
                 return Ignore(self.name)
             case 48:
-                return Deny(self.name, "no_password", user, detail="The user's entry has no password.")
+                return Deny(self.name, "bad_password", user, detail="The user's entry has no password.")
             case _:
-                return Deny(self.name, "password", user)
+                return Deny(self.name, "bad_password", user)
         try:
             groups = read_record({"groups": list(answer.groups)}).groups
         except RecordError as error:
-            return Deny(self.name, "bad_record", user, detail=f"The user's groups cannot be used: {error}.")
+            return Deny(self.name, "refused", user, detail=f"The user's groups cannot be used: {error}.")
         return Allow(self.name, user, groups=groups, is_superuser=self._settings.superuser_group in groups)
 
     def _usable(self, connection: DirectoryConnection) -> bool:

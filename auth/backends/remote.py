@@ -254,8 +254,8 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
     def _failed(self, problem: BackendDownError, ticket: Ticket | None = None) -> None:
         self.failures[problem.cause] += 1
         before, self._problem = self._problem, problem
-        if before is None or before.cause != problem.cause:
-            log.warning("auth_backend_fails", backend=self.name, problem=str(problem), cause=problem.cause)
+        if before is not None and before.cause != problem.cause:  # the first is told by whoever asked
+            log.warning("auth_backend_still_down", backend=self.name, problem=str(problem), cause=problem.cause)
         if problem.cause == "other" and ticket is not None:
             # It has answered, if not to our liking. What one user's name or entry brings about must not shut out all.
             self.breaker.dropped(ticket, time.monotonic_ns())
@@ -319,4 +319,3 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
                 raise
             else:
                 self._answered(ticket)
-                log.info("auth_backend_up", backend=self.name)

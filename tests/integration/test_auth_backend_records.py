@@ -106,7 +106,7 @@ async def test_no_password_set_lets_nobody_in(site: Site) -> None:
             for password in ("", GOOD, "None", "NULL"):
                 verdict = await login(authenticator, name, password)
                 assert isinstance(verdict, Deny), f"{name} with {password!r}: {verdict}"
-                assert verdict.reason == "no_password"
+                assert verdict.reason == "bad_password"
                 assert not verdict.hashed, "a burn is due"
 
 
@@ -133,7 +133,7 @@ async def test_a_record_that_cannot_be_read_refuses_its_own_user_alone(
     async with site.running() as authenticator:
         verdict = await login(authenticator, "lamp")
         assert isinstance(verdict, Deny), verdict
-        assert verdict.reason == "bad_record"
+        assert verdict.reason == "refused"
         assert named in verdict.detail
         assert hashed not in verdict.detail
         assert "no hash" not in verdict.detail

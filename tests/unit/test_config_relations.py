@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from config import relations_auth, relations_flow, relations_jwt, relations_kafka, relations_mqtt, relations_spool
+from config import (
+    relations_auth,
+    relations_auth_backends,
+    relations_flow,
+    relations_jwt,
+    relations_kafka,
+    relations_mqtt,
+    relations_spool,
+)
 from config.errors import ConfigError
 from config.load import Loaded, load
 from config.relations import View, check
@@ -19,7 +27,15 @@ from config.settings import Settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-RELATIONS = (relations_mqtt, relations_kafka, relations_flow, relations_spool, relations_jwt, relations_auth)
+RELATIONS = (
+    relations_mqtt,
+    relations_kafka,
+    relations_flow,
+    relations_spool,
+    relations_jwt,
+    relations_auth,
+    relations_auth_backends,
+)
 REFUSED = tuple(rule for relations in RELATIONS for rule in relations.REFUSED)
 WARNED = tuple(rule for relations in RELATIONS for rule in relations.WARNED)
 
@@ -603,6 +619,69 @@ SOUND |= {
     "auth's ports are both chosen by the system": "[auth]\nport = 0\noperator_port = 0",
     "a directory over TLS": '[auth]\nchain = ["ldap"]\n[auth.ldap]\naddress = "ldaps://ldap.plant"',
     "servers of users on this machine": '[auth]\nchain = ["database", "postgresql", "mysql", "redis", "ldap"]',
+}
+
+
+def asked(server: str, *lines: str) -> str:
+    """The table of a server in a chain that has it."""
+    return "\n".join(["[auth]", f'chain = ["{server}"]', f"[auth.{server}]", *lines, ""])
+
+
+CONTRADICTIONS |= {
+    "a query for everybody": Case(
+        asked("postgresql", 'query = "SELECT 1"'), ('auth.postgresql.query = "SELECT 1"', "no placeholder", "same user")
+    ),
+    "a placeholder in quotes": Case(
+        asked("mysql", "query = \"SELECT * FROM u WHERE n = '${clientid}'\""),
+        ("auth.mysql.query", "${clientid} within quotes", "remove the quotes"),
+    ),
+    "a key with an unknown placeholder": Case(
+        asked("redis", 'key = "u:${user}"'), ('auth.redis.key = "u:${user}"', "${user} is unknown", "${username}")
+    ),
+    "a name with half a placeholder": Case(
+        asked("ldap", 'bind_dn = "uid=${username"'), ("auth.ldap.bind_dn", "closing brace is missing")
+    ),
+    "a filter for everybody": Case(
+        asked("ldap", 'search_base = "dc=x"', 'search_filter = "(uid=lamp)"'),
+        ("auth.ldap.search_filter", "no placeholder"),
+    ),
+    "a password to search with and no name": Case(
+        asked("ldap", 'search_password = "hunter2"'),
+        ("auth.ldap.search_password (gateway.toml:4)", "without auth.ldap.search_username", "belong to nobody"),
+    ),
+    "a name to search as and no password": Case(
+        asked("ldap", 'search_username = "cn=s"'),
+        ('auth.ldap.search_username = "cn=s"', "without auth.ldap.search_password", "anonymous"),
+    ),
+    "a name to search as and an empty password": Case(
+        asked("ldap", 'search_username = "cn=s"', 'search_password = ""'),
+        ('auth.ldap.search_username = "cn=s"', "without auth.ldap.search_password"),
+    ),
+    "superusers by a group that is not read": Case(
+        asked("ldap", 'superuser_group = "admins"'),
+        ('auth.ldap.superuser_group = "admins"', "without auth.ldap.group_attribute", "memberOf"),
+    ),
+    "a key without certificate for a server of users": Case(
+        asked("redis", "[auth.redis.tls]", 'key_file = "k.pem"'),
+        ('auth.redis.tls.key_file = "k.pem"', "without auth.redis.tls.certificate_file", "identifies nobody"),
+    ),
+}
+DOUBTS |= {
+    "a server of users that anybody can play": Case(
+        asked("mysql", "[auth.mysql.tls]", "verify = false"),
+        ("auth.mysql.tls.verify = false", "pretend to be the server", "auth.mysql.tls.ca_file"),
+    ),
+    "passwords in the open in a table": Case(
+        asked("redis", 'algorithm = "plain"'), ('auth.redis.algorithm = "plain"', "has all passwords")
+    ),
+}
+SOUND |= {
+    "quotes beside a placeholder": asked(
+        "postgresql", "query = \"SELECT password_hash, 'x' AS tenant FROM u WHERE n = ${username} AND k = 'it''s'\""
+    ),
+    "a filter beside an unused name": asked(
+        "ldap", 'search_base = "dc=x"', 'bind_dn = "uid=lamp"', 'search_filter = "(&(a=b)(uid=${clientid}))"'
+    ),
 }
 
 
