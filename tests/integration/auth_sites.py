@@ -58,8 +58,15 @@ class Site(ABC):
         """Store a user: ``password_hash``, ``salt``, ``is_superuser``, ``tenant``, ``groups``, ``attributes``."""
 
     @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """The table of settings for this site."""
+
+    @abstractmethod
+    def make(self, settings: dict[str, Any]) -> RemoteAuthenticator[Any, Any]: ...
+
     def authenticator(self, **changes: Any) -> RemoteAuthenticator[Any, Any]:
         """With settings for this site, and these others; not started."""
+        return self.make({**self.settings(), "timeout": TIMEOUT, **changes})
 
     def tls(self, **changes: Any) -> TlsSettings:
         return TlsSettings(**{"ca_file": self.server.authority.ca_file, **changes})
@@ -106,14 +113,14 @@ class PostgresqlSite(Site):
         values = ", ".join(_literal(value) for value in columns.values())
         self.server.sql(f'INSERT INTO "{self.table}" ({", ".join(columns)}) VALUES ({values})')
 
-    def authenticator(self, **changes: Any) -> PostgresqlAuthenticator:
-        settings = {
+    def settings(self) -> dict[str, Any]:
+        return {
             "port": self.server.port,
             "password": postgresql.PASSWORD,
-            "timeout": TIMEOUT,
             "query": f'SELECT * FROM "{self.table}" WHERE username = ${{username}}',
-            **changes,
         }
+
+    def make(self, settings: dict[str, Any]) -> PostgresqlAuthenticator:
         return PostgresqlAuthenticator(AuthPostgresqlSettings(**settings), self.hasher)
 
 
@@ -139,15 +146,15 @@ class MysqlSite(Site):
         values = tuple(_flat(value) for value in columns.values())
         self.server.sql(f"INSERT INTO mqtt.`{self.table}` ({names}) VALUES ({', '.join(['%s'] * len(values))})", values)
 
-    def authenticator(self, **changes: Any) -> MysqlAuthenticator:
-        settings = {
+    def settings(self) -> dict[str, Any]:
+        return {
             "port": self.server.port,
             "password": mariadb.PASSWORD,
-            "timeout": TIMEOUT,
             "query": f"SELECT * FROM `{self.table}` WHERE username = ${{username}} "
             "AND CAST(username AS BINARY) = CAST(${username} AS BINARY)",
-            **changes,
         }
+
+    def make(self, settings: dict[str, Any]) -> MysqlAuthenticator:
         return MysqlAuthenticator(AuthMysqlSettings(**settings), self.hasher)
 
 
@@ -160,14 +167,14 @@ class RedisSite(Site):
         with self.server.admin() as admin:
             admin.hset(f"mqtt_user:{self.unique}:{username}", mapping={"created": "today", **fields})
 
-    def authenticator(self, **changes: Any) -> RedisAuthenticator:
-        settings = {
+    def settings(self) -> dict[str, Any]:
+        return {
             "port": self.server.port,
             "password": redis.PASSWORD,
-            "timeout": TIMEOUT,
             "key": f"mqtt_user:{self.unique}:${{username}}",
-            **changes,
         }
+
+    def make(self, settings: dict[str, Any]) -> RedisAuthenticator:
         return RedisAuthenticator(AuthRedisSettings(**settings), self.hasher)
 
     def over_tls(self, **changes: Any) -> dict[str, Any]:
@@ -205,27 +212,27 @@ class LdapSite(Site):
 
 
 class LdapSearchSite(LdapSite):
-    def authenticator(self, **changes: Any) -> LdapAuthenticator:
-        settings = {
+    def settings(self) -> dict[str, Any]:
+        return {
             "address": f"ldap://127.0.0.1:{self.server.port}",
             "search_base": self.base,
             "search_filter": "(&(objectClass=inetOrgPerson)(uid=${username}))",
             "search_username": slapd.SEARCHER,
             "search_password": slapd.PASSWORD,
-            "timeout": TIMEOUT,
-            **changes,
         }
+
+    def make(self, settings: dict[str, Any]) -> LdapAuthenticator:
         return LdapAuthenticator(AuthLdapSettings(**settings))
 
 
 class LdapNameSite(LdapSite):
-    def authenticator(self, **changes: Any) -> LdapAuthenticator:
-        settings = {
+    def settings(self) -> dict[str, Any]:
+        return {
             "address": f"ldap://127.0.0.1:{self.server.port}",
             "bind_dn": f"uid=${{username}},{self.base}",
-            "timeout": TIMEOUT,
-            **changes,
         }
+
+    def make(self, settings: dict[str, Any]) -> LdapAuthenticator:
         return LdapAuthenticator(AuthLdapSettings(**settings))
 
     def own_password(self, secret: str) -> dict[str, Any]:

@@ -1,0 +1,90 @@
+"""``gateway auth serve`` with users on another server, from outside."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.auth_process import auth_serve
+from tests.integration.auth_sites import GOOD, SITES, Site
+from tests.servers import mariadb, postgresql, redis, slapd
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+PASSWORDS = {
+    "postgresql": postgresql.PASSWORD,
+    "mysql": mariadb.PASSWORD,
+    "redis": redis.PASSWORD,
+    "ldap": slapd.PASSWORD,
+}
+
+
+@pytest.fixture(params=SITES)
+async def site(request: pytest.FixtureRequest, unique: str) -> AsyncIterator[Site]:
+    made = SITES[request.param](request.getfixturevalue(f"{request.param.split('-')[0]}_server"), unique)
+    try:
+        yield made
+    finally:
+        made.server.heal()
+        made.close()
+
+
+def tables(site: Site, **changes: Any) -> str:
+    settings = {**site.settings(), "timeout": "500ms", **changes}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
+    return "\n".join([f'chain = ["{site.name}", "database"]', f"[auth.{site.name}]", *lines])
+
+
+async def test_a_server_of_users_alive_dead_and_back(site: Site, tmp_path: Path) -> None:
+    await site.put_password("lamp")
+    with auth_serve(tmp_path, auth=tables(site)) as served:
+        served.add_user("alice", "of the database")
+        assert served.wait_for("auth_ready")["chain"] == [site.name, "database"]
+        assert served.login("lamp", GOOD)["result"] == "allow"
+        assert served.login("lamp", "wrong") == {"result": "deny"}
+        assert served.get("/readyz").status == 200
+        state = re.compile(rf'gateway_auth_backend_breaker_state{{backend="{site.name}"}} (\d)')
+
+        def breaker() -> int:
+            found = state.search(served.get("/metrics").body)
+            assert found is not None
+            return int(found[1])
+
+        assert breaker() == 0
+        site.server.kill()
+        served.until(
+            lambda: served.login(f"plug-{breaker()}", GOOD) == {"result": "deny"} and breaker() > 0, "it is asked"
+        )
+        assert served.login("lamp", GOOD)["result"] == "allow", "the cache knows it"
+        answer = served.get("/readyz")
+        assert answer.status == 503
+        assert any(f"backend {site.name}" in reason for reason in answer.data["reasons"]), answer.data
+        assert any("refuses connections" in reason for reason in answer.data["reasons"]), answer.data
+        assert served.wait_for("auth_backend_down")["backend"] == site.name
+        site.server.start()
+        served.until(lambda: served.get("/readyz").status == 200, "it is back and /readyz does not say so")
+        assert breaker() == 0
+        assert served.wait_for("auth_backend_up")["backend"] == site.name
+        served.until(lambda: served.login("lamp", GOOD)["result"] == "allow", "it is back and does not let in")
+        assert PASSWORDS[site.name] not in served.log.read_text()
+        assert GOOD not in served.log.read_text()
+
+
+async def test_settings_that_the_server_refuses_end_the_start(site: Site, tmp_path: Path) -> None:
+    wrong: dict[str, Any] = {
+        "postgresql": {"query": "SELECT password_hash FROM no_such_table WHERE u = ${username}"},
+        "mysql": {"query": "SELECT password_hash FROM no_such_table WHERE u = ${username}"},
+        "redis": {"password": "wrong"},
+        "ldap": {"search_base": "ou=nowhere", "search_username": slapd.SEARCHER, "search_password": slapd.PASSWORD},
+    }
+    with auth_serve(tmp_path, auth=tables(site, **wrong[site.name])) as served:
+        assert served.process.wait(20) == 78, served.log.read_text()
+        said = served.log.read_text()
+        assert f"auth.{site.name}." in said
+        assert "Traceback" not in said
+        assert PASSWORDS[site.name] not in said
