@@ -119,7 +119,7 @@ def test_a_rule_that_cannot_be_meant_is_refused(acl: Command, arguments: list[st
 
 def test_a_rule_before_one_that_is_not_there(acl: Command) -> None:
     everybody(acl, "allow", "a")
-    acl("add", "allow", "b", "--everybody", "--before", "7", status=ExitStatus.FAILED)
+    acl("add", "allow", "b", "--everybody", "--before", "7", status=ExitStatus.NOT_FOUND)
     assert "There is no rule 7" in acl.errors
     assert len(acl.json("list")) == 1
 
@@ -127,7 +127,7 @@ def test_a_rule_before_one_that_is_not_there(acl: Command) -> None:
 def test_removing_takes_all_or_none(acl: Command) -> None:
     for topic in "abc":
         everybody(acl, "allow", topic)
-    acl("remove", "1", "9", status=ExitStatus.FAILED)
+    acl("remove", "1", "9", status=ExitStatus.NOT_FOUND)
     assert "There is no rule 9" in acl.errors
     assert acl("remove", "3", "1", "3").splitlines() == [
         "Removed rule 3: allow everybody to publish and subscribe to c.",
