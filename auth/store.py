@@ -12,6 +12,7 @@ from __future__ import annotations
 
 __all__ = ["Store", "database_path"]
 
+import contextlib
 import heapq
 import os
 import sqlite3
@@ -91,9 +92,9 @@ class Store:
         self._kept_rules = 0
         self._tenants: OrderedDict[str, Tenant | None] = OrderedDict()
         self._rule_kinds: frozenset[str] = frozenset()
+        self._ban_kinds: frozenset[str] = frozenset()  # of which there are any: the others need not be looked for
         self._user_prefixes: list[int] = []
         self._rule_prefixes: list[int] = []
-        self._ban_kinds: frozenset[str] = frozenset()
         self._ban_prefixes: list[int] = []
 
     def open(self) -> None:
@@ -115,8 +116,11 @@ class Store:
             self._db = None
 
     async def ban(self, ban: Ban, *, by: str) -> None:
-        """Store a ban; the writer's thread does it. Raises StoreError when it is none, or cannot be stored now."""
+        """Store a ban; the writer's thread does it. Raises StoreError when it is none, or
+        cannot be stored now."""
         await self.writer.make(lambda edit: edit.bans.add(replace(ban, by=by)))
+        with contextlib.suppress(BackendDownError):
+            self.refresh()  # so that it holds from the very next login on
 
     def edit(self, by: str, *, wait_s: float = 10.0, dry_run: bool = False) -> AbstractContextManager[Editor]:
         """A transaction that changes it: see ``auth.store_edit.edit``."""
@@ -315,7 +319,7 @@ class Store:
         if not self._ban_kinds:
             return None
         db = self._ready()
-        asked = [("clientid", clientid), ("username", username)]
+        asked = [one for one in (("clientid", clientid), ("username", username)) if one[0] in self._ban_kinds]
         asked += [("address", network) for network in enclosing(address, self._ban_prefixes)]
         for kind, value in asked:
             try:

@@ -474,7 +474,6 @@ class TestBans:
 
     async def test_the_service_bans_through_its_writer(self, store: Store) -> None:
         await store.ban(Ban("clientid", "c", reason="flapping"), by="flapping detection")
-        store.refresh()
         found = store.find_ban("c", "", "", 0)
         assert found is not None
         assert (found.reason, found.by) == ("flapping", "flapping detection")
