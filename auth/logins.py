@@ -54,10 +54,11 @@ class _Seen(NamedTuple):
 
 @dataclass(slots=True)
 class _Verified:
-    """A login that was let in. ``answer`` is ready to be sent unless its time of expiry moves with the login."""
+    """A login that was let in. There is an ``answer``, ready to be sent, unless its time of expiry moves with the
+    login: then there is a ``body`` that it is put into. Not both, which would be a third of an entry's memory."""
 
     allow: Allow
-    body: Answer
+    body: Answer | None
     answer: LoginAnswer | None
     expires_at_ns: int
     seen: _Seen
@@ -209,6 +210,7 @@ class Logins:
             if expire_at_s is not None and expire_at_s <= now_s:
                 self._verified.drop(key)  # the clock was set; the chain says what it is
                 return None
+            assert entry.body is not None
             answer = LoginAnswer("allow", entry.body.body(expire_at_s), "cached")
         counts = self.counts
         counts.cache_hits += 1
@@ -242,12 +244,11 @@ class Logins:
         return True
 
     def _fill(self, entry: _Verified, body: Answer) -> None:
-        entry.body = body
-        entry.answer = None
-        if not self.writer.moving:
-            entry.answer = LoginAnswer(
-                "allow", body.body(self.writer.expire_at_s(entry.allow, self._now_s())), "cached"
-            )
+        if self.writer.moving:
+            entry.body = body
+            return
+        expire_at_s = self.writer.expire_at_s(entry.allow, self._now_s())
+        entry.answer = LoginAnswer("allow", body.body(expire_at_s), "cached")
 
     def _kept_out(self, key: bytes, request: LoginRequest, now_ns: int) -> LoginReason | None:
         """Why a login is refused before anybody is asked about it. Raises BackendDownError."""
@@ -332,7 +333,7 @@ class Logins:
             life_ns = self._ttl_ns
             if allow.expires_at_s is not None:
                 life_ns = min(life_ns, int((allow.expires_at_s - now_s) * _NS))
-            entry = _Verified(allow, body, None, now_ns + life_ns, seen)
+            entry = _Verified(allow, None, None, now_ns + life_ns, seen)
             self._fill(entry, body)
             self._verified.put(key, entry, now_ns)
         return LoginAnswer("allow", body.body(expire_at_s), outcome.reason)

@@ -43,7 +43,7 @@ def test_the_help_lists_every_command_and_every_exit_status(capsys: pytest.Captu
     with pytest.raises(SystemExit):
         main(["--help"])
     text = capsys.readouterr().out
-    for command in ("run", "restart", "retire", "dlq", "config", "dev", "demo", "stream"):
+    for command in ("run", "restart", "retire", "dlq", "auth", "config", "dev", "demo", "stream"):
         assert re.search(rf"^ +{command} ", text, re.MULTILINE), f"{command} is not offered"
     for status in ExitStatus:
         assert re.search(rf"\b{status.value}\b", text), f"{status!r} is not in the help"
