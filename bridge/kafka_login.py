@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 class ShownToken(AbstractTokenProvider):  # type: ignore[misc]
     """The token of one connection, as aiokafka asks for it; ``credential`` is afterwards what was shown."""
 
-    def __init__(self, source: CredentialSource, extensions: dict[str, str]) -> None:
+    def __init__(
+        self, source: CredentialSource, extensions: dict[str, str], shown: Callable[[Credential], None]
+    ) -> None:
         self._source = source
+        self._tell = shown
         self._extensions = extensions
         self.credential: Credential | None = None
 
@@ -39,6 +42,7 @@ class ShownToken(AbstractTokenProvider):  # type: ignore[misc]
             self.credential = await self._source.current()
         except GatewayError as error:
             raise kafka_errors.KafkaConnectionError(str(error)) from error
+        self._tell(self.credential)
         return self.credential.token
 
     def extensions(self) -> dict[str, str]:
@@ -71,6 +75,7 @@ class KafkaLogin:
         self._tls = TlsFiles(settings.tls, "kafka.tls") if settings.security.endswith("SSL") else None
         self.tokens = tokens
         self.not_renewed = not_renewed
+        self.shown: Credential | None = None  # the token of the connection that was made last
 
     def options(self) -> dict[str, Any]:
         """Security as a client or a connection of aiokafka takes it, at this moment. Reads small files if they have
@@ -84,8 +89,11 @@ class KafkaLogin:
                 options["sasl_plain_username"] = self._sasl.username
                 options["sasl_plain_password"] = fresh(self._sasl.password, "kafka.sasl.password")
             if self.tokens is not None:
-                options["sasl_oauth_token_provider"] = ShownToken(self.tokens, dict(self._sasl.extensions))
+                options["sasl_oauth_token_provider"] = ShownToken(self.tokens, dict(self._sasl.extensions), self._note)
         return options
+
+    def _note(self, credential: Credential) -> None:
+        self.shown = credential
 
     def context(self) -> ssl.SSLContext | None:
         """The TLS context for the next connection; None without TLS."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pydantic import SecretStr, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 
 from config import (
     relations_auth,
@@ -31,14 +31,14 @@ from config.errors import ConfigError
 from config.origins import Origin, Problem, SecretFile
 from config.relations import View, check
 from config.schema import Path as SettingPath
-from config.schema import find
+from config.schema import dotted, find
 from config.secret_files import FileSecret, read_secret
 from config.settings import Settings
 from config.sources import EnvironmentSource, FileSource, Layer, OverrideSource, SecretsDirectorySource
 from config.wording import describe, origin_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,22 +188,29 @@ def require_runnable(loaded: Loaded) -> None:
     """Raise ConfigError unless a gateway can start here with these settings.
 
     This is what a look at the settings, or the stream job on another machine, does not need: a route to take, and the
-    files that TLS reads.
+    files with certificates, keys and tokens.
     """
     problems = []
     if not loaded.settings.routes:
         problems.append(
             "routes: none is given, so nothing can be subscribed; add a [[routes]] table with name, filters and topic"
         )
-    for side, tls in (("mqtt", loaded.settings.mqtt.tls), ("kafka", loaded.settings.kafka.tls)):
-        for name in ("ca_file", "certificate_file", "key_file"):
-            file: Path | None = getattr(tls, name)
-            if file is not None and (reason := _unreadable(file)):
-                problems.append(
-                    f"{side}.tls.{name} ({loaded.origin((side, 'tls', name))}): the file cannot be read: {reason}"
-                )
+    for side in ("mqtt", "kafka"):
+        for path, file in _files(getattr(loaded.settings, side), (side,)):
+            if reason := _unreadable(file):
+                problems.append(f"{dotted(path)} ({loaded.origin(path)}): the file cannot be read: {reason}")
     if problems:
         raise ConfigError(*problems)
+
+
+def _files(table: BaseModel, at: SettingPath) -> Iterator[tuple[SettingPath, Path]]:
+    """The files that settings below ``table`` name: certificates, keys, tokens."""
+    for name in type(table).model_fields:
+        value = getattr(table, name)
+        if isinstance(value, Path):
+            yield (*at, name), value
+        elif isinstance(value, BaseModel):
+            yield from _files(value, (*at, name))
 
 
 def _unreadable(file: Path) -> str:

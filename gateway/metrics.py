@@ -151,6 +151,15 @@ class Metrics(MetricSet):
         labels=("reason", "result"),
         fixed=tuple((reason, result) for reason in ("token", "certificate") for result in ("renewed", "postponed")),
     )
+    credential_expiry = gauge(
+        "gateway_credential_expiry_timestamp_seconds",
+        "When what the gateway shows expires: of several connections the earliest. 0 where there is none, or nobody "
+        "can tell. Alert when it comes close: renewal has failed for long then.",
+        "mqtt.token, mqtt.tls.certificate_file, kafka.sasl.token",
+        unit="timestamp_seconds",
+        labels=("credential",),
+        fixed=(("mqtt_token",), ("mqtt_certificate",), ("kafka_token",)),
+    )
     mqtt_session_present = gauge(
         "gateway_mqtt_session_present",
         "1 if the broker still had the session at its last connect, so that nothing queued for it was lost; else 0.",
@@ -275,6 +284,13 @@ class Metrics(MetricSet):
         "Batches sent again after a failure.",
         "kafka.retry_backoff, kafka.request_timeout",
         unit="batches",
+    )
+    kafka_renewal_failures = counter(
+        "gateway_kafka_renewal_failures_total",
+        "Attempts to replace a connection to Kafka before its authenticated session ends that failed. The connection "
+        "is used for as long as the broker takes it.",
+        "kafka.sasl (password_file, token), the broker's connections.max.reauth.ms",
+        unit="attempts",
     )
     kafka_partitions_unused = gauge(
         "gateway_kafka_partitions_unused",

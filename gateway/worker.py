@@ -40,6 +40,7 @@ from gateway.metrics import Metrics, send_failure_labels
 from gateway.mqtt.login import Login
 from gateway.mqtt.orphans import Orphans
 from gateway.mqtt.renewal import Renewals
+from gateway.outward import Outward, watch_expiry
 from gateway.readiness import ReadinessSnapshot, SessionView, TopicView
 from gateway.session_group import SessionGroup, Shared
 from gateway.signals import StopSignals
@@ -91,8 +92,9 @@ class Worker:
             "${worker}", str(settings.worker)
         )
         self.identity = Identity(settings.data_dir, settings.instance, settings.worker, self._ending)
-        self._kafka_login = KafkaLogin(settings.kafka)
-        self.mqtt_login = Login(settings.mqtt)
+        self.outward = Outward(settings)
+        self._kafka_login = KafkaLogin(settings.kafka, self.outward.kafka, self._kafka_not_renewed)
+        self.mqtt_login = Login(settings.mqtt, self.outward.mqtt)
         self._topics = Topics(settings.kafka, self._kafka_client_id, self._kafka_login)
         self.topic_watch = TopicWatch(
             self._kafka_producer,
@@ -172,7 +174,7 @@ class Worker:
         """
         probe = EventLoopProbe(self.metrics.event_loop_delay.child())
         spool = () if self.spooling is None else (self.spooling, _KafkaOrSpool(self))
-        kafka = (_Kafka(self), self.topic_watch)
+        kafka = (self.outward, _Kafka(self), self.topic_watch)
         last = (*spool, _Ledger(self), self.route_stops, probe, _Rest(self))
         if membership is not None:
             return (*kafka, membership, self.identity, *last)
@@ -391,6 +393,9 @@ class Worker:
         if number > 1:
             log.info("producer_replaced", incarnation=number)
 
+    def _kafka_not_renewed(self) -> None:
+        self.metrics.kafka_renewal_failures.child().value += 1
+
     def _count_dead_letter(self, reason: DeadLetterReason, count: int) -> None:
         self.metrics.dlq_records.child(reason.value).value += count
 
@@ -417,6 +422,7 @@ class Worker:
         metrics.mqtt_redelivered.watch(lambda: sum(session.redelivered for session in self.all_sessions()))
         metrics.mqtt_orphan_sessions.watch(lambda: self.orphans.left)
         metrics.last_shutdown_unclean.watch(lambda: self.identity.last_ending is Ending.UNCLEAN)
+        watch_expiry(metrics, self.sessions, self._kafka_login)
         for route in self.settings.routes:
             metrics.route_stopped.watch(partial(_stopped, self.route_stops, route.name), route.name)
             metrics.route_held_messages.watch(partial(self._held, route.name), route.name)

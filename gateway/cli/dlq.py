@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["add_parser"]
 
 import argparse
+import contextlib
 import json
 import shutil
 import sys
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from config.errors import ExitStatus, GatewayError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Sequence
 
     from bridge.dead_letter_reading import DeadLetter, Place
     from config.settings import Settings
@@ -153,10 +154,16 @@ def _run_quietly(command: Coroutine[Any, Any, int], settings: Settings) -> int:
         undo()
 
 
-def _reader(settings: Settings) -> DeadLetterReader:
+@contextlib.asynccontextmanager
+async def _reader(settings: Settings) -> AsyncIterator[DeadLetterReader]:
     from gateway.cli.dlq_reader import DeadLetterReader
+    from gateway.outward import kafka_login
 
-    return DeadLetterReader(settings.kafka, f"{settings.instance}-dlq", settings.dead_letter_topics)
+    async with (
+        kafka_login(settings.kafka) as login,
+        DeadLetterReader(settings.kafka, f"{settings.instance}-dlq", settings.dead_letter_topics, login) as reader,
+    ):
+        yield reader
 
 
 def _place(text: str, settings: Settings) -> Place:

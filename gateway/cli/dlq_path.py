@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bridge.accumulator import Slot
     from bridge.batch import Batch
     from bridge.dead_letter_reading import DeadLetter, Place
+    from bridge.kafka_login import KafkaLogin
     from bridge.message import Properties
     from bridge.ports import BatchBuilder, StoredRecord
     from bridge.replay_marks import Mark
@@ -91,14 +92,15 @@ class _Refusals(DeadLetters):
 class ReplayPath:
     """``async with`` connects it. ``dry``: nothing is written and no topic made. Belongs to the event loop's thread."""
 
-    def __init__(self, settings: Settings, *, dry: bool) -> None:
+    def __init__(self, settings: Settings, *, dry: bool, login: KafkaLogin) -> None:
         self._settings = settings
+        self._login = login
         self._dry = dry
         self._client_id = f"{settings.instance}-dlq"
         # Session groups say which sessions fetch a message; here it is fetched already.
         routes = [route.model_copy(update={"group": ""}) for route in settings.routes]
         self.router = Router(routes, instance=settings.instance, reserved_topics=settings.dead_letter_topics)
-        self._topics = Topics(settings.kafka, self._client_id)
+        self._topics = Topics(settings.kafka, self._client_id, login)
         self.accumulator = Accumulator(self._create_batch, lambda _span: None)
         self._fates: dict[Span, Fate] = {}
         self._failure: BaseException | None = None
@@ -152,7 +154,7 @@ class ReplayPath:
 
     def _make_producer(self) -> KafkaProducer:
         topics = self.router.kafka_topics.union(self._settings.dead_letter_topics)
-        return KafkaProducer(self._settings.kafka, self._client_id, topics)
+        return KafkaProducer(self._settings.kafka, self._client_id, topics, login=self._login)
 
     def _create_batch(self, compressed: bool) -> BatchBuilder:
         return self._sender.create_batch(compressed)

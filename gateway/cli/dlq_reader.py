@@ -62,7 +62,7 @@ class DeadLetterReader:
     ) -> None:
         self._settings = settings
         self._options = connection_options(settings, client_id)
-        self._login = login or KafkaLogin(settings)
+        self.login = login or KafkaLogin(settings)
         self._topics = tuple(topics)
         self._patience_s = 4 * settings.request_timeout.total_seconds()
         self._consumer: Any = None
@@ -74,7 +74,7 @@ class DeadLetterReader:
         self.facts = await self._ask()
         self._consumer = make_consumer(
             self._options,
-            self._login,
+            self.login,
             group_id=None,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
@@ -84,7 +84,7 @@ class DeadLetterReader:
             await self._consumer.start()
         except kafka_errors.KafkaError as error:
             await self._close()
-            raise await why_unreachable(self._options, self._login) from error
+            raise await why_unreachable(self._options, self.login) from error
         return self
 
     async def __aexit__(self, *_error: object) -> None:
@@ -97,14 +97,14 @@ class DeadLetterReader:
     # --- the topics
 
     async def _ask(self) -> tuple[TopicFacts, ...]:
-        admin = make_admin(self._options, self._login)
+        admin = make_admin(self._options, self.login)
         try:
             await admin.start()
             described = await admin.describe_topics(list(self._topics))
             counts = {topic["topic"]: self._partitions(topic) for topic in described}
             return tuple([await self._facts(admin, name, counts[name]) for name in self._topics])
         except kafka_errors.KafkaConnectionError as error:
-            raise await why_unreachable(self._options, self._login) from error
+            raise await why_unreachable(self._options, self.login) from error
         except kafka_errors.KafkaError as error:
             raise UnreachableError(
                 f"Kafka did not say which partitions {', '.join(self._topics)} has: {error}"

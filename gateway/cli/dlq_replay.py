@@ -81,7 +81,7 @@ class ReplayRun:
 
     async def preview(self, letters: Sequence[DeadLetter]) -> AsyncIterator[Result]:
         """What each would become. Writes nothing and makes no topic."""
-        async with ReplayPath(self._settings, dry=True) as path:
+        async with ReplayPath(self._settings, dry=True, login=self._reader.login) as path:
             for chunk in _chunks(letters):
                 whole = await self._reader.fetch(chunk)
                 for light in chunk:
@@ -106,7 +106,7 @@ class ReplayRun:
 
     async def replay(self, letters: Sequence[DeadLetter]) -> AsyncIterator[Result]:
         """Replay them, in this order. Raises UnreachableError when Kafka stops taking anything."""
-        async with ReplayPath(self._settings, dry=False) as path:
+        async with ReplayPath(self._settings, dry=False, login=self._reader.login) as path:
             for chunk in _chunks(letters):
                 for result in await self._replay_chunk(path, chunk):
                     yield result

@@ -85,8 +85,13 @@ def _cluster_id(settings: Settings) -> tuple[str | None, str | None]:
     import asyncio
 
     from bridge.kafka_connection import cluster_id
+    from gateway.outward import kafka_login
+
+    async def ask() -> str | None:
+        async with kafka_login(settings.kafka) as login:
+            return await cluster_id(settings.kafka, f"{settings.instance}-adopt", login)
 
     try:
-        return asyncio.run(cluster_id(settings.kafka, f"{settings.instance}-adopt")), None
+        return asyncio.run(ask()), None
     except GatewayError as error:
         return None, str(error)

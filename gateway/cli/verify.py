@@ -92,10 +92,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _verify(settings: Settings, span: Span, now_ms: int) -> Verdict:
+    from gateway.outward import kafka_login
     from gateway.verify.check import verify
     from gateway.verify.reader import KafkaReader
 
-    async with KafkaReader(settings.kafka, settings.instance) as reader:
+    async with (
+        kafka_login(settings.kafka) as login,
+        KafkaReader(settings.kafka, settings.instance, login) as reader,
+    ):
         return await verify(
             reader,
             gateway=settings.instance,

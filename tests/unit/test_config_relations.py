@@ -12,6 +12,7 @@ import pytest
 from config import (
     relations_auth,
     relations_auth_backends,
+    relations_credentials,
     relations_flow,
     relations_jwt,
     relations_kafka,
@@ -23,6 +24,7 @@ from config.load import Loaded, load
 from config.relations import View, check
 from config.schema import dotted, walk
 from config.settings import Settings
+from tests import credential_cases
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 RELATIONS = (
     relations_mqtt,
     relations_kafka,
+    relations_credentials,
     relations_flow,
     relations_spool,
     relations_jwt,
@@ -527,6 +530,8 @@ SOUND = {
     ),
     "a secret in base64": jwt_key('secret = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="', "secret_base64 = true"),
 }
+CONTRADICTIONS |= {name: Case(*case) for name, case in credential_cases.REFUSED.items()}
+DOUBTS |= {name: Case(*case) for name, case in credential_cases.WARNED.items()}
 CONTRADICTIONS |= {
     "auth for all machines without a secret": Case(
         '[auth]\nhost = "0.0.0.0"',

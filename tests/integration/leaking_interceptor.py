@@ -1,0 +1,38 @@
+"""A plug-in that fails with all it knows in reach: its options, with a secret, are in the frame of the traceback."""
+
+from __future__ import annotations
+
+__all__ = ["Leaking"]
+
+import os
+from typing import TYPE_CHECKING
+
+from pydantic import SecretStr  # noqa: TC002 - read when the table is made
+
+from bridge.interceptors import Interceptor
+from config.model import Table
+
+if TYPE_CHECKING:
+    from bridge.interceptors import Context
+    from bridge.record import Record
+
+
+class LeakingOptions(Table):
+    secret: SecretStr
+
+
+class Leaking(Interceptor):
+    """Fails on records with ``fail``, and ends the process as a defect in C would on those with ``crash``."""
+
+    Options = LeakingOptions
+
+    def configure(self, options: LeakingOptions, context: Context) -> None:
+        self._known = (options, context, options.secret.get_secret_value())
+
+    def on_send(self, record: Record) -> Record:
+        options, context, _secret = self._known
+        if b"fail" in (record.value or b""):
+            raise ValueError(f"failed with {options!r} and {context!r}")
+        if b"crash" in (record.value or b""):
+            os.abort()
+        return record

@@ -1,0 +1,325 @@
+"""Whole processes with a recognisable text for every secret, and a search for it in all that they say and show."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from config.errors import ExitStatus
+from gateway.embedded.kafka import KafkaCluster, TokenCheck
+from tests.brokers.packets import Message
+from tests.brokers.scripted_rules import Rules
+from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
+from tests.chaos.harness import Gateway, read_topic, run_to_end, settle_account, wait_until
+from tests.chaos.threaded import ThreadedBroker
+from tests.servers.identity_provider import IdentityProvider
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tests.brokers.packets import Connect
+    from tests.chaos.fixtures import MakeGateway
+
+MARK = "kanarie"
+MQTT, MQTT_NEXT, KAFKA, WRONG, HMAC = (f"{MARK}-{what}-0x5ec7e7" for what in ("mqtt", "next", "kafka", "bad", "hmac"))
+PATHS = ("/status", "/metrics", "/readyz", "/healthz", "/nowhere")
+LEAKING = "tests.integration.leaking_interceptor:Leaking"
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[IdentityProvider]:
+    with IdentityProvider() as provider:
+        provider.clients = {"gateway": f"{MARK}-client-0x5ec7e7"}
+        yield provider
+
+
+@pytest.fixture(scope="module")
+def cluster(provider: IdentityProvider) -> Iterator[KafkaCluster]:
+    check = TokenCheck(provider.jwks_url, "kafka")
+    settings = {"connections.max.reauth.ms": "8000"}
+    with KafkaCluster(sasl=True, users={"gateway": KAFKA}, tokens=check, settings=settings) as cluster:
+        yield cluster
+
+
+class Heard:
+    """Everything that was said or shown, by where."""
+
+    def __init__(self, *secrets: str) -> None:
+        self.secrets = [MARK, *secrets]
+        self.looked_at: dict[str, int] = {}
+
+    def check(self, where: str, text: str) -> None:
+        """Fails when there is a secret in it."""
+        self.looked_at[where] = self.looked_at.get(where, 0) + len(text)
+        for secret in self.secrets:
+            at = text.find(secret)
+            assert at < 0, f"{where} tells a secret: …{text[max(0, at - 200) : at + 60]}…"
+
+    def check_answers(self, gateway: Gateway) -> None:
+        for path in PATHS:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                self.check(path, gateway.get(path)[1])
+
+    def check_processes(self, pid: int, given: Iterable[str] = ()) -> list[int]:
+        """Titles, command lines and environments of a process and all below it; ``given``: the variables in which the
+        user has put secrets. Returns their ids."""
+        found = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        for process in found:
+            folder = Path("/proc") / str(process.pid)
+            for name in ("cmdline", "comm", "environ"):
+                text = (folder / name).read_bytes().decode(errors="replace")
+                lines = text.split("\0")
+                if name == "environ":
+                    lines = [line for line in lines if line.partition("=")[0] not in set(given)]
+                self.check(name, "\n".join(lines))
+        return [process.pid for process in found]
+
+    def check_files(self, folder: Path, *, but: Iterable[Path] = ()) -> None:
+        for file in folder.rglob("*"):
+            if file.is_file() and file not in set(but):
+                self.check(f"file {file.name}", file.read_bytes().decode(errors="replace"))
+
+
+def kafka_table(cluster: KafkaCluster, **sasl: Any) -> dict[str, Any]:
+    table = {"username": "gateway", "mechanism": "SCRAM-SHA-512", **sasl}
+    return {
+        "bootstrap_servers": [cluster.sasl_bootstrap],
+        "security": "SASL_PLAINTEXT",
+        "sasl": {name: value for name, value in table.items() if value is not None},
+        "topics": {"create": True, "partitions": 1, "replication": 1},
+    }
+
+
+def publish(broker: ThreadedBroker, text: str) -> None:
+    broker.call(lambda: broker.broker.publish(Message("devices/1", text.encode(), 1, publisher="device-1")))
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_gateway_that_works_fails_and_crashes_tells_nothing(
+    form: str, cluster: KafkaCluster, make_gateway: MakeGateway, unique: str, tmp_path: Path
+) -> None:
+    """Secrets from the secrets directory, a file and the environment; a plug-in's failure and a crash; a rotation."""
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "mqtt__password").write_text(MQTT)
+    (secrets / "hmac").write_text(HMAC)
+    heard = Heard()
+    rules = Rules(users={"gateway": MQTT.encode()})
+    with ThreadedBroker(rules) as broker:
+        gateway = make_gateway(
+            broker.port, cluster.sasl_bootstrap, unique, workers=1,
+            mqtt={"username": "gateway", "sessions": 2, "reconnect_initial": "50ms"},
+            kafka=kafka_table(cluster), log={"format": form, "level": "debug"},
+            interceptors=[
+                {"use": "mask", "method": "hmac", "fields": ["device"], "secret_file": str(secrets / "hmac")},
+                {"use": LEAKING, "secret_file": str(secrets / "hmac"), "on_error": "dead_letter"},
+            ],
+        )  # fmt: skip
+        gateway.environment = {
+            "GATEWAY_SECRETS_DIR": str(secrets), "GATEWAY_KAFKA__SASL__PASSWORD": KAFKA, "PYTHONFAULTHANDLER": "1",
+        }  # fmt: skip
+        gateway.start()
+        given = ["GATEWAY_KAFKA__SASL__PASSWORD"]
+        assert len(heard.check_processes(gateway.process.pid, given)) >= 2
+        publish(broker, '{"device": "d1", "text": "fail"}')
+        publish(broker, '{"device": "d1"}')
+        publish(broker, "no JSON")
+        wait_until(gateway.settled, "all is settled")
+        heard.check_answers(gateway)
+
+        rules.users = {"gateway": MQTT_NEXT.encode()}  # the broker first: what is shown meanwhile is refused
+        broker.call(lambda: [link.transport.abort() for link in broker.broker.links])
+        wait_until(lambda: not gateway.ready(), "the old password is refused")
+        heard.check_answers(gateway)
+        (secrets / "mqtt__password").write_text(MQTT_NEXT)
+        wait_until(gateway.ready, "the new password is taken")
+
+        (worker,) = gateway.pids()
+        publish(broker, '{"device": "d1", "text": "crash"}')
+        wait_until(lambda: gateway.pids() != [worker], "the worker has crashed")
+        heard.check_answers(gateway)
+        heard.check_processes(gateway.process.pid, given)
+        for name in ("config show", "config show --json", "config check", "dlq list", "verify"):
+            said = _run(gateway, name)
+            assert said
+            heard.check(name, said)
+        gateway.kill()
+        heard.check_files(tmp_path, but=[secrets / "mqtt__password", secrets / "hmac"])
+    log = gateway.log_file.read_text(errors="replace")
+    assert "Fatal Python error" in log, "there was no crash to look at"
+    assert "ValueError: failed with" in log, "there was no traceback to look at"
+    heard.check("log", log)
+    assert heard.looked_at["/metrics"] > 10_000
+    assert heard.looked_at["log"] > 2_000
+
+
+def _run(gateway: Gateway, words: str) -> str:
+    """Another command of this gateway's, with its environment."""
+    before = {name: os.environ.get(name) for name in gateway.environment}
+    os.environ.update(gateway.environment)
+    try:
+        _, said = gateway.command(*words.split())
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+    return said
+
+
+REFUSALS: dict[str, dict[str, Any]] = {
+    "MQTT password": {"mqtt": {"username": "gateway", "password": WRONG}},
+    "Kafka SCRAM password": {"sasl": {"password": WRONG}},
+    "Kafka PLAIN password": {"sasl": {"password": WRONG, "mechanism": "PLAIN"}},
+    "Kafka token": {
+        "sasl": {"username": None, "mechanism": "OAUTHBEARER", "token": {"value": WRONG}, "extensions": {"x": "y"}}
+    },
+    "MQTT token": {"mqtt": {"username": "gateway", "token": {"value": WRONG}}},
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_refusal_names_the_setting_and_not_the_secret(
+    case: str, workers: int, cluster: KafkaCluster, tmp_path: Path, unique: str
+) -> None:
+    changes = json.loads(json.dumps(REFUSALS[case]))
+    sasl = {"password": KAFKA, **changes.get("sasl", {})}
+    if "token" in sasl:
+        del sasl["password"]
+    heard = Heard()
+    with ThreadedBroker(Rules(users={"gateway": b"right"})) as broker:
+        address = f"mqtt://127.0.0.1:{broker.port}"
+        status, said = run_to_end(
+            tmp_path,
+            {
+                "workers": workers,
+                "mqtt": {"addresses": [address], "sessions": 1, "username": "gateway", **changes.get("mqtt", {})},
+                "kafka": kafka_table(cluster, **sasl),
+                "spool": {"enabled": False},
+                "log": {"level": "debug", "format": "json"},
+                "http": {"port": 0},
+                "routes": [{"name": "telemetry", "filters": ["devices/#"], "topic": unique}],
+            },
+        )
+    heard.check("stderr", said)
+    assert status == ExitStatus.REFUSED, said
+    assert "Traceback" not in said
+    setting = {"MQTT password": "mqtt.password", "MQTT token": "mqtt.token"}.get(case, "kafka.sasl")
+    assert setting in said[said.rindex("gateway: ") :], said
+    heard.check_files(tmp_path, but=[tmp_path / "gateway.toml"])
+
+
+def oauth_tables(provider: IdentityProvider, cluster: KafkaCluster, secret: Path) -> dict[str, Any]:
+    """Tokens for both sides from the identity provider."""
+
+    def token(audience: str) -> dict[str, Any]:
+        client = {"token_url": provider.token_url, "client_id": "gateway", "client_secret_file": str(secret)}
+        return {"oauth": {**client, "audience": audience}}
+
+    kafka = kafka_table(cluster, username=None, mechanism="OAUTHBEARER", token=token("kafka"))
+    mqtt = {"username": "gateway", "sessions": 2, "reconnect_initial": "50ms", "token": token("emqx")}
+    return {"kafka": kafka, "mqtt": mqtt, "log": {"format": "json", "level": "debug"}}
+
+
+class TokenBroker(ThreadedBroker):
+    """Lets in whoever shows a token of the provider's that has not expired, and ends connections whose token has."""
+
+    def __init__(self, provider: IdentityProvider, lifetime_s: float) -> None:
+        super().__init__(Rules(check=self._check))
+        self._provider = provider
+        self._lifetime_s = lifetime_s
+        self._seen: dict[bytes, float] = {}
+        self.expired = 0
+
+    def _check(self, connect: Connect) -> int | None:
+        token = connect.password or b""
+        began = self._seen.setdefault(token, time.monotonic())
+        good = token.decode() in self._provider.issued and time.monotonic() - began < self._lifetime_s
+        return None if good else 0x86
+
+    def end_expired(self) -> None:
+        """As EMQX does at the token's expiry."""
+        for link in list(self.broker.links):
+            if link.connect is not None and not link.transport.is_closing():
+                token = link.connect.password or b""
+                if time.monotonic() - self._seen[token] > self._lifetime_s:
+                    self.expired += 1
+                    link.end(0xA0)
+
+
+def test_tokens_of_both_sides_are_renewed_and_told_by_nothing(
+    cluster: KafkaCluster, provider: IdentityProvider, make_gateway: MakeGateway, unique: str, tmp_path: Path
+) -> None:
+    """Two workers, tokens of 8 s, a load for 20 s: no connection ends for a token, nothing is lost or copied."""
+    secret = tmp_path / "client-secret"
+    secret.write_text(provider.clients["gateway"])
+    provider.claims, provider.lifetime_s = {"sub": "gateway"}, 8
+    first = len(provider.issued)
+    with TokenBroker(provider, 8.5) as broker:
+        gateway = make_gateway(
+            broker.port, cluster.sasl_bootstrap, unique, workers=2, **oauth_tables(provider, cluster, secret)
+        )
+        gateway.start()
+        broker.start_load(200, devices=20)
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            broker.call(broker.end_expired)
+            time.sleep(0.05)
+        published = broker.stop_load()
+        wait_until(broker.drained, "all is acknowledged")
+        wait_until(gateway.settled, "all is settled")
+        heard = Heard(*provider.issued[first:])
+        heard.check_answers(gateway)
+        assert len(heard.check_processes(gateway.process.pid)) >= 3
+        renewed = sum(
+            n for labels, n in gateway.samples("gateway_mqtt_renewals_total").items() if '"renewed"' in labels
+        )
+        assert renewed >= 4, "each of four sessions once at least"
+        assert gateway.metric("gateway_kafka_retries_total") == 0
+        assert gateway.metric("gateway_kafka_renewal_failures_total") == 0
+        for name in ("config show", "config show --json", "dlq list", "verify"):
+            heard.check(name, _run(gateway, name))
+        assert gateway.command("verify")[0] == 0
+        assert gateway.stop() in {0, -signal.SIGTERM}
+    assert broker.expired == 0
+    assert len(provider.issued) - first >= 8, "two sides of two workers, and again"
+    heard.check("log", gateway.log_file.read_text(errors="replace"))
+    heard.check_files(tmp_path, but=[secret])
+    account = settle_account(published, read_topic(cluster.bootstrap, unique))
+    assert (account.missing, account.copies, account.strangers) == ([], 0, []), str(account)
+
+
+def test_a_refused_client_secret_is_waited_for_and_told_by_nothing(
+    cluster: KafkaCluster, provider: IdentityProvider, make_gateway: MakeGateway, unique: str, tmp_path: Path
+) -> None:
+    """Nothing says that it will not be good in a moment: then the gateway is there, without a restart."""
+    secret = tmp_path / "client-secret"
+    secret.write_text(WRONG)
+    provider.claims, provider.lifetime_s = {"sub": "gateway"}, 300
+    heard = Heard()
+    with TokenBroker(provider, 300) as broker:
+        gateway = make_gateway(
+            broker.port, cluster.sasl_bootstrap, unique, workers=0, spool={"enabled": False},
+            **oauth_tables(provider, cluster, secret),
+        )  # fmt: skip
+        gateway.start(ready=False)
+        wait_until(lambda: gateway.events("kafka_not_ready"), "it says that there is no token")
+        heard.check_answers(gateway)
+        heard.check_processes(gateway.process.pid)
+        secret.write_text(provider.clients["gateway"])
+        gateway.wait_ready()
+        heard.check_answers(gateway)
+        gateway.kill()
+    assert "kafka.sasl.token.oauth" in gateway.events("kafka_not_ready")[0]["error"]
+    heard.check("log", gateway.log_file.read_text(errors="replace"))
