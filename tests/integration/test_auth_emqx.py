@@ -334,6 +334,32 @@ async def test_users_come_and_go_at_the_command_line(make_service: MakeService) 
         assert await emqx.publish(others, "devices/d1/x") == "allow", "nobody else noticed"
 
 
+async def test_a_dashboard_sees_its_own_tenant_and_changes_nothing(make_service: MakeService) -> None:
+    for toml in ("", ASKED_TOPIC_BY_TOPIC):
+        service = make_service(toml)
+        secrets = {}
+        for tenant in ("acme", "globex"):
+            gateway(service, "tenant", "add", tenant)
+            user = ("user", "add", f"{tenant}-board", "--tenant", tenant, "--group", "dashboards")
+            secrets[tenant] = json.loads(gateway(service, *user, "--generate", "--json"))["secret"]
+        gateway(service, "acl", "add", "allow", "${tenant}/#", "--group", "dashboards", "--action", "subscribe")
+        async with emqx_of(service) as emqx:
+            made = await emqx.connect("acme-board", "screen-1", secrets["acme"])
+            assert isinstance(made, Connection)
+            assert await emqx.subscribe(made, "acme/#") == "allow"
+            assert await emqx.subscribe(made, "$share/screens/acme/+/state") == "allow"
+            for other in ("globex/#", "+/+/state", "#", "+/#"):
+                assert await emqx.subscribe(made, other) == "deny", other
+            assert await emqx.publish(made, "acme/valve") == "deny"
+            gateway(service, "tenant", "set", "acme", "--disable")
+
+            async def kept_out() -> bool:
+                return await emqx.connect("acme-board", "screen-1", secrets["acme"]) == REFUSED  # noqa: B023
+
+            await until("kept out", kept_out)
+            assert isinstance(await emqx.connect("globex-board", "screen-2", secrets["globex"]), Connection)
+
+
 async def test_explain_says_what_emqx_was_told(service: AccessProcess) -> None:
     arguments = ("--username", "d1", "--clientid", "d1", "--action", "publish", "--json", "--topic")
     told = gateway(service, "explain", *arguments, "devices/d1/x")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from config.settings import Settings
+from gateway.auth_service.metrics import AuthMetrics
 from gateway.metrics import Metrics
 from gateway.supervisor.metrics import SupervisorMetrics
 
@@ -15,19 +16,20 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/failures.md").read_text()
 WORDS = sorted(set(re.findall(r"`([a-z][a-z0-9_.]*)[`{]", TEXT)))
 METRICS = [word for word in WORDS if word.startswith("gateway_")]
-SETTINGS = [word for word in WORDS if re.match(r"(kafka|mqtt|flow|dead_letter|http)\.", word)]
+SETTINGS = [word for word in WORDS if re.match(r"(kafka|mqtt|flow|dead_letter|http|auth)\.", word)]
 EVENTS = [
     word
     for word in WORDS
     if re.fullmatch(
-        r"(produce|producer|batch|dead_letter|route|topic|kafka|mqtt|worker|supervisor|reload)_[a-z_]+", word
+        r"(produce|producer|batch|dead_letter|route|topic|kafka|mqtt|worker|supervisor|reload|auth)_[a-z_]+", word
     )
 ]
 
 
 @pytest.mark.parametrize("name", METRICS)
 def test_a_metric_exists(name: str) -> None:
-    assert name in {one.name for one in (*Metrics.definitions(), *SupervisorMetrics.definitions())}
+    known = (*Metrics.definitions(), *SupervisorMetrics.definitions(), *AuthMetrics.definitions())
+    assert name in {one.name for one in known}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -40,7 +42,7 @@ def test_a_setting_exists(name: str) -> None:
 
 @pytest.mark.parametrize("name", EVENTS)
 def test_a_log_line_exists(name: str) -> None:
-    sources = [path.read_text() for folder in ("bridge", "gateway") for path in (ROOT / folder).rglob("*.py")]
+    sources = [path.read_text() for folder in ("bridge", "gateway", "auth") for path in (ROOT / folder).rglob("*.py")]
     assert any(f'"{name}"' in source for source in sources)
 
 
