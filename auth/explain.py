@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING
 from auth.answers import AnswerWriter
 from auth.errors import BackendDownError
 from auth.model import AccessRequest, Allow
+from auth.protection import address_group
 from auth.rule_reasons import mismatch
 from auth.rules import decide
+from auth.wording import bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from auth.answers import Answer
     from auth.chain import Chain, Outcome
     from auth.model import Action, Ban, Decision, LoginRequest, Rule, Subject, Tenant
     from auth.ports import AccessStore
+    from auth.protection import LockedNow
     from config.auth import AuthSettings
 
 
@@ -87,6 +90,8 @@ class Explanation:
     tenant: Tenant | None = None
     expire_at_s: int | None = None
     told: Answer | None = None  # what EMQX is sent with the login
+    lock_out: LockedNow | None = None  # in the running service
+    service_asked: bool = False  # about lock-outs, which it alone knows
     access: AccessStory | None = None
     problems: tuple[str, ...] = field(default=())
 
@@ -101,6 +106,8 @@ class Explanation:
         if self.ban is not None:
             why = f": {self.ban.reason}" if self.ban.reason else ""
             return f"The {_BAN_WORDS[self.ban.kind]} {self.ban.value} is banned{why}."
+        if self.lock_out is not None:
+            return f"Its {self.lock_out.kind} is locked out for {self.lock_out.left_ns // 1_000_000_000} s more."
         if self.outcome.allow is None:
             return _REFUSALS.get(self.outcome.reason, "It is refused.")
         if self.tenant is not None and not self.tenant.enabled:
@@ -131,6 +138,7 @@ async def explain(
     *,
     access: tuple[Action, str, int, bool] | None = None,
     known: Allow | None = None,
+    lock_outs: Sequence[LockedNow] | None = None,
     now_s: float,
 ) -> Explanation:
     """How the service decides about a login and, with ``access`` (action, topic, QoS, retain), about a topic.
@@ -142,6 +150,7 @@ async def explain(
         request: who connects.
         access: what it wants to do.
         known: tenant, groups and attributes that the caller knows of, for a client whose source cannot be asked.
+        lock_outs: what the running service says; None: it could not be asked.
         now_s: Unix seconds.
 
     Raises BackendDownError when the built-in database cannot be read.
@@ -179,9 +188,18 @@ async def explain(
         tenant=store.tenant(allow.tenant) if allow.tenant else None,
         expire_at_s=writer.expire_at_s(allow, now_s) if outcome.allow is not None else None,
         told=told,
+        lock_out=next((one for one in lock_outs or () if _concerns(one, request)), None),
+        service_asked=lock_outs is not None,
         access=story,
         problems=tuple(problems),
     )
+
+
+def _concerns(locked: LockedNow, request: LoginRequest) -> bool:
+    address = bounded(request.peerhost)
+    if locked.kind == "address":
+        return locked.name == address_group(address)
+    return locked.name == bounded(request.username or request.clientid) and locked.address in {"", address}
 
 
 def _story(rules: tuple[Rule, ...], request: AccessRequest) -> AccessStory:

@@ -17,6 +17,7 @@ __all__ = ["Logins"]
 
 import asyncio
 import contextlib
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 _NS: Final = 1_000_000_000
 _REFUSED_MAX: Final = 50_000  # refused logins that are remembered; apart from the verified ones, whose room they spare
+_LOCKED_MAX: Final = (
+    10_000  # lock-outs that end when the user is changed; of more than that the oldest end by themselves
+)
 _BY: Final = "service"  # in the audit, of bans that nobody has typed
 
 
@@ -109,6 +113,7 @@ class Logins:
         self._verified: LoginCache[_Verified] = LoginCache(limits.cache_entries)
         self._refused: LoginCache[_Refused] = LoginCache(min(limits.cache_entries, _REFUSED_MAX))
         self._under_way: dict[bytes, asyncio.Task[LoginAnswer]] = {}
+        self._locked_at: OrderedDict[str, _Seen] = OrderedDict()  # what a locked user was like then
         self._writing: set[asyncio.Task[None]] = set()
         self._flapping_on = settings.protection.flapping_logins > 0
         deny = b'{"result":"deny"}'
@@ -257,7 +262,7 @@ class Logins:
         store = self._store
         if store.find_ban(request.clientid, request.username, request.peerhost, self._now_s()):
             return "banned"
-        if self.protection.locked(_user(request), bounded(request.peerhost), now_ns):
+        if self._locked(request, now_ns):
             return "locked_out"
         refused = self._refused.get(key, now_ns)
         if refused is not None:
@@ -267,6 +272,19 @@ class Logins:
             self._refused.drop(key)
         return None
 
+    def _locked(self, request: LoginRequest, now_ns: int) -> bool:
+        """Whether a lock-out holds. That of a user ends when the user is changed: whoever has given it another password
+        wants it to be let in with that."""
+        user, address = _user(request), bounded(request.peerhost)
+        locked = self.protection.locked(user, address, now_ns)
+        if locked == "user":
+            seen = self._locked_at.get(user)
+            if seen is not None and seen.version != self._store.version and seen.stamp != self._chain.stamp(request):
+                del self._locked_at[user]
+                self.protection.forgive(user, address)
+                locked = self.protection.locked(user, address, now_ns)
+        return locked is not None
+
     async def _verify(self, key: bytes, request: LoginRequest, seen: _Seen) -> LoginAnswer:
         """Ask the chain; what it says as an answer that is not counted yet: several may wait for it."""
         try:
@@ -275,6 +293,8 @@ class Logins:
             if outcome.guess:
                 for locked in self.protection.failed(_user(request), bounded(request.peerhost), now_ns):
                     self._events.locked_out(locked, request)
+                    if locked.kind == "user":
+                        self._remember_lock(locked.name, seen)
             if outcome.allow is not None:
                 return self._admit(key, request, outcome, outcome.allow, seen)
             if not outcome.degraded:
@@ -341,6 +361,12 @@ class Logins:
     def _tenant_disabled(self, name: str) -> bool:
         tenant = self._store.tenant(name) if name else None
         return tenant is not None and not tenant.enabled
+
+    def _remember_lock(self, user: str, seen: _Seen) -> None:
+        self._locked_at[user] = seen
+        self._locked_at.move_to_end(user)
+        if len(self._locked_at) > _LOCKED_MAX:
+            self._locked_at.popitem(last=False)
 
     def _refuse(self, request: LoginRequest, reason: LoginReason) -> LoginAnswer:
         self._events.refused(request, reason)

@@ -14,14 +14,14 @@ Unknown users are counted and locked like existing ones, or the lock-out would t
 
 from __future__ import annotations
 
-__all__ = ["Flapping", "Locked", "Lockouts", "Protection", "address_group"]
+__all__ = ["Flapping", "Locked", "LockedNow", "Lockouts", "Protection", "address_group"]
 
 import ipaddress
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
 
     from config.auth import AuthProtectionSettings
 
@@ -35,6 +35,15 @@ class Locked(NamedTuple):
     kind: Literal["user", "address"]
     name: str
     length_ns: int
+
+
+class LockedNow(NamedTuple):
+    """A lock-out that lasts. ``name`` as ``auth.wording.bounded`` has it; ``address``: it holds there alone."""
+
+    kind: Literal["user", "address"]
+    name: str
+    address: str
+    left_ns: int
 
 
 class Lockouts:
@@ -107,9 +116,14 @@ class Lockouts:
         """Let a name off, lock-out, count and all; whether there was anything."""
         return (self._counting.pop(name, None) is not None) | (self._locked.pop(name, None) is not None)
 
+    def locked(self, now_ns: int) -> Iterator[tuple[Hashable, int]]:
+        """The names that are locked out now and how long they still are, the newest first."""
+        for name, (until_ns, _length) in reversed(self._locked.items()):
+            if until_ns > now_ns:
+                yield name, until_ns - now_ns
+
     def sweep(self, now_ns: int) -> int:
-        """Let go of what means nothing any more, a bounded number at a time; returns how many are locked, of those that
-        were looked at."""
+        """Let go of what means nothing any more, a bounded number at a time; returns how many are locked."""
         for _ in range(min(10_000, len(self._counting))):
             name, (_count, first_ns) = next(iter(self._counting.items()))
             if now_ns - first_ns < self._window_ns:
@@ -209,6 +223,21 @@ class Protection:
         if len(self._trusted) > self._tracked:
             self._trusted.popitem(last=False)
 
+    def forgive(self, user: str, address: str) -> None:
+        """Let a user off: whoever looks after it has changed its password, or something else about it."""
+        self.users.forget(user)
+        self._pairs.forget((user, address))
+
+    def locked_now(self, now_ns: int) -> Iterator[LockedNow]:
+        """All lock-outs that last, the newest of each kind first."""
+        for name, left_ns in self.users.locked(now_ns):
+            yield LockedNow("user", str(name), "", left_ns)
+        for pair, left_ns in self._pairs.locked(now_ns):
+            user, address = cast("tuple[str, str]", pair)
+            yield LockedNow("user", user, address, left_ns)
+        for name, left_ns in self.addresses.locked(now_ns):
+            yield LockedNow("address", str(name), "", left_ns)
+
     def flaps(self, clientid: str, now_ns: int) -> bool:
         """Count a login; whether the client id is to be banned for it now. It is held here from now on, and the caller
         says with ``flapping_ban_written`` when the database holds the ban, where an operator can lift it."""
@@ -237,8 +266,7 @@ class Protection:
 
     def sweep(self, now_ns: int) -> int:
         """Let go of what is over; returns how many users and addresses are locked out now."""
-        self._pairs.sweep(now_ns)
-        return self.users.sweep(now_ns) + self.addresses.sweep(now_ns)
+        return sum(one.sweep(now_ns) for one in (self.users, self._pairs, self.addresses))
 
 
 def address_group(address: str) -> str:

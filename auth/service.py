@@ -7,6 +7,7 @@ from __future__ import annotations
 __all__ = ["AccessService"]
 
 import asyncio
+import itertools
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
     from auth.counts import Counts
     from auth.model import AccessAnswer, AccessRequest, LoginAnswer, LoginRequest
     from auth.ports import AccessStore
+    from auth.protection import LockedNow
     from config.auth import AuthSettings
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("auth")
 
 _REFRESH_S: Final = 0.1  # how long a change of the database may go unnoticed; a look costs some five microseconds
+_SWEEP_NS: Final = 1_000_000_000  # between two looks through what is remembered
 
 
 class AccessService:
@@ -58,6 +61,8 @@ class AccessService:
         self.logins: Final = Logins(settings, store, chain, self._events, clock, wall)
         self._accesses = Accesses(settings, store, self.counts, self._events, wall)
         self._down_result = settings.backend_down
+        self._now_ns = clock
+        self._swept_ns = 0
         self._refreshing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -102,8 +107,15 @@ class AccessService:
         else:
             self._events.store_works()
         self.chain.watch()
-        self.logins.sweep()
+        now_ns = self._now_ns()
+        if now_ns - self._swept_ns >= _SWEEP_NS:
+            self._swept_ns = now_ns
+            self.logins.sweep()
         return changed
+
+    def locked_out(self, limit: int) -> list[LockedNow]:
+        """The lock-outs that last, ``limit`` of them at most."""
+        return list(itertools.islice(self.logins.protection.locked_now(self._now_ns()), limit))
 
     def check(self) -> list[str]:
         """What keeps the service from answering as it should, a sentence each; empty: ready."""

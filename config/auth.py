@@ -370,7 +370,8 @@ class AuthProtectionSettings(Table):
     """How long a flapping client id is banned; with the next login after it the count begins anew."""
 
     tracked: Annotated[Count, Field(ge=100, le=10_000_000)] = 100_000
-    """Users, addresses and client ids whose failures and logins are remembered at most, some 200 bytes each."""
+    """Users whose failures are remembered at most, and as many each of addresses and client ids, some 200 bytes each.
+    Of those that are only counted, the oldest make room; one that is locked out stays so."""
 
 
 class AuthLimitSettings(Table):
@@ -393,7 +394,8 @@ class AuthLimitSettings(Table):
     """Logins a second that are not in the cache and still verified; beyond it they are shed. 0: no limit."""
 
     tenant_logins_per_second: Annotated[Count, Field(ge=0, le=10_000_000)] = 0
-    """The same for each tenant, unless its own entry says otherwise. 0: no limit."""
+    """The same for each tenant, unless its own entry says otherwise. It counts logins that were verified: whose tenant
+    a client is shows only then, and so nobody uses up another's by guessing. 0: no limit."""
 
     connections: Annotated[Count, Field(ge=1, le=100_000)] = 1024
     """HTTP connections at a time; further ones are closed. EMQX keeps 8 for each of its nodes and purposes."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("auth")
 
+_LOCK_OUTS_SHOWN: Final = 1000  # in /status; `gateway auth explain` looks there
 _LOOK_S: Final = 2.0  # between two looks at the files; a look is a few stat calls
 
 
@@ -94,6 +95,15 @@ class AuthProcess:
                 "backend_down": auth.backend_down,
                 "logins_remembered": self.access.counts.cache_entries,
                 "locked_out": self.access.counts.locked,
+                "lock_outs": [
+                    {
+                        "kind": one.kind,
+                        "name": one.name,
+                        "address": one.address,
+                        "seconds": one.left_ns // 1_000_000_000,
+                    }
+                    for one in self.access.locked_out(_LOCK_OUTS_SHOWN)
+                ],
                 "hashes_waiting": self.hasher.waiting,
             },
         )

@@ -14,8 +14,11 @@ from config.errors import ExitStatus, GatewayError
 if TYPE_CHECKING:
     from auth.explain import Explanation
     from auth.model import Allow, LoginRequest
-    from config.settings import Settings
+    from auth.protection import LockedNow
+    from config.settings import AuthSettings, Settings
 
+_ASK_S = 2.0  # the service's operator port answers in a millisecond, or not at all
+_STATUS_BYTES = 1 << 20
 _DESCRIPTION = """\
 Says what the service decides about a client, and why: who in auth.chain knows it, what stands in its way, what EMQX is
 told when it logs in, and with --topic which rule decides and why those before it do not.
@@ -96,6 +99,7 @@ def _color() -> bool:
 
 
 async def _explain(settings: Settings, arguments: argparse.Namespace) -> Explanation:
+    import asyncio
     import time
     from typing import cast
 
@@ -116,13 +120,41 @@ async def _explain(settings: Settings, arguments: argparse.Namespace) -> Explana
         await chain.start()
         try:
             return await explain(
-                settings.auth, store, chain, request, access=access, known=_known(arguments), now_s=time.time()
+                settings.auth,
+                store,
+                chain,
+                request,
+                access=access,
+                known=_known(arguments),
+                lock_outs=await asyncio.to_thread(_lock_outs, settings.auth),
+                now_s=time.time(),
             )
         finally:
             await chain.close()
     finally:
         hasher.close()
         store.close()
+
+
+def _lock_outs(settings: AuthSettings) -> list[LockedNow] | None:
+    """What the running service says of them; None when none answers."""
+    import http.client
+    import json
+
+    from auth.protection import LockedNow
+
+    connection = http.client.HTTPConnection(settings.operator_host, settings.operator_port, timeout=_ASK_S)
+    try:
+        connection.request("GET", "/status")
+        document = json.loads(connection.getresponse().read(_STATUS_BYTES))
+        return [
+            LockedNow(one["kind"], one["name"], one["address"], one["seconds"] * 1_000_000_000)
+            for one in document["lock_outs"]
+        ]
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
+        return None  # no service, or something else's port
+    finally:
+        connection.close()
 
 
 def _request(arguments: argparse.Namespace) -> LoginRequest:

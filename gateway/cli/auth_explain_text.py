@@ -106,8 +106,20 @@ def _conditions(explanation: Explanation, settings: AuthSettings, paint: _Paint)
         yield f"  ban         {paint(f'{ban.kind} {shown(ban.value)} {until}', _RED)}"
     if explanation.expire_at_s is not None:
         yield f"  logged in   until {_moment(explanation.expire_at_s)} at the latest; then it has to log in again"
-    if settings.protection.failures or settings.protection.address_failures:
-        yield paint("  lock-outs are known to the running service alone: its log has them as auth_locked_out", _DIM)
+    yield from _lock_out(explanation, settings, paint)
+
+
+def _lock_out(explanation: Explanation, settings: AuthSettings, paint: _Paint) -> Iterator[str]:
+    locked = explanation.lock_out
+    if locked is not None:
+        where = f" from {shown(locked.address)}" if locked.address else ""
+        text = f"{locked.kind} {shown(locked.name)}{where}, for {locked.left_ns // 1_000_000_000} s more"
+        yield f"  lock-out    {paint(text, _RED)}; a password given anew ends that of a user in the database"
+    elif explanation.service_asked:
+        yield "  lock-out    none"
+    elif settings.protection.failures or settings.protection.address_failures:
+        where = f"{settings.operator_host}:{settings.operator_port}"
+        yield paint(f"  lock-out    not known: no service answers at {where} (auth.operator_port)", _DIM)
 
 
 def _tenant(explanation: Explanation, settings: AuthSettings) -> str:
@@ -230,6 +242,15 @@ def as_json(explanation: Explanation) -> str:
             "reason": explanation.ban.reason,
             "until": None if explanation.ban.until_s is None else _moment(explanation.ban.until_s),
         },
+        "lock_out": None
+        if explanation.lock_out is None
+        else {
+            "kind": explanation.lock_out.kind,
+            "name": explanation.lock_out.name,
+            "address": explanation.lock_out.address,
+            "seconds": explanation.lock_out.left_ns // 1_000_000_000,
+        },
+        "lock_outs_known": explanation.service_asked,
         "tenant_enabled": None if explanation.tenant is None else explanation.tenant.enabled,
         "answer": None if told is None or explanation.obstacle else json.loads(told.body(explanation.expire_at_s)),
         "problems": list(explanation.problems),

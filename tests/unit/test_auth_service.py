@@ -622,6 +622,19 @@ async def test_a_removed_user_is_not_served_from_the_cache(real: Real) -> None:
     assert (await real.access.login(login("bob"))).reason == "cached", "another's change costs it no hash"
 
 
+async def test_a_new_password_ends_the_lock_out_of_its_user(tmp_path: Path) -> None:
+    real = Real(tmp_path, protection={"failures": 2})
+    for name in ("ada", "bob"):
+        real.add(name)
+        for number in range(2):
+            await real.access.login(login(name, f"guess {number}", peerhost=f"10.0.1.{number}"))
+        assert (await real.access.login(login(name))).reason == "locked_out"
+    real.change("ada", password=passwords.hash_argon2id("new", COST))
+    assert (await real.access.login(login("ada", "new"))).reason == "verified"
+    assert (await real.access.login(login("bob"))).reason == "locked_out", "another's change ends it too"
+    await real.close()
+
+
 @pytest.mark.parametrize(
     "change",
     [

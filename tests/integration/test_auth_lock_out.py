@@ -1,0 +1,63 @@
+"""A lock-out from outside: what the device, the operator and `gateway auth explain` see of it, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from auth.passwords import hash_argon2id
+from tests.auth_process import ROOT, WEAK, auth_serve
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def explain(folder: Path, *arguments: str) -> dict[str, Any]:
+    """`gateway auth explain --json`, with settings that name the service's port."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway.cli.main", "auth", "explain", "--json", "--config", "explain.toml", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_guessing_locks_out_explain_says_so_and_a_new_password_ends_it(tmp_path: Path) -> None:
+    with auth_serve(tmp_path, auth="[auth.protection]\nfailures = 3\n") as served:
+        served.add_user("ada", "right")
+        served.until(lambda: served.login("ada", "right")["result"] == "allow", "a new user is not known")
+        for number in range(4):
+            assert served.login("ada", f"guess {number}", peerhost="192.0.2.1") == {"result": "deny"}
+        line = served.wait_for("auth_locked_out")
+        assert (line["kind"], line["name"], line["seconds"]) == ("user", "ada", 30)
+        assert served.login("ada", "right", peerhost="192.0.2.1") == {"result": "deny"}
+        assert served.login("ada", "right")["result"] == "allow", "who is in the cache is locked out by a guesser"
+
+        served.until(lambda: served.get("/status").data["locked_out"] == 1, "the lock-out is not counted")
+        [known] = served.get("/status").data["lock_outs"]
+        assert (known["kind"], known["name"], known["address"]) == ("user", "ada", "")
+        (tmp_path / "explain.toml").write_text(f"[auth]\noperator_port = {served.port('operator_url')}\n")
+        told = explain(tmp_path, "--username", "ada", "--clientid", "c")
+        assert told["lock_outs_known"] is True
+        assert told["lock_out"]["kind"] == "user"
+        assert 0 < told["lock_out"]["seconds"] <= 30
+        assert told["login"]["allowed"] is False
+        assert explain(tmp_path, "--username", "bob", "--clientid", "c")["lock_out"] is None
+
+        with served.edit() as editor:
+            editor.users.change("username", "ada", password=hash_argon2id("another", WEAK))
+        served.until(
+            lambda: served.login("ada", "another", peerhost="192.0.2.1")["result"] == "allow",
+            "the password was given anew and the lock-out holds on",
+        )
+        assert "guess" not in served.log.read_text()
+    assert explain(tmp_path, "--username", "ada")["lock_outs_known"] is False
