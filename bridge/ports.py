@@ -158,8 +158,10 @@ class CredentialSource(Protocol):
     """Where tokens come from, for MQTT and Kafka alike (``auth.outward.tokens``). Belongs to the event loop's thread.
 
     It renews by itself in the background, well before a token expires, and goes on handing out the old one while that
-    is good.
+    is good. ``failures`` counts the attempts that found none.
     """
+
+    failures: int
 
     async def start(self) -> None:
         """Begin to keep a token. Returns at once; the first one may still be on its way. Raises ConfigError when no

@@ -151,6 +151,14 @@ class Metrics(MetricSet):
         labels=("reason", "result"),
         fixed=tuple((reason, result) for reason in ("token", "certificate") for result in ("renewed", "postponed")),
     )
+    token_failures = counter(
+        "gateway_token_failures_total",
+        "Attempts to get a token that found none, by the side that shows it. The one before is shown while it is good.",
+        "mqtt.token, kafka.sasl.token, and the identity provider's log",
+        unit="attempts",
+        labels=("side",),
+        fixed=(("mqtt",), ("kafka",)),
+    )
     credential_expiry = gauge(
         "gateway_credential_expiry_timestamp_seconds",
         "When what the gateway shows expires: of several connections the earliest. 0 where there is none, or nobody "

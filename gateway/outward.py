@@ -5,10 +5,11 @@ Nothing of it is loaded where no setting asks for a token: an HTTP client costs 
 
 from __future__ import annotations
 
-__all__ = ["Outward", "kafka_login", "watch_expiry"]
+__all__ = ["Outward", "kafka_login", "watch_outward"]
 
 import contextlib
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from bridge.kafka_login import KafkaLogin
@@ -68,8 +69,10 @@ async def kafka_login(settings: KafkaSettings) -> AsyncIterator[KafkaLogin]:
         await source.close()
 
 
-def watch_expiry(metrics: Metrics, sessions: Sequence[Session], kafka: KafkaLogin) -> None:
-    """Have the metric say when what is shown expires."""
+def watch_outward(metrics: Metrics, outward: Outward, sessions: Sequence[Session], kafka: KafkaLogin) -> None:
+    """Have the metrics say when what is shown expires, and how often there was no other."""
+    for side, source in outward.sources.items():
+        metrics.token_failures.watch(partial(_failures, source), side)
 
     def shown() -> Iterator[Shown]:
         return (session.shown for session in sessions if session.shown is not None)
@@ -81,6 +84,10 @@ def watch_expiry(metrics: Metrics, sessions: Sequence[Session], kafka: KafkaLogi
         "mqtt_certificate",
     )
     expiry.watch(lambda: _ends_s(kafka.shown), "kafka_token")
+
+
+def _failures(source: CredentialSource) -> int:
+    return source.failures
 
 
 def _ends_s(credential: Credential | None) -> float:

@@ -40,7 +40,7 @@ from gateway.metrics import Metrics, send_failure_labels
 from gateway.mqtt.login import Login
 from gateway.mqtt.orphans import Orphans
 from gateway.mqtt.renewal import Renewals
-from gateway.outward import Outward, watch_expiry
+from gateway.outward import Outward, watch_outward
 from gateway.readiness import ReadinessSnapshot, SessionView, TopicView
 from gateway.session_group import SessionGroup, Shared
 from gateway.signals import StopSignals
@@ -422,7 +422,7 @@ class Worker:
         metrics.mqtt_redelivered.watch(lambda: sum(session.redelivered for session in self.all_sessions()))
         metrics.mqtt_orphan_sessions.watch(lambda: self.orphans.left)
         metrics.last_shutdown_unclean.watch(lambda: self.identity.last_ending is Ending.UNCLEAN)
-        watch_expiry(metrics, self.sessions, self._kafka_login)
+        watch_outward(metrics, self.outward, self.sessions, self._kafka_login)
         for route in self.settings.routes:
             metrics.route_stopped.watch(partial(_stopped, self.route_stops, route.name), route.name)
             metrics.route_held_messages.watch(partial(self._held, route.name), route.name)

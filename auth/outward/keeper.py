@@ -52,6 +52,7 @@ class Keeper:
         self._plan = plan
         self._setting = setting
         self._monotonic_ns = monotonic_ns
+        self.failures = 0
         self._credential: Credential | None = None
         self._refused = 0  # number of the credential that a broker did not take
         self._failure: str | None = None
@@ -157,6 +158,7 @@ class Keeper:
 
     def _failed(self, sentence: str) -> None:
         now_ns = self._monotonic_ns()
+        self.failures += 1
         self._plan.failed(now_ns)
         if self._failure is None:
             held = self._credential

@@ -40,6 +40,8 @@ def token_source(settings: TokenSettings, where: str) -> CredentialSource:
 class StaticToken:
     """One token for ever. A JWT that has expired is still shown: there is no other, and the broker says why not."""
 
+    failures = 0
+
     def __init__(self, token: str, setting: str) -> None:
         self._setting = setting
         self._credential = Credential(token, token_expiry_ns(token, time.monotonic_ns(), time.time()))

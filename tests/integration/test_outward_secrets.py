@@ -317,6 +317,7 @@ def test_a_refused_client_secret_is_waited_for_and_told_by_nothing(
         wait_until(lambda: gateway.events("kafka_not_ready"), "it says that there is no token")
         heard.check_answers(gateway)
         heard.check_processes(gateway.process.pid)
+        assert gateway.samples("gateway_token_failures_total")['{side="kafka"}'] >= 1
         secret.write_text(provider.clients["gateway"])
         gateway.wait_ready()
         heard.check_answers(gateway)

@@ -24,7 +24,7 @@ class MadeTokens:
         self.broken = ""
         self.made: list[str] = []
         self.refusals: list[str] = []
-        self.asked = 0
+        self.asked = self.failures = 0
         self._watchers: list[Callable[[Credential], None]] = []
         self._now: Credential | None = None
         self._renew_at_s = 0.0

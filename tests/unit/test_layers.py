@@ -84,6 +84,10 @@ def test_a_worker_loads_only_what_the_core_install_has() -> None:
     assert not loaded_by("gateway.worker") & heavy
 
 
+def test_a_worker_without_tokens_loads_nothing_of_what_fetches_them() -> None:
+    assert not loaded_by("gateway.worker", "gateway.outward") & {"aiohttp", "auth", "cryptography", "jwt"}
+
+
 def test_a_supervisor_loads_no_client_library_and_nothing_of_the_data_path() -> None:
     """It is there beside every fleet of workers, and stays up when they do not."""
     heavy = {"paho", "aiokafka", "cramjam", "pyspark", "py4j", "jpype", "streaming"}
