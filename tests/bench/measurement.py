@@ -23,6 +23,7 @@ Figure = Literal[
     "raw_share",
     "per_s",
     "share_of_echo",
+    "share_of_small",
 ]
 
 

@@ -23,6 +23,7 @@ _COLUMNS: tuple[tuple[Figure, str], ...] = (
     ("raw_share", "of raw"),
     ("per_s", "answers/s"),
     ("share_of_echo", "of echo"),
+    ("share_of_small", "of small"),
 )
 
 

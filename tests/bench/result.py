@@ -44,7 +44,15 @@ class Result:
     def as_json(self) -> dict[str, Any]:
         """The row for machines. The first four keys are there in every row; null where the row has no such figure."""
         figures: tuple[Figure, ...] = ("cpu_s_per_million", "messages_per_s", "rss_mib")
-        extra: tuple[Figure, ...] = ("p50_ms", "p99_ms", "seconds", "raw_share", "per_s", "share_of_echo")
+        extra: tuple[Figure, ...] = (
+            "p50_ms",
+            "p99_ms",
+            "seconds",
+            "raw_share",
+            "per_s",
+            "share_of_echo",
+            "share_of_small",
+        )
         shown: dict[str, Any] = {"name": self.row.name}
         shown |= {figure: _rounded(self.value(figure)) for figure in figures}
         shown |= {figure: _rounded(value) for figure in extra if (value := self.value(figure)) is not None}

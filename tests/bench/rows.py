@@ -13,7 +13,7 @@ from tests.bench.payloads import PROPERTIES
 from tests.bench.publisher import Pace
 from tests.bench.replay import ReplayPlan
 from tests.bench.subject import Baseline, Gateway
-from tests.bench.workload_auth import auth_authorise, auth_cached, auth_cold, auth_echo, auth_mixed
+from tests.bench.workload_auth import auth_authorise, auth_cached, auth_cold, auth_echo, auth_large, auth_mixed
 from tests.bench.workload_broker import drained, live, live_with_latency, started
 from tests.bench.workload_replay import replayed
 from tests.bench.workload_spool import spool_write
@@ -158,6 +158,13 @@ ROWS: Final = (
         "500 remembered logins/s beside 20 new ones/s with argon2id",
         (Target("p99_ms", 25),),
         auth_mixed,
+        kafka=False,
+    ),
+    Row(
+        "auth-large",
+        "100,000 users and 1,000,000 rules against 1,000 and 10,000; seconds to start",
+        (Target("share_of_small", 0.85, at_least=True), Target("seconds", 2)),
+        auth_large,
         kafka=False,
     ),
 )

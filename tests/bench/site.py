@@ -13,7 +13,7 @@ from tests.bench.processes import BenchError
 from tests.bench.subject import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.bench.records import Account, Kafka
@@ -71,6 +71,17 @@ class Site:
             yield directory
         finally:
             shutil.rmtree(directory, ignore_errors=True)
+
+    def shared(self, name: str, make: Callable[[Path], None]) -> Path:
+        """A directory of that name for the whole call, which ``make`` fills the first time."""
+        directory = self._directory / name
+        if not directory.exists():
+            unfinished = self._directory / f"{name}-unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir()
+            make(unfinished)
+            unfinished.rename(directory)
+        return directory
 
     def place(self, mqtt_port: int, topic: str, directory: Path) -> Place:
         """Where a subject runs."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["auth_authorise", "auth_cached", "auth_cold", "auth_echo", "auth_mixed"]
+__all__ = ["auth_authorise", "auth_cached", "auth_cold", "auth_echo", "auth_large", "auth_mixed"]
 
+import json
 import statistics
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from auth.model import Rule
@@ -44,6 +47,7 @@ class _Running:
     load: Helper
     devices: Sequence[tuple[str, str]]
     people: Sequence[str]
+    started_s: float
 
     def ask(self, task: Load | Mixed) -> Slice:
         self.load.send(task)
@@ -181,28 +185,88 @@ def _measured(found: Sequence[Slice], echoes: Sequence[Slice], service: _Running
     return Measurement(figures, details)
 
 
+def auth_large(site: Site) -> Measurement:
+    """What a decision costs among many users and rules, against few, on two services that are asked in turn: logins
+    that no cache knows, and topics that each user has rules of its own for."""
+    small = site.shared("auth-small", partial(_fill_rules, users=1_000))
+    large = site.shared("auth-large", partial(_fill_rules, users=_DEVICES))
+    with site.folder() as folder, _serving(folder / "small", small) as one, _serving(folder / "large", large) as other:
+        services = {_SMALL: one, _LARGE: other}
+        shares, rates = [], {name: list[float]() for name in (*services, *(f"{name}_topics" for name in services))}
+        step = 1_000 // _ROUNDS
+        for number in range(_ROUNDS):
+            for name, service in services.items():
+                spread = len(service.devices) // 1_000
+                devices = service.devices[number * step * spread : (number + 1) * step * spread : spread]
+                logins = service.logins(devices)
+                topics = tuple(_access(who, f"devices/{who}/{part}/x") for who, _ in devices for part in range(10))
+                rates[name].append(service.ask(Load(logins, len(logins), _CONNECTIONS)).per_s)
+                rates[f"{name}_topics"].append(service.ask(Load(topics, len(topics), _CONNECTIONS)).per_s)
+        shares = [
+            statistics.median(big / few for big, few in zip(rates[_LARGE + end], rates[_SMALL + end], strict=True))
+            for end in ("", "_topics")
+        ]
+        return Measurement(
+            {"share_of_small": min(shares), "seconds": other.started_s, "rss_mib": other.subject.peak_rss_mib()},
+            {f"{name}_per_s": statistics.median(found) for name, found in rates.items()}
+            | {"share_logins": shares[0], "share_topics": shares[1], "small_rss_mib": one.subject.peak_rss_mib()},
+        )
+
+
+_SMALL: Final = "small"
+_LARGE: Final = "large"
+
+
+def _fill_rules(folder: Path, *, users: int) -> None:
+    """Users with ten rules of their own each."""
+    made = [(f"device-{number:06}", generate_secret()) for number in range(users)]
+    with Store(folder / "auth.sqlite3").edit("bench") as editor:
+        key = editor.current_device_key()
+        for name, secret in made:
+            editor.users.add(User("username", name, hash_device_secret(secret, key)), audited=False)
+        editor.rules.extend(
+            Rule("allow", f"devices/{name}/{part}/#", who=(("username", name),))
+            for name, _ in made
+            for part in range(10)
+        )
+    (folder / "devices.json").write_text(json.dumps(made))
+
+
 @contextmanager
 def _service(site: Site, *, devices: int, people: int = 0) -> Iterator[_Running]:
     """The service with so many devices and people, freshly started."""
     with site.folder() as folder:
-        made, names = _fill(folder / "auth.sqlite3", devices, people)
-        port, operator = free_port(), free_port()
-        settings = {
-            "log": {"format": "json"},
-            "auth": {
-                "port": port,
-                "operator_port": operator,
-                "shared_secret": _SECRET,
-                "database": {"file": str(folder / "auth.sqlite3")},
-            },
-        }
-        file = folder / "gateway.toml"
-        file.write_text(to_toml(settings))
-        with running(AuthService().start(file, folder / "auth.log", operator)) as subject:
-            subject.wait_ready()
-            with Helper(auth_load, port) as load:
-                yield _Running(subject, load, made, names)
-            subject.stop()
+        (folder / "data").mkdir()
+        made, names = _fill(folder / "data" / "auth.sqlite3", devices, people)
+        (folder / "data" / "devices.json").write_text(json.dumps(made))
+        with _serving(folder / "service", folder / "data", names) as service:
+            yield service
+
+
+@contextmanager
+def _serving(folder: Path, data: Path, people: Sequence[str] = ()) -> Iterator[_Running]:
+    """The service over a database that is there, freshly started, its log in ``folder``."""
+    folder.mkdir()
+    devices = [(name, secret) for name, secret in json.loads((data / "devices.json").read_text())]
+    port, operator = free_port(), free_port()
+    settings = {
+        "log": {"format": "json"},
+        "auth": {
+            "port": port,
+            "operator_port": operator,
+            "shared_secret": _SECRET,
+            "database": {"file": str(data / "auth.sqlite3")},
+        },
+    }
+    file = folder / "gateway.toml"
+    file.write_text(to_toml(settings))
+    began = time.monotonic()
+    with running(AuthService().start(file, folder / "auth.log", operator)) as subject:
+        subject.wait_ready()
+        started_s = time.monotonic() - began
+        with Helper(auth_load, port) as load:
+            yield _Running(subject, load, devices, people, started_s)
+        subject.stop()
 
 
 def _fill(file: Path, devices: int, people: int) -> tuple[list[tuple[str, str]], list[str]]:
