@@ -55,6 +55,11 @@ class DatabaseAuthenticator:
         """Whether the last read worked."""
         return not self._store.problem
 
+    @property
+    def problem(self) -> str:
+        """Why the last read failed; empty when it did not."""
+        return self._store.problem
+
     async def close(self) -> None:
         """Stop renewing hashes."""
         for task in tuple(self._rehashes):

@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 from typing import Any
 
-_COMMANDS = ("serve", "init", "user", "acl", "ban", "tenant", "forget", "explain")
+_COMMANDS = ("serve", "init", "user", "acl", "ban", "tenant", "forget", "explain", "audit")
 
 
 def add_parser(commands: Any) -> None:

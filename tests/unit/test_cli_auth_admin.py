@@ -346,6 +346,18 @@ class TestBan:
         run("ban", "add", "planet", "mars", wanted=ExitStatus.USAGE)
 
 
+class TestAudit:
+    def test_changes_are_listed_the_newest_last_and_without_secrets(self, run: Any) -> None:
+        secret = run("user", "add", "ann\x1b", "--generate", "--json").data["secret"]
+        run("ban", "add", "clientid", "d1", "--reason", "guessing")
+        said = run("audit").out
+        assert [line.split()[2:4] for line in said.splitlines()[1:]] == [["user", "add"], ["ban", "add"]]
+        assert "\x1b" not in said
+        assert secret not in said
+        assert [entry["action"] for entry in run("audit", "--json", "--limit", "1").data] == ["ban add"]
+        run("audit", "--limit", "0", wanted=ExitStatus.USAGE)
+
+
 class TestForget:
     @pytest.fixture
     def device(self, store: Store) -> str:

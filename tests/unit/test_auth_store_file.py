@@ -1,0 +1,141 @@
+"""The file of the built-in database: its migrations, and what its failures are called."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+
+from auth import store_file
+from auth.errors import StoreError
+from auth.store import Store
+from auth.store_records import User
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def failure(code: int) -> sqlite3.Error:
+    error = sqlite3.OperationalError("words of the library")
+    error.sqlite_errorcode = code
+    return error
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "auth" / "auth.sqlite3"
+    store_file.prepare(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (failure(sqlite3.SQLITE_BUSY), "is locked"),
+        (failure(sqlite3.SQLITE_BUSY_SNAPSHOT), "is locked"),
+        (failure(sqlite3.SQLITE_LOCKED), "is locked"),
+        (failure(sqlite3.SQLITE_CORRUPT), "is damaged"),
+        (failure(sqlite3.SQLITE_CORRUPT_INDEX), "is damaged"),
+        (failure(sqlite3.SQLITE_NOTADB), "is damaged"),
+        (failure(sqlite3.SQLITE_FULL), "the disk is full"),
+        (failure(sqlite3.SQLITE_READONLY), "read-only"),
+        (failure(sqlite3.SQLITE_READONLY_DIRECTORY), "read-only"),
+        (failure(sqlite3.SQLITE_CANTOPEN), "belongs to the user"),
+        (failure(sqlite3.SQLITE_IOERR_READ), "Look at the disk"),
+        (failure(sqlite3.SQLITE_MISUSE), "words of the library"),
+        (PermissionError(errno.EACCES, "Permission denied"), "Permission denied"),
+        (FileNotFoundError(errno.ENOENT, "No such file"), "there is no such file"),
+    ],
+)
+def test_each_failure_is_a_sentence_with_the_file(path: Path, error: Exception, said: str) -> None:
+    sentence = store_file.explain(path, error)
+    assert sentence.startswith(str(path))
+    assert said in sentence
+
+
+def test_a_missing_file_is_called_missing_whatever_sqlite_says(tmp_path: Path) -> None:
+    assert "there is no such file" in store_file.explain(tmp_path / "x", failure(sqlite3.SQLITE_CANTOPEN))
+
+
+class TestMigration:
+    def test_an_older_file_is_brought_up_to_date_once(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        made: list[int] = []
+
+        def second(db: sqlite3.Connection) -> None:
+            db.execute("ALTER TABLE users ADD COLUMN color TEXT")
+            made.append(2)
+
+        store = Store(path)
+        store.open()
+        with store.edit("test") as edit:
+            edit.users.add(User("username", "ann"))
+        monkeypatch.setattr(store_file, "_STEPS", (*store_file._STEPS, second))
+        monkeypatch.setattr(store_file, "FORMAT", 2)
+        store_file.prepare(path)
+        store_file.prepare(path)
+        assert made == [2]
+        store.refresh()
+        assert store.find_user("username", "ann") is not None
+        store.close()
+
+    def test_a_step_that_fails_leaves_the_file_as_it_was(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def bad(db: sqlite3.Connection) -> None:
+            db.execute("ALTER TABLE users ADD COLUMN color TEXT")
+            db.execute("SELECT nonsense")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store_file, "_STEPS", (*store_file._STEPS, bad))
+            patched.setattr(store_file, "FORMAT", 2)
+            with pytest.raises(StoreError):
+                store_file.prepare(path)
+        store = Store(path)
+        store.open()
+        columns = [row[1] for row in store._ready().execute("PRAGMA table_info(users)")]
+        assert "color" not in columns
+        store.close()
+
+    def test_a_file_of_an_older_format_is_not_read_by_a_running_service(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(store_file, "FORMAT", 2)
+        with pytest.raises(StoreError, match="older format"):
+            store_file.check_format(path, sqlite3.connect(path))
+
+
+def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
+    """As it is after a crash between making the file and its schema."""
+    path = tmp_path / "auth.sqlite3"
+    path.touch()
+    store = Store(path)
+    store.open()
+    assert store.count_users() == 0
+    store.close()
+
+
+def test_an_empty_file_put_in_place_of_one_in_use_is_said(path: Path) -> None:
+    store = Store(path)
+    store.open()
+    for one in path.parent.iterdir():
+        one.unlink()
+    path.touch()
+    with pytest.raises(Exception, match="empty or of an older format"):
+        store.refresh()
+    store.close()
+
+
+def test_the_log_and_deletions_are_set_up_on_every_writing_connection(path: Path) -> None:
+    db = store_file.connect(path, wait_s=1)
+    values = {
+        name: db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "secure_delete", "synchronous")
+    }
+    db.close()
+    assert values == {"journal_mode": "wal", "secure_delete": 1, "synchronous": 2}
+
+
+def test_a_reading_connection_cannot_write(path: Path) -> None:
+    db = store_file.connect(path, wait_s=1, read_only=True)
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        db.execute("DELETE FROM users")
+    db.close()
