@@ -10,6 +10,7 @@ import asyncio
 import base64
 import contextlib
 import secrets
+import socket
 import ssl
 import threading
 import time
@@ -102,6 +103,7 @@ class IdentityProvider:
         self.issued: list[str] = []
         self._certificate, self._client_ca = certificate, client_ca
         self._port = 0
+        self._kept: socket.socket | None = None  # bound and never listening: the port is ours while we are down
         self._changed = threading.Condition()
         self._released = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -111,6 +113,8 @@ class IdentityProvider:
     # --- what a test does with it -------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        self._kept = self._bound(0)
+        self._port = self._kept.getsockname()[1]
         self._thread.start()
         self.up()
         return self
@@ -122,6 +126,8 @@ class IdentityProvider:
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the identity provider did not stop"
         self._loop.close()
+        assert self._kept is not None
+        self._kept.close()
 
     @property
     def url(self) -> str:
@@ -188,15 +194,22 @@ class IdentityProvider:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
 
     async def _listen(self) -> None:
+        if self._runner is not None:
+            return
         app = web.Application()
         app.router.add_get("/jwks", self._jwks)
         app.router.add_post("/token", self._token)
         app.router.add_route("*", "/{rest:.*}", self._elsewhere)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port, ssl_context=self._tls())
+        site = web.SockSite(self._runner, self._bound(self._port), ssl_context=self._tls())
         await site.start()
-        self._port = self._runner.addresses[0][1]
+
+    def _bound(self, port: int) -> socket.socket:
+        made = socket.socket()
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(("127.0.0.1", port))
+        return made
 
     async def _silence(self) -> None:
         if self._runner is not None:

@@ -1,0 +1,173 @@
+"""``gateway auth serve`` with tokens: what EMQX hears, for how long it holds, and what forgers get."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.auth_process import AuthServe, auth_serve
+from tests.servers.identity_provider import IdentityProvider, make_key
+from tests.unit.jwt_tokens import hand_made, segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SECRET = "an-issuer-and-this-service-share-it"
+CHAIN = """
+chain = ["jwt", "database"]
+[auth.jwt]
+[[auth.jwt.keys]]
+name = "devices"
+algorithms = ["HS256"]
+secret_file = "jwt-secret"
+claims = {{sub = "${{clientid}}"}}
+[[auth.jwt.keys]]
+name = "people"
+algorithms = ["ES256", "RS256"]
+jwks_url = "{jwks_url}"
+issuer = "{issuer}"
+audience = "mqtt"
+superuser = true
+"""
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[IdentityProvider]:
+    with IdentityProvider() as started:
+        started.claims = {"aud": "mqtt"}
+        yield started
+
+
+@pytest.fixture(scope="module")
+def served(provider: IdentityProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuthServe]:
+    folder = tmp_path_factory.mktemp("jwt")
+    (folder / "jwt-secret").write_text(SECRET + "\n")
+    auth = CHAIN.format(jwks_url=provider.jwks_url, issuer=provider.url)
+    with auth_serve(folder, auth=auth) as started:
+        started.wait_for("auth_ready")
+        started.wait_for("jwks_fetched")
+        started.add_user("alice", "correct horse")
+        yield started
+        assert started.stop() < 0
+        assert started.wait_for("auth_stopped")["clean"] is True
+        assert not [line for line in started.lines if line["event"] in {"text", "jwks_defect"}]
+
+
+def device_token(clientid: str, life_s: float = 300, **claims: object) -> str:
+    return hand_made({"alg": "HS256"}, {"sub": clientid, "exp": int(time.time() + life_s), **claims}, SECRET)
+
+
+def test_emqx_hears_who_the_device_is_what_it_may_and_until_when(served: AuthServe) -> None:
+    ends = int(time.time()) + 500
+    acl = [{"permission": "allow", "action": "publish", "topic": "d/${clientid}/#"}]
+    text = hand_made(
+        {"alg": "HS256"},
+        {"sub": "c", "exp": ends, "tenant": "acme", "groups": ["b", "a"], "acl": acl, "is_superuser": True},
+        SECRET,
+    )
+    answer = served.login("", text)
+    assert answer["result"] == "allow"
+    assert answer["is_superuser"] is False
+    assert answer["expire_at"] == ends
+    assert answer["client_attrs"] == {"tenant": "acme", "groups": "a,b"}
+    [rule] = [one for one in answer["acl"] if one["permission"] == "allow"]
+    assert (rule["action"], rule["topic"]) == ("publish", "d/c/#")
+    assert served.login("", text) == answer, "the same from the cache"
+
+
+def test_a_key_that_may_makes_superusers(served: AuthServe, provider: IdentityProvider) -> None:
+    answer = served.login("bob", provider.sign({"aud": "mqtt", "is_superuser": True}))
+    assert (answer["result"], answer["is_superuser"]) == ("allow", True)
+
+
+def test_a_token_is_of_one_device(served: AuthServe) -> None:
+    text = device_token("c")
+    assert served.login("", text)["result"] == "allow"
+    assert served.login("", text, clientid="other")["result"] == "deny"
+
+
+def test_a_password_is_for_the_next_in_the_chain(served: AuthServe) -> None:
+    served.until(lambda: served.login("alice", "correct horse")["result"] == "allow", "the user is not known")
+    assert served.login("alice", "wrong") == {"result": "deny"}
+
+
+def test_no_cache_outlives_the_token(served: AuthServe) -> None:
+    text = device_token("c", life_s=2.5)
+    answer = served.login("", text)
+    assert answer["result"] == "allow"
+    while (asked_s := time.time()) < answer["expire_at"]:
+        if served.login("", text)["result"] == "deny":
+            assert time.time() >= answer["expire_at"], f"denied at {asked_s}, before {answer['expire_at']}"
+    assert served.login("", text) == {"result": "deny"}
+
+
+def test_a_rotated_key_is_known_with_its_first_token(served: AuthServe, provider: IdentityProvider) -> None:
+    provider.rotate("RS256")
+    fetched = provider.counts["jwks"]
+    served.until(
+        lambda: served.login("bob", provider.sign({"aud": "mqtt"}))["result"] == "allow",
+        "a token of a new key is not let in",
+    )
+    assert provider.counts["jwks"] == fetched + 1
+    assert 'gateway_auth_jwks_failures_total{key="people"} 0.0' in served.get("/metrics").body
+
+
+def test_a_token_for_another_service_is_refused(served: AuthServe, provider: IdentityProvider) -> None:
+    for claims in ({"aud": "billing"}, {}, {"aud": "mqtt", "iss": "https://elsewhere"}):
+        assert served.login("bob", provider.sign(claims)) == {"result": "deny"}
+
+
+FORGED = {
+    "alg none": f"{segment({'alg': 'none'})}.{segment({'sub': 'c', 'exp': 4_000_000_000})}.",
+    "another secret": hand_made({"alg": "HS256"}, {"sub": "c", "exp": 4_000_000_000}, "guessed"),
+    "a stranger's key": "",
+    "expired": device_token("c", life_s=-10),
+    "not begun": device_token("c", nbf=4_000_000_000),
+    "milliseconds": hand_made({"alg": "HS256"}, {"sub": "c", "exp": 4_000_000_000_000}, SECRET),
+    "a deep bomb": hand_made({"alg": "HS256"}, '{"a":' * 9000 + "1" + "}" * 9000, SECRET),
+    "a deep header": f"{segment('[' * 3000)}.{segment({})}.AAAA",
+    "64 KiB": "a." + "b" * 65_000 + ".c",
+    "a member twice": hand_made({"alg": "HS256"}, '{"sub":"x","sub":"c","exp":4000000000}', SECRET),
+    "a null byte": device_token("c") + "\x00",
+    "an acl that is none": device_token("c", acl="everything"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_forgers_are_told_no_and_nothing_else(name: str, served: AuthServe, provider: IdentityProvider) -> None:
+    text = FORGED[name] or provider.sign({"aud": "mqtt"}, key=make_key("ES256"))
+    reply = served.ask("/authn", {"username": name, "clientid": "c", "password": text})
+    assert (reply.status, reply.data) == (200, {"result": "deny"})
+
+
+def test_no_token_is_in_the_log(served: AuthServe) -> None:
+    text = device_token("c", jti="unique-to-this-test")
+    served.login("", text)
+    served.login("", text, clientid="other")
+    log = served.log.read_text()
+    assert text not in log
+    assert text.rpartition(".")[2] not in log
+    assert SECRET not in log
+
+
+def test_readiness_says_that_no_keys_have_come(provider: IdentityProvider, tmp_path: Path) -> None:
+    (tmp_path / "jwt-secret").write_text(SECRET)
+    provider.down()
+    try:
+        auth = CHAIN.format(jwks_url=provider.jwks_url, issuer=provider.url)
+        with auth_serve(tmp_path, auth=auth) as alone:
+            alone.wait_for("jwks_failed")
+            alone.until(lambda: alone.get("/readyz").status == 503, "/readyz does not say that keys are missing")
+            assert "jwt" in str(alone.get("/readyz").data["reasons"])
+            assert alone.login("", device_token("c"))["result"] == "allow", "the other key is there"
+            assert alone.login("bob", provider.sign({"aud": "mqtt"})) == {"result": "deny"}
+            provider.up()
+            alone.until(
+                lambda: alone.login("bob", provider.sign({"aud": "mqtt"}))["result"] == "allow", "the keys do not come"
+            )
+            alone.until(lambda: alone.get("/readyz").status == 200, "/readyz does not say that keys have come")
+    finally:
+        provider.up()
