@@ -376,7 +376,7 @@ class AuthProtectionSettings(Table):
 
 class AuthLimitSettings(Table):
     cache_entries: Annotated[Count, Field(ge=0, le=10_000_000)] = 200_000
-    """Logins whose verification is remembered, about 1 KiB each; 0 remembers none. A reconnect within
+    """Logins whose verification is remembered, about 1.3 KiB each; 0 remembers none. A reconnect within
     `cache_ttl` costs no hash and no query."""
 
     cache_ttl: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(hours=24))] = timedelta(minutes=5)
@@ -398,15 +398,18 @@ class AuthLimitSettings(Table):
     a client is shows only then, and so nobody uses up another's by guessing. 0: no limit."""
 
     connections: Annotated[Count, Field(ge=1, le=100_000)] = 1024
-    """HTTP connections at a time; further ones are closed. EMQX keeps 8 for each of its nodes and purposes."""
+    """HTTP connections at a time, TLS handshakes included. For a further one the oldest that has never asked anything
+    is closed, else the new one. EMQX keeps as many as its `pool_size` for each of its nodes and purposes."""
 
     request_bytes: Annotated[ByteCount, Field(ge=1024, le=16 << 20)] = 1 << 20
-    """Largest body of a request. An MQTT user name and password may have 64 KiB each, and twice that in JSON."""
+    """Largest body of a request; a larger one is answered with deny. An MQTT user name and password may have 64 KiB
+    each, and up to six times that in JSON. Each connection may hold one in memory, if it knows the shared secret."""
 
     read_timeout: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(minutes=1))] = timedelta(
         seconds=5
     )
-    """Longest time for a request to arrive, from its first byte; a slower connection is closed."""
+    """Longest time for a request to arrive, from its first byte, for a TLS handshake, and for answers to be taken; a
+    slower connection is closed. One without a request is not: EMQX keeps its connections."""
 
 
 class AuthSettings(Table):
