@@ -200,7 +200,9 @@ class MysqlAuthenticator(RemoteAuthenticator[_Connection, "Row | None"]):
             return self._down(f"has no such database{words}: check auth.mysql.database", "settings")
         if number in _RIGHTS:
             return self._down(
-                f"does not let auth.mysql.username read what the query reads{words}: GRANT SELECT to it", "settings"
+                f"does not let auth.mysql.username read what the query reads{words}: does it exist? If so, "
+                "GRANT SELECT on it",
+                "settings",
             )
         if number in _QUERY:
             return self._down(f"cannot run auth.mysql.query{words}: check it against the tables there", "settings")

@@ -138,7 +138,7 @@ class RedisAuthenticator(RemoteAuthenticator[_Connection, "Fields | None"]):
         if known is not None:
             return self._down(known[1], known[0])
         if isinstance(error, exceptions.ConnectionError):
-            return self._down("has lost the connection", "lost")
+            return self._down("closed the connection: was it stopped, or is there a proxy in between?", "lost")
         return self._down(f"could not be asked ({type(error).__name__})", "other")
 
     def _explain_answer(self, error: exceptions.RedisError) -> BackendDownError | None:
@@ -154,21 +154,29 @@ class RedisAuthenticator(RemoteAuthenticator[_Connection, "Fields | None"]):
                 return self._down(
                     f"refuses the login{words}: check auth.redis.username and auth.redis.password", "login"
                 )
-            case exceptions.BusyLoadingError() | exceptions.MaxConnectionsError():
+            case (
+                exceptions.BusyLoadingError()
+                | exceptions.MaxConnectionsError()
+                | exceptions.MasterDownError()
+                | exceptions.TryAgainError()
+            ):
                 return self._down(f"cannot take the question now{words}", "busy")
+            case exceptions.ConnectionError() if "max number of clients" in words:
+                return self._down(f"cannot take the question now{words}", "busy")
+            case exceptions.AskError() | exceptions.ClusterError() | exceptions.ClusterCrossSlotError():
+                return self._down(
+                    f"is part of a cluster, which is not supported{words}: name a single server", "settings"
+                )
+            case exceptions.InvalidResponse():
+                return self._down("does not speak Redis: is it one, and does it want TLS on this port?", "other")
             case exceptions.ResponseError():
                 return self._explain_response(str(error), words)
             case _:
                 return None
 
     def _explain_response(self, text: str, words: str) -> BackendDownError:
-        code = text.split(" ", 1)[0]
-        if code in {"MOVED", "ASK", "CLUSTERDOWN", "CROSSSLOT"}:
-            return self._down(f"is part of a cluster, which is not supported{words}: name a single server", "settings")
-        if code == "NOAUTH" or "AUTH" in text.split(" ")[:3]:
-            return self._down(f"refuses the login{words}: check auth.redis.username and auth.redis.password", "login")
         if "DB index" in text or "SELECT" in text:
             return self._down(f"has no such database{words}: check auth.redis.database", "settings")
-        if code in {"LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN"} or "max number of clients" in text:
+        if text.startswith("BUSY"):  # a script that runs for too long
             return self._down(f"cannot take the question now{words}", "busy")
         return self._down(f"failed at the question{words}", "other")
