@@ -8,9 +8,9 @@ The three kinds of attribute are always there, empty where the client has none: 
 a client says of itself (``client_attrs_init``), and a name that is missing here would keep that value.
 
 **Rules that came with the login.** A token's rules are known now and never again: EMQX sends no token with its
-questions about topics. So they are handed over whatever ``auth.hand_over_rules`` says, all of them, or the login is
-refused: a rule lost in silence may be the one that denies. ``auth.hand_over.hand_over`` tells whether nothing was left
-out by ending its list in a denial of everything.
+questions about topics. So they are handed over whatever ``auth.hand_over_rules`` says. What a token allows and EMQX
+cannot be told is left to the stored rules; what it denies must not be, so then the list is closed behind it
+(``auth.hand_over.closed_list``), and the login is refused when even that cannot be done.
 """
 
 from __future__ import annotations
@@ -22,19 +22,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from auth.acl_text import AclText
-from auth.hand_over import hand_over
-from auth.model import Rule, Subject
+from auth.hand_over import closed_list, whole_list
+from auth.model import Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from auth.model import Allow, LoginRequest
     from auth.ports import RuleSource
     from config.auth import AuthSettings
 
 _TOKEN_RULES_MAX: Final = 10_000  # a token has 64 KiB at most; auth.hand_over_max must not lose one of its rules
 _LONGEST_S: Final = 100 * 365 * 86_400  # EMQX takes numbers far in the future for milliseconds and refuses the login
-_DENY_ALL: Final[dict[str, object]] = {"permission": "deny", "action": "all", "topic": "#"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,32 +109,25 @@ class AnswerWriter:
 
     def _token_acl(self, subject: Subject, allow: Allow) -> list[dict[str, object]] | str:
         stored = self._rules.rules_for(subject)
-        if allow.closed:
-            # The list's own denial of everything does not reach topics that begin with $, about which EMQX would ask.
-            rules: Sequence[Rule] = (
-                *allow.rules,
-                *(Rule("deny", one.topic, actions=one.actions) for one in stored if one.topic.startswith("$")),
-            )
-            whole = _whole(hand_over(rules, subject, limit=_TOKEN_RULES_MAX))
-            return _LOST if whole is None else whole
-        if self._hand_over_rules:
-            whole = _whole(hand_over((*allow.rules, *stored), subject, limit=self._hand_over_max))
-            if whole is not None:
-                return whole
-        # The token's alone, without the end that denies the rest: about that EMQX asks.
-        whole = _whole(hand_over(allow.rules, subject, limit=_TOKEN_RULES_MAX))
-        return _LOST if whole is None else whole[:-1]
+        if not allow.closed:
+            if self._hand_over_rules:
+                found = whole_list((*allow.rules, *stored), subject, limit=self._hand_over_max)
+                if found is not None:
+                    return found
+            if all(rule.permission == "allow" for rule in allow.rules):
+                # Without the end that denies the rest. About what EMQX cannot be told it asks, and hears what the
+                # stored rules say: less than the token allows, never more.
+                return closed_list(allow.rules, subject, limit=_TOKEN_RULES_MAX).acl[:-1]
+        # A question would be answered without the token's denials: nothing may be left to ask.
+        rules = allow.rules if allow.closed else (*allow.rules, *stored)
+        acl, whole = closed_list(rules, subject, limit=_TOKEN_RULES_MAX, behind=stored)
+        return acl if whole else _LOST
 
 
 _LOST: Final = (
-    "the token's rules (acl) cannot all be told to EMQX as they are meant, and none must be lost: take QoS, retain or "
-    "wildcards out of the rules that contradict each other, or keep this device's rules in the built-in database"
+    "EMQX cannot be told all that the token's rules (acl) deny, and none must be lost: a denial's topic is no topic "
+    "filter, begins with 'eq ', $share/ or the like, or holds ${…} as text; or there are too many rules"
 )
-
-
-def _whole(acl: list[dict[str, object]] | None) -> list[dict[str, object]] | None:
-    """The list, if nothing was left out of it."""
-    return acl if acl and acl[-1] == _DENY_ALL else None
 
 
 _json: Final = json.JSONEncoder(separators=(",", ":")).encode

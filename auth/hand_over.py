@@ -20,7 +20,7 @@ denied here.
 
 from __future__ import annotations
 
-__all__ = ["hand_over"]
+__all__ = ["ClosedList", "closed_list", "hand_over", "whole_list"]
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -53,32 +53,62 @@ class _Line(NamedTuple):
     kinds: int
 
 
-def hand_over(
-    rules: Sequence[Rule], subject: Subject, *, limit: int, closed: bool = False
-) -> list[dict[str, object]] | None:
+class ClosedList(NamedTuple):
+    """Rules after which EMQX asks nothing. ``whole``: each denial is among them, and what would be asked is denied;
+    otherwise the list had better not be used."""
+
+    acl: list[dict[str, object]]
+    whole: bool
+
+
+def hand_over(rules: Sequence[Rule], subject: Subject, *, limit: int) -> list[dict[str, object]] | None:
     """The rules in EMQX's form, at most ``limit`` of them, or None when there is nothing that EMQX can be told.
 
     For requests that the list matches, EMQX decides as ``decide`` would with the same rules and subject; the others
-    it asks. With ``closed`` nothing shall be asked, because the rules are known at the login alone (a token's): the
-    list always ends in a denial of everything. Then EMQX may deny more than ``decide`` does, and never allows more;
-    about topics that begin with ``$`` it still asks when no rule of the list is about them. Does not block: no I/O,
-    some 10 us a rule.
+    it asks. Does not block: no I/O, some 10 us a rule.
     """
-    concerned = [rule for rule in rules if concerns(rule.who, subject)]
-    writer = _Writer(concerned, subject, closed=closed)
-    room = limit - 1 if closed else limit
-    for rule in concerned:
-        topic = parse_topic(rule.topic).resolve(subject) if "${" in rule.topic else rule.topic
-        if topic is not None:
-            writer.add(_Line(rule.permission, topic, rule.eq, _kinds(rule)))
-        if len(writer.acl) >= room:
-            break
-    else:
-        if not closed:
-            writer.close()
-    if closed:
-        return [*writer.acl[: max(room, 0)], *_entries("deny", "#", _ALL)]
+    writer = _Writer(rules, subject, closed=False)
+    if writer.fill(limit):
+        writer.close()
     return writer.acl[:limit] or None
+
+
+def whole_list(rules: Sequence[Rule], subject: Subject, *, limit: int) -> list[dict[str, object]] | None:
+    """The same if nothing was left out of it, which no question can contradict then; else None."""
+    writer = _Writer(rules, subject, closed=False)
+    if not writer.fill(limit) or writer.left_out:
+        return None
+    writer.close()
+    return writer.acl if len(writer.acl) <= limit else None
+
+
+def closed_list(rules: Sequence[Rule], subject: Subject, *, limit: int, behind: Sequence[Rule] = ()) -> ClosedList:
+    """The same for rules that are known at the login alone, a token's: about what they say EMQX cannot ask.
+
+    The list ends in denials of everything, so EMQX may deny more than ``decide`` does, and never allows more. ``#``
+    says nothing of topics that begin with ``$``: for each first level such as ``$SYS`` that ``rules``, or the rules
+    ``behind`` that a question would be decided by, allow anything of, there is a denial of its own. ``limit`` is of
+    the rules before those.
+    """
+    writer = _Writer(rules, subject, closed=True)
+    whole = writer.fill(limit) and "deny" not in writer.left_out
+    acl = writer.acl[:limit]
+    openings = (topic for rule, topic in _resolved([*rules, *behind], subject) if rule.permission == "allow")
+    for level in dict.fromkeys(topic.partition("/")[0] for topic in openings if topic.startswith("$")):
+        if "${" in level:
+            whole = False  # EMQX would read it as a placeholder
+        else:
+            acl += _entries("deny", f"{level}/#", _ALL)
+    return ClosedList([*acl, *_entries("deny", "#", _ALL)], whole)
+
+
+def _resolved(rules: Sequence[Rule], subject: Subject) -> Iterator[tuple[Rule, str]]:
+    """The rules that concern the subject, each with its topic."""
+    for rule in rules:
+        if concerns(rule.who, subject):
+            topic = parse_topic(rule.topic).resolve(subject) if "${" in rule.topic else rule.topic
+            if topic is not None:
+                yield rule, topic
 
 
 def _kinds(rule: Rule) -> int:
@@ -102,6 +132,19 @@ class _Writer:
         self._closed = closed
         self._denials: list[_Line] = []
         self._left_out: list[_Line] = []  # each with the kinds it was left out for
+
+    @property
+    def left_out(self) -> frozenset[Permission]:
+        """What kinds of rule were left out, or a part of them."""
+        return frozenset(line.permission for line in self._left_out)
+
+    def fill(self, limit: int) -> bool:
+        """Add the rules until there are ``limit`` entries, or more; returns whether all rules were looked at."""
+        for rule, topic in _resolved(self._rules, self._subject):
+            if len(self.acl) >= limit:
+                return False
+            self.add(_Line(rule.permission, topic, rule.eq, _kinds(rule)))
+        return len(self.acl) <= limit
 
     def add(self, line: _Line) -> None:
         """Tell EMQX of a rule, as far as that is exact."""

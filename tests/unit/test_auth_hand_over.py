@@ -3,13 +3,11 @@ service alone does."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from auth.hand_over import hand_over
+from auth.hand_over import closed_list, hand_over, whole_list
 from auth.model import AccessRequest, Permission, Rule, Subject
 from auth.rules import decide
 from tests.emqx_rules import EmqxRules, FilterRefusedError
@@ -21,8 +19,8 @@ DENY_ALL = {"permission": "deny", "action": "all", "topic": "#"}
 VARIABLES = {"clientid": "dev-1", "username": "ada", "client_attrs.x": "dev-1"}
 
 
-def told(*rules: Rule, limit: int = 100, **more: Any) -> list[dict[str, object]] | None:
-    return hand_over(rules, SUBJECT, limit=limit, **more)
+def told(*rules: Rule, limit: int = 100) -> list[dict[str, object]] | None:
+    return hand_over(rules, SUBJECT, limit=limit)
 
 
 def test_a_devices_usual_rules_are_told_whole_and_closed() -> None:
@@ -88,7 +86,9 @@ def test_a_denial_of_one_text_leaves_the_rest_to_emqx() -> None:
 
 def test_a_list_of_a_token_tells_its_denials_whatever_was_left_out_before() -> None:
     left_out = Rule("allow", "+/+", actions=SUBSCRIBE)
-    acl = told(left_out, Rule("deny", "x/#"), Rule("allow", "x/y/#"), Rule("allow", "z"), closed=True)
+    rules = [left_out, Rule("deny", "x/#"), Rule("allow", "x/y/#"), Rule("allow", "z")]
+    acl, whole = closed_list(rules, SUBJECT, limit=10)
+    assert whole
     assert acl == [
         {"permission": "deny", "action": "all", "topic": "x/#"},
         {"permission": "allow", "action": "all", "topic": "z"},
@@ -105,11 +105,26 @@ def test_everything_is_told_as_everything() -> None:
     ]
 
 
+def test_a_list_of_a_token_leaves_nothing_to_ask_about_topics_that_begin_with_a_dollar() -> None:
+    behind = [Rule("allow", "$SYS/#"), Rule("allow", "$x"), Rule("deny", "$y"), Rule("allow", "${clientid}/#")]
+    acl, whole = closed_list([Rule("allow", "$SYS/a")], SUBJECT, limit=10, behind=behind)
+    assert whole
+    assert acl == [
+        {"permission": "allow", "action": "all", "topic": "$SYS/a"},
+        {"permission": "deny", "action": "all", "topic": "$SYS/#"},
+        {"permission": "deny", "action": "all", "topic": "$x/#"},
+        DENY_ALL,
+    ]
+    assert not closed_list([], SUBJECT, limit=10, behind=[Rule("allow", "${$}{clientid}/#")]).whole
+
+
 @pytest.mark.parametrize("topic", ["+/+", "a/${$}{clientid}/#", "eq a/#", "a/#/b", "$share/g/a", "a/+/b/+"])
 def test_what_emqx_would_take_otherwise_is_left_to_the_service(topic: str) -> None:
     rule = Rule("allow", topic, actions=SUBSCRIBE)
     assert told(rule) == [{"permission": "deny", "action": "publish", "topic": "#"}]
-    assert told(rule, Rule("deny", topic), closed=True) == [DENY_ALL] or topic in ("+/+", "a/+/b/+")
+    assert whole_list([rule], SUBJECT, limit=10) is None
+    expressible = topic in ("+/+", "a/+/b/+")
+    assert closed_list([rule, Rule("deny", topic)], SUBJECT, limit=10).whole is expressible
 
 
 def test_a_topic_that_looks_like_a_placeholder_is_told_as_text() -> None:
@@ -131,12 +146,13 @@ def test_the_limit_counts_all_that_is_told() -> None:
     rules = [Rule("allow", f"t/{number}") for number in range(20)]
     assert len(told(*rules, limit=5) or []) == 5
     assert told(*rules, limit=0) is None
-    closed = told(*rules, limit=5, closed=True)
-    assert closed is not None
-    assert len(closed) == 5
-    assert closed[-1] == DENY_ALL
     assert told(limit=5) == [DENY_ALL]
-    assert told(limit=0, closed=True) == [DENY_ALL]
+    assert whole_list(rules, SUBJECT, limit=20) is None
+    assert len(whole_list(rules, SUBJECT, limit=21) or []) == 21
+    acl, whole = closed_list(rules, SUBJECT, limit=5)
+    assert ([one["topic"] for one in acl], whole) == (["t/0", "t/1", "t/2", "t/3", "t/4", "#"], False)
+    assert closed_list(rules, SUBJECT, limit=20).whole
+    assert closed_list([], SUBJECT, limit=0) == ([DENY_ALL], True)
 
 
 LEVELS = ["a", "b", "", "+", "$x", "dev-1", "${clientid}", "${tenant}", "${client_attrs.x}", "${$}{clientid}"]
@@ -213,23 +229,42 @@ def test_emqx_with_the_list_and_the_service_decides_as_the_service(
 
 
 @settings(max_examples=400)
-@given(rules=RULES, requests=REQUESTS, limit=st.integers(0, 12))
-@example([Rule("deny", "${$}{clientid}/#"), Rule("allow", "${$}{clientid}/a")], [], 10)
-@example([Rule("allow", "+/+"), Rule("deny", "a/b"), Rule("allow", "a/#")], [], 10)
-def test_a_closed_list_allows_nothing_more_and_asks_about_dollar_topics_alone(
-    rules: list[Rule], requests: list[AccessRequest], limit: int
+@given(rules=RULES, behind=RULES, requests=REQUESTS, limit=st.integers(0, 12))
+@example([Rule("deny", "${$}{clientid}/#"), Rule("allow", "${$}{clientid}/a")], [], [], 10)
+@example([Rule("allow", "+/+"), Rule("deny", "a/b"), Rule("allow", "a/#")], [], [], 10)
+@example([Rule("deny", "$x/a")], [Rule("allow", "$x/#")], [AccessRequest(SUBJECT, "subscribe", "$x/+")], 10)
+def test_a_closed_list_allows_nothing_more_and_leaves_nothing_to_ask_that_would_be_allowed(
+    rules: list[Rule], behind: list[Rule], requests: list[AccessRequest], limit: int
 ) -> None:
-    acl = hand_over(rules, SUBJECT, limit=limit, closed=True)
-    assert acl is not None
+    acl, whole = closed_list(rules, SUBJECT, limit=limit, behind=behind)
     assert acl[-1] == DENY_ALL
-    assert len(acl) <= max(limit, 1)
     for request in requests:
         try:
             answer = judged(acl, request)
         except FilterRefusedError:
             continue
         assert answer != "allow" or decide(rules, request).allowed, (acl, request)
-        assert answer is not None or "$" in request.topic
+        if answer is None and whole:
+            assert "$" in request.topic
+            assert not decide(behind, request).allowed, (acl, request)
+
+
+@settings(max_examples=400)
+@given(rules=RULES, behind=RULES, requests=REQUESTS)
+def test_a_whole_list_decides_as_the_rules_whoever_is_asked_about_the_rest(
+    rules: list[Rule], behind: list[Rule], requests: list[AccessRequest]
+) -> None:
+    """``behind`` are what a question would be decided by; rules of a token are not known then."""
+    acl = whole_list([*rules, *behind], SUBJECT, limit=50)
+    if acl is None:
+        return
+    for request in requests:
+        try:
+            answer = judged(acl, request)
+        except FilterRefusedError:
+            continue
+        asked = "allow" if decide(behind, request).allowed else "deny"
+        assert (answer or asked) == ("allow" if decide([*rules, *behind], request).allowed else "deny")
 
 
 @given(

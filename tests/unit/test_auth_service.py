@@ -166,10 +166,26 @@ class TestTokenRules:
         service = self.service(*(Rule("allow", f"a/{number}") for number in range(50)), hand_over_max=10)
         assert len(body(await service.ask(login()))["acl"]) == 50
 
-    async def test_what_emqx_cannot_be_told_refuses_the_login(self) -> None:
-        # EMQX would let a subscription to +/x/+ past the denial of its neighbour.
-        rules = (Rule("deny", "a/b/c"), Rule("allow", "a/+/+", actions=frozenset({"subscribe"})))
-        service = self.service(*rules, stored=(Rule("allow", "#"),))
+    async def test_a_denial_that_emqx_tells_otherwise_closes_the_list(self) -> None:
+        # EMQX would let a subscription to a/+/c past the denial, ask, and hear of the database's rules alone.
+        service = self.service(Rule("deny", "a/b/c"), stored=(Rule("allow", "#"), Rule("allow", "$SYS/#")))
+        assert [
+            (one["permission"], one["action"], one["topic"]) for one in body(await service.ask(login()))["acl"]
+        ] == [
+            ("deny", "all", "a/b/c"),
+            ("allow", "publish", "#"),
+            ("allow", "all", "$SYS/#"),
+            ("deny", "all", "$SYS/#"),
+            ("deny", "all", "#"),
+        ]
+
+    async def test_what_a_token_allows_and_emqx_takes_otherwise_is_left_to_the_rules_of_the_database(self) -> None:
+        rules = (Rule("allow", "a/+/+", actions=frozenset({"subscribe"})), Rule("allow", "b"))
+        service = self.service(*rules, stored=(Rule("allow", "c"),))
+        assert [one["topic"] for one in body(await service.ask(login()))["acl"]] == ["b"]
+
+    async def test_a_denial_that_emqx_cannot_be_told_refuses_the_login(self) -> None:
+        service = self.service(Rule("deny", "a/${$}{username}/+"), stored=(Rule("allow", "#"),))
         with capture_logs() as lines:
             answer = await service.ask(login())
         assert (answer.result, answer.reason) == ("deny", "rules_unexpressible")
