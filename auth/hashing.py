@@ -5,7 +5,8 @@ of a lower priority: an answer out of the cache goes before them. Waiters stand 
 (the answer's deadline has passed) leaves it at once, so that nobody's hash is computed for a caller that has gone.
 
 Every check that fails costs an argon2id hash with today's settings, whatever kind the stored password is of: a wrong
-device secret takes as long as an unknown user.
+device secret takes as long as an unknown user. A hash of bcrypt or PBKDF2, or of argon2id with other settings, costs
+its own time besides or instead; that tells such a user from an unknown one until its hash is renewed at its next login.
 """
 
 from __future__ import annotations
@@ -37,9 +38,13 @@ _NOBODYS: Final = "nobody has this password"
 
 
 class Hasher:
-    """Implements ``auth.ports.PasswordHasher``. Belongs to one event loop; ``close`` lets go of the threads."""
+    """Implements ``auth.ports.PasswordHasher``. Belongs to one event loop; ``close`` lets go of the threads.
+
+    Making one raises ConfigError when a library is not installed.
+    """
 
     def __init__(self, settings: AuthHashingSettings, keys: Mapping[str, bytes] | None = None) -> None:
+        passwords.load_libraries()
         self.cost: Final = Argon2Cost(settings.memory >> 10, settings.passes)
         self._keys = dict(keys or {})
         self._threads = settings.threads

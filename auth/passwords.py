@@ -41,6 +41,7 @@ __all__ = [
     "hash_argon2id",
     "hash_device_secret",
     "is_proof",
+    "load_libraries",
     "matches",
     "parse",
     "pbkdf2_text",
@@ -52,12 +53,16 @@ import base64
 import binascii
 import hashlib
 import hmac
+import importlib
 import re
 import secrets
 import string
+import sys
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from config.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -332,6 +337,19 @@ def _digest(name: str, data: bytes) -> bytes:
     return hashlib.new(name, data, usedforsecurity=False).digest()
 
 
+def load_libraries() -> None:
+    """Import what the slow kinds need, so that the first login does not pay for it. Raises ConfigError when something
+    is not installed."""
+    try:
+        for name in ("argon2.low_level", "bcrypt"):
+            importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"The Python package {error.name}, which passwords are checked with, is not installed: install the gateway "
+            "with its extra `auth` (mqtt-kafka-gateway[auth])."
+        ) from error
+
+
 def _bcrypt_matches(stored: str, data: bytes) -> bool:
     import bcrypt
 
@@ -354,6 +372,8 @@ def _argon2_matches(stored: str, data: bytes) -> bool:
 def hash_argon2id(password: str, cost: Argon2Cost) -> str:
     """A new hash of a person's password. Blocks for some 20 ms. Raises ValueError for text that no MQTT client can
     send."""
+    if "argon2.low_level" not in sys.modules:
+        load_libraries()
     from argon2.low_level import Type, hash_secret
 
     data = _password_bytes(password)

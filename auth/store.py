@@ -50,6 +50,7 @@ _REOPEN_NS: Final = 1_000_000_000
 _EPOCH_BITS: Final = 40
 _KEPT_RULES: Final = 50_000  # rules for many that are kept in memory, some 600 bytes each
 _KEPT_TENANTS: Final = 10_000
+_KEPT_TEXT: Final = 512  # characters of what such rules and tenants are kept under
 
 # The columns are constants of ours, the values are parameters: no text of a client gets into a statement.
 _USER: Final = f"SELECT {USER_COLUMNS} FROM users WHERE kind = ? AND identity = ?"  # noqa: S608
@@ -340,6 +341,8 @@ class Store:
         except UnicodeEncodeError:
             return None
         found = None if row is None else tenant_of(row)
+        if len(name) > _KEPT_TEXT:
+            return found
         self._tenants[name] = found
         if len(self._tenants) > _KEPT_TENANTS:
             self._tenants.popitem(last=False)
@@ -385,7 +388,10 @@ class Store:
         if found is not None:
             self._rules.move_to_end(key)
             return found
-        found = self._rules[key] = self._read_rules(kind, value)
+        found = self._read_rules(kind, value)
+        if len(value) > _KEPT_TEXT:
+            return found  # a client may have chosen it, and memory is counted in entries
+        self._rules[key] = found
         self._kept_rules += len(found) + 1
         while self._kept_rules > _KEPT_RULES and len(self._rules) > 1:
             self._kept_rules -= len(self._rules.popitem(last=False)[1]) + 1

@@ -63,6 +63,7 @@ class UserEdits:
         after = replace(before, **fields)
         if after.tenant != before.tenant:
             self._take_room(after.tenant)
+            self._room.pop(before.tenant, None)
         self._put(after)
         said = ", ".join(
             name if name == "password" else f"{name} = {_shown(getattr(after, name))}" for name in sorted(fields)
@@ -74,6 +75,7 @@ class UserEdits:
         """Remove a user; returns it. Rules that name it stay. Raises StoreError when there is none."""
         user = self._existing(kind, identity)
         self._db.execute("DELETE FROM users WHERE kind = ? AND identity = ?", (kind, user.identity))
+        self._room.pop(user.tenant, None)
         self._session.touch()
         self._session.record("user remove", f"{kind} {user.identity}", "")
         return user

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import sys
 
 import bcrypt
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from auth import passwords
 from auth.passwords import Argon2Cost, Kind, UnknownKindError
+from config.errors import ConfigError
 
 CHEAP = Argon2Cost(8, 1)
 KEY = bytes(range(32))
@@ -24,7 +26,7 @@ def matches(stored: str, password: str, **how: str) -> bool:
 
 
 class TestOwnKinds:
-    @settings(max_examples=30)
+    @settings(max_examples=30, deadline=None)
     @given(password=TEXT, other=TEXT)
     def test_argon2id_matches_the_password_alone(self, password: str, other: str) -> None:
         stored = passwords.hash_argon2id(password, CHEAP)
@@ -32,6 +34,7 @@ class TestOwnKinds:
         assert matches(stored, password)
         assert matches(stored, other) == (other == password)
 
+    @settings(deadline=None)
     @given(other=TEXT)
     def test_a_device_secret_matches_itself_alone(self, other: str) -> None:
         secret = passwords.generate_secret()
@@ -108,7 +111,7 @@ class TestEmqx:
     )
     @pytest.mark.parametrize("position", ["prefix", "suffix", "disable"])
     @given(password=TEXT, salt=TEXT)
-    @settings(max_examples=20)
+    @settings(max_examples=20, deadline=None)
     def test_salted_digests(self, algorithm: str, digest: str, position: str, password: str, salt: str) -> None:
         text = {"prefix": salt + password, "suffix": password + salt, "disable": password}[position]
         stored = hashlib.new(digest, text.encode()).hexdigest()
@@ -120,6 +123,7 @@ class TestEmqx:
         assert matches(kept, password)
         assert not matches(kept, password + "x")
 
+    @settings(deadline=None)
     @given(password=TEXT)
     def test_plain(self, password: str) -> None:
         assert matches(password, password, algorithm="plain", salt_position="disable")
@@ -177,6 +181,7 @@ class TestUnreadable:
             passwords.parse(stored, **how)  # type: ignore[arg-type]
         assert "hunter2" not in str(refused.value)
 
+    @settings(deadline=None)
     @given(stored=st.text(max_size=200))
     def test_any_text_is_read_or_refused(self, stored: str) -> None:
         for text in (stored, f"$argon2id${stored}", f"$device${stored}", f"$pbkdf2-sha256${stored}", f"$2b${stored}"):
@@ -209,3 +214,9 @@ def test_comparisons_are_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_slow_kinds_are_known() -> None:
     assert {kind for kind in Kind if kind.slow} == {Kind.ARGON2, Kind.BCRYPT, Kind.PBKDF2}
+
+
+def test_a_missing_library_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bcrypt", None)
+    with pytest.raises(ConfigError, match=r"package bcrypt.*extra `auth`"):
+        passwords.load_libraries()

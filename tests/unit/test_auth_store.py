@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from auth import store_file
@@ -268,6 +268,13 @@ class TestUsers:
         with store.edit("test") as edit:
             edit.users.remove("username", "a")
         add_user(store, User("username", "c", tenant="acme"))
+        with store.edit("test") as edit:
+            with pytest.raises(StoreError, match="as many users"):
+                edit.users.add(User("username", "d", tenant="acme"))
+            edit.users.remove("username", "c")
+            edit.users.add(User("username", "d", tenant="acme"))
+            edit.users.change("username", "b", tenant="")
+            edit.users.add(User("username", "e", tenant="acme"))
 
     def test_an_unknown_tenant_is_refused(self, store: Store) -> None:
         with pytest.raises(StoreError, match="There is no tenant 'acme'"):
@@ -342,6 +349,7 @@ class TestRules:
         everything = Subject("ann", "c1", "10.9.9.9", "cn", "acme", frozenset({"ops", "x"}), {"site": "berlin"})
         assert topics(store, everything) == ["1", "2", "4", "5", "6", "7", "8", "9", "10"]
 
+    @settings(deadline=None)
     @given(
         rule=st.builds(
             Rule,
@@ -434,6 +442,9 @@ class TestRules:
         for number in range(40):
             assert topics(store, Subject(groups=frozenset({f"g{number}"}))) == [str(number)]
         assert len(store._rules) <= 5
+        kept = len(store._rules)
+        assert topics(store, Subject(groups=frozenset({"x" * 60_000}))) == []
+        assert len(store._rules) == kept
 
 
 class TestBans:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from auth import passwords
@@ -181,6 +181,7 @@ class TestEmqxJson:
 
 
 class TestExport:
+    @settings(deadline=None)
     @given(
         users=st.lists(
             st.builds(
@@ -246,6 +247,7 @@ class TestExport:
         assert "hunter2" not in message
 
 
+@settings(deadline=None)
 @given(data=st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for prefix in (b"", b"user_id,password\n", b"[", b"{"):
