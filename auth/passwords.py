@@ -53,7 +53,6 @@ import base64
 import binascii
 import hashlib
 import hmac
-import importlib
 import re
 import secrets
 import string
@@ -341,8 +340,8 @@ def load_libraries() -> None:
     """Import what the slow kinds need, so that the first login does not pay for it. Raises ConfigError when something
     is not installed."""
     try:
-        for name in ("argon2.low_level", "bcrypt"):
-            importlib.import_module(name)
+        import argon2.low_level  # noqa: F401 - loading them is all that is wanted
+        import bcrypt  # noqa: F401
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"The Python package {error.name}, which passwords are checked with, is not installed: install the gateway "
