@@ -271,7 +271,7 @@ def check(outcome: Outcome, sayings: tuple[str, ...], policy: str) -> None:
     assert outcome.result == ("ignore" if down else "deny")
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(SAYINGS), max_size=6), st.sampled_from(["deny", "ignore"]), st.booleans())
 def test_any_chain_ends_with_a_result_and_one_hash_at_most(sayings: list[str], policy: str, anonymous: bool) -> None:
     chain, hasher = chain_of(
