@@ -3,6 +3,8 @@ service alone does."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -186,11 +188,13 @@ TOPICS = st.tuples(
     st.sampled_from(["", "", "", "$delayed/5/", "$share/g/", "$exclusive/", "$delayed/1/$delayed/2/"]),
     st.lists(st.sampled_from(REQUEST_LEVELS), min_size=1, max_size=4),
 ).map(lambda it: it[0] + "/".join(it[1]))
+# EMQX takes the empty topic behind $delayed/5/ for one that # matches; nothing is ever delivered by it.
+NOWHERE = re.compile(r"\$delayed/\d/$")
 REQUESTS = st.lists(
     st.one_of(
         st.builds(AccessRequest, st.just(SUBJECT), st.just("subscribe"), FILTERS, st.integers(0, 2)),
         st.builds(AccessRequest, st.just(SUBJECT), st.just("publish"), TOPICS, st.integers(0, 2), st.booleans()),
-    ),
+    ).filter(lambda request: not NOWHERE.search(request.topic)),
     min_size=1,
     max_size=30,
 )
