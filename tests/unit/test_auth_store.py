@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import stat
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +41,30 @@ def store(path: Path) -> Iterator[Store]:
     one.open()
     yield one
     one.close()
+
+
+@pytest.fixture
+def nobody() -> Iterator[Path]:
+    """A directory that an unprivileged user can reach, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        path.chmod(0o755)
+        yield path
+        for one in (path, *path.rglob("*")):
+            one.chmod(0o700)
+
+
+@contextlib.contextmanager
+def as_nobody() -> Iterator[None]:
+    """Without root's rights, which know no closed directory."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 def add_user(store: Store, *users: User) -> None:
@@ -156,12 +182,33 @@ class TestFile:
         with store.edit("one"), pytest.raises(StoreError, match="is locked"), store.edit("two", wait_s=0.01):
             pass
 
-    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-    def test_a_directory_without_rights_is_said(self, tmp_path: Path) -> None:
-        closed = tmp_path / "closed"
-        closed.mkdir(mode=0o500)
-        with pytest.raises(StoreError, match="cannot be opened"):
-            Store(closed / "auth" / "auth.sqlite3").open()
+    def test_a_directory_without_rights_is_said(self, nobody: Path) -> None:
+        nobody.chmod(0o555)
+        with as_nobody(), pytest.raises(StoreError, match="cannot be opened: Permission denied"):
+            Store(nobody / "auth" / "auth.sqlite3").open()
+
+    def test_another_users_database_is_said(self, nobody: Path) -> None:
+        path = nobody / "auth" / "auth.sqlite3"
+        Store(path).open()
+        path.parent.chmod(0o755)
+        path.chmod(0o000)
+        with as_nobody(), pytest.raises(StoreError, match="belongs to the user that made it"):
+            Store(path).open()
+
+    def test_a_read_only_file_is_said(self, nobody: Path) -> None:
+        path = nobody / "auth" / "auth.sqlite3"
+        store = Store(path)
+        store.open()
+        add_user(store, User("username", "a"))
+        store.close()
+        path.parent.chmod(0o555)
+        path.chmod(0o444)
+        with as_nobody():
+            reader = Store(path)
+            with pytest.raises(StoreError, match=r"read-only|belongs to the user"), reader.edit("test") as edit:
+                edit.users.add(User("username", "b"))
+            with pytest.raises(BackendDownError, match=str(path)):
+                reader.find_user("username", "a")
 
     def test_a_full_disk_keeps_nothing_of_an_edit(self, store: Store) -> None:
         def fill() -> None:
