@@ -15,6 +15,8 @@ from auth.store_records import IdentityKind, user_of
 from auth.store_values import check_attributes, check_groups, check_identity, check_number
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from auth.store_edit import Session
     from auth.store_records import User
 
@@ -79,6 +81,16 @@ class UserEdits:
         self._session.touch()
         self._session.record("user remove", f"{kind} {user.identity}", "")
         return user
+
+    def remove_others(self, kept: AbstractSet[tuple[str, str]]) -> int:
+        """Remove every user whose kind and identity is not among these; returns how many."""
+        rows = self._db.execute("SELECT kind, identity FROM users").fetchall()
+        gone = [(kind, identity) for kind, identity in rows if (kind, identity) not in kept]
+        self._db.executemany("DELETE FROM users WHERE kind = ? AND identity = ?", gone)
+        if gone:
+            self._room.clear()
+            self._session.touch()
+        return len(gone)
 
     def rehash(self, user: User, stored: str) -> bool:
         """Replace the stored password of a user that has just logged in, unless it has changed meanwhile; whether it

@@ -63,12 +63,18 @@ def add_parsers(parsers: Any) -> None:
         metavar="DIGEST:ITERATIONS",
         help="mac_fun and iterations of EMQX's pbkdf2 (default: %(default)s)",
     )
-    import_.add_argument(
+    what = import_.add_mutually_exclusive_group()
+    what.add_argument(
         "--existing",
         choices=_EXISTING,
         default="refuse",
         help="what to do with users and tenants that are there already: refuse the whole file, keep them as they are, "
         "or overwrite them (default: %(default)s)",
+    )
+    what.add_argument(
+        "--replace",
+        action="store_true",
+        help="overwrite what is there, and remove users that are not in the file: afterwards these are the users",
     )
     import_.add_argument("--dry-run", action="store_true", help="say what would happen, and change nothing")
     import_.set_defaults(run=_import)
@@ -98,11 +104,15 @@ def _import(arguments: argparse.Namespace) -> int:
     from auth.user_formats import read_users
 
     file = read_users(arguments.file, _form(arguments), arguments.identity)
+    if arguments.replace:
+        arguments.existing = "overwrite"
+        if not file.entries:
+            raise AdminError(f"{arguments.file} has no users: --replace would remove everybody.")
     with database(arguments, create=not arguments.dry_run) as (settings, store):
         if not arguments.dry_run:
             # Before the transaction: other writers do not wait while 100,000 passwords are hashed.
             file.entries = _hashed(file.entries, password_cost(settings))
-        counts = dict.fromkeys(("added", "replaced", "kept", "tenants"), 0)
+        counts = dict.fromkeys(("added", "replaced", "kept", "removed", "tenants"), 0)
         with store.edit(operator(), wait_s=60, dry_run=arguments.dry_run) as editor:
             _store(editor, file, arguments, counts)
             said = ", ".join(f"{one} {name}" for name, one in counts.items() if one or name == "added")
@@ -131,6 +141,9 @@ def _store(editor: Editor, file: UserFile, arguments: argparse.Namespace, counts
         else:
             continue
         counts["tenants"] += 1
+    if arguments.replace:  # first: a tenant has room again for others
+        keys = {(entry.user.kind, entry.user.identity) for entry in file.entries}
+        counts["removed"] = editor.users.remove_others(keys)
     for entry in file.entries:
         user = entry.user
         known_user = editor.users.get(user.kind, user.identity)

@@ -272,6 +272,20 @@ class TestFiles:
         assert ann is not None
         assert ann.is_superuser
 
+    def test_replace_removes_who_is_not_in_the_file(self, run: Any, folder: Path, store: Store) -> None:
+        with store.edit("test") as edit:
+            edit.tenants.add(Tenant("acme", users_max=2))
+            for name in ("ann", "bob"):
+                edit.users.add(User("username", name, tenant="acme"))
+            edit.users.add(User("clientid", "ann"))
+        (folder / "users.csv").write_text("user_id,password,tenant\nann,x,acme\ncarl,y,acme\n")
+        said = run("user", "import", "users.csv", "--replace", "--json").data
+        assert (said["added"], said["replaced"], said["removed"]) == (1, 1, 2)
+        assert [(user.kind, user.identity) for user in store.users()] == [("username", "ann"), ("username", "carl")]
+        (folder / "users.csv").write_text("user_id,password\n")
+        assert "remove everybody" in run("user", "import", "users.csv", "--replace", wanted=ExitStatus.USAGE).err
+        assert store.count_users() == 2
+
     def test_hashes_of_emqx_need_their_algorithm(self, run: Any, folder: Path, store: Store) -> None:
         import hashlib
 
