@@ -66,7 +66,9 @@ def add_parser(commands: Any) -> None:
     add.add_argument("permission", choices=("allow", "deny"))
     add.add_argument("topic", metavar="TOPIC", help="what it is about; see below")
     add.add_argument(
-        "--action", choices=("publish", "subscribe", "all"), default="all", help="default: all, which is both"
+        "--action",
+        choices=("publish", "subscribe", "all"),
+        help="default: all, which is both; publish with --retain, as a rule for all would be for every subscription",
     )
     add.add_argument(
         "--eq", action="store_true", help="compare the topic as text, wildcards included: a/# is then that filter alone"
@@ -141,7 +143,7 @@ def _rule(arguments: argparse.Namespace) -> Rule:
         arguments.permission,
         arguments.topic,
         who or (("all", ""),),
-        actions_of(arguments.action),
+        actions_of(arguments.action or ("all" if arguments.retain is None else "publish")),
         arguments.eq,
         qos,
         retain_of(arguments.retain),

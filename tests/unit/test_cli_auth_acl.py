@@ -124,6 +124,11 @@ def test_a_rule_before_one_that_is_not_there(acl: Command) -> None:
     assert len(acl.json("list")) == 1
 
 
+def test_a_rule_about_retained_messages_is_about_publishing_unless_told_otherwise(acl: Command) -> None:
+    assert acl.json("add", "deny", "t", "--everybody", "--retain", "true")["action"] == "publish"
+    assert acl.json("add", "deny", "t", "--everybody", "--retain", "true", "--action", "all")["action"] == "all"
+
+
 def test_removing_takes_all_or_none(acl: Command) -> None:
     for topic in "abc":
         everybody(acl, "allow", topic)
