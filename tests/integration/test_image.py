@@ -118,8 +118,8 @@ def base(work: Path, buildah: Buildah) -> Base:
 
 
 @pytest.fixture(scope="module")
-def image(work: Path, base: Base, buildah: Buildah) -> str:
-    """The gateway's image, from the checkout's own Dockerfile, with no network to fall back on."""
+def context(work: Path, base: Base) -> Path:
+    """What is sent to a build, with every package in it: there is no network to fall back on."""
     context = work / "context"
     context.mkdir()
     for name in [*CONTEXT, *PACKAGES]:
@@ -132,14 +132,24 @@ def image(work: Path, base: Base, buildah: Buildah) -> str:
     download += ["--only-binary", ":all:", "--python-version", base.python, "--implementation", "cp"]
     for platform in ("manylinux_2_28", "manylinux_2_17", "manylinux2014"):
         download += ["--platform", f"{platform}_{os.uname().machine}"]
-    for lock in ("build.txt", "core.txt"):
+    for lock in ("build.txt", "auth.txt"):  # the second holds all of core.txt
         download += ["--requirement", str(context / "requirements" / lock)]
     run(*download, "--dest", context / "deploy" / "wheelhouse")
+    return context
+
+
+def build(target: str, context: Path, base: Base, buildah: Buildah) -> str:
     arguments = ["--build-arg", f"BASE={base.image}", "--build-arg", "PIP_NO_INDEX=1"]
-    options = ["--isolation", "chroot", "--format", "docker", "--pull-never", "--target", "gateway"]
-    buildah("build", *options, *arguments, "--tag", "localhost/gateway", str(context), offline=True)
-    shutil.rmtree(context)
-    return "localhost/gateway"
+    options = ["--isolation", "chroot", "--format", "docker", "--pull-never", "--target", target]
+    tag = f"localhost/{target}"
+    buildah("build", *options, *arguments, "--tag", tag, str(context), offline=True)
+    return tag
+
+
+@pytest.fixture(scope="module")
+def image(context: Path, base: Base, buildah: Buildah) -> str:
+    """The gateway's image, from the checkout's own Dockerfile."""
+    return build("gateway", context, base, buildah)
 
 
 @pytest.fixture(scope="module")
@@ -352,3 +362,43 @@ def test_the_gateway_in_the_image_bridges_messages(service: Service, brokers: tu
     service.process.terminate()
     status = service.process.wait(timeout=35)
     assert status in (0, -15), f"the stop ended with {status}:\n{service.said()}"
+
+
+# --- the image of the access service ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def auth_image(context: Path, base: Base, buildah: Buildah) -> str:
+    return build("auth", context, base, buildah)
+
+
+def test_the_access_service_in_its_image_makes_its_secrets_and_answers(auth_image: str, buildah: Buildah) -> None:
+    config = json.loads(buildah("inspect", "--type", "image", auth_image))["Docker"]["config"]
+    assert config["User"] == "10001:10001"
+    assert config["Cmd"] == ["auth", "serve"]
+    assert config["Healthcheck"]["Test"][-2:] == ["/healthz", "auth"]
+    container = buildah("from", "--pull-never", auth_image)
+    tree = Path(buildah("mount", container))
+    for folder in ("service", "emqx", "gateway", "devices"):
+        found = (tree / "var/lib/gateway-auth" / folder).stat()
+        assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (10001, 10001, 0o750)
+    settings = f"{ROOT}/deploy/gateway.toml:/etc/gateway/gateway.toml:ro"
+
+    def inside(*command: str) -> str:
+        return buildah("run", "--isolation", "chroot", "--volume", settings, container, "--", *command)
+
+    needed = "argon2, asyncpg, bcrypt, cryptography, jwt, pymysql, redis"
+    inside("python3", "-c", f"import {needed}")
+    init = ["gateway", "auth", "init", "--secrets", "/var/lib/gateway-auth", "--users", "/etc/gateway/none.csv"]
+    assert "added device-1" in inside(*init)
+    assert inside(*init) == "Everything is there already: nothing was made."
+    header = tree / "var/lib/gateway-auth/emqx/authorization.conf"
+    assert header.stat().st_mode & 0o777 == 0o640
+    assert "gateway" in inside("gateway", "auth", "user", "list")
+    # Started as the image says, asked as its health check does, and stopped.
+    check = " ".join(config["Healthcheck"]["Test"][1:])
+    serve = (
+        f"gateway auth serve & n=0; until {check}; do n=$((n+1)); [ $n -lt 100 ] || exit 9; sleep 0.2; done; kill $!"
+    )
+    secret = "GATEWAY_AUTH__SHARED_SECRET_FILE=/var/lib/gateway-auth/service/shared_secret"
+    assert "200" in inside("env", secret, "GATEWAY_AUTH__PORT=0", "sh", "-c", serve)
