@@ -180,6 +180,9 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
                 )
                 if self._login.not_renewed is not None:
                     self._login.not_renewed()
+            except Exception:  # nobody waits for this task: the connection would grow old in silence
+                log.exception("renewal_defect", broker=place[0])
+                return
             left_s = ((_ends_ns(old) or 0) - time.monotonic_ns()) / 1e9
             await asyncio.sleep(min(wait_s, max(left_s / 4, 0.05)) if left_s > 0 else wait_s)
             wait_s = min(2 * wait_s, longest_s)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
+    from bridge.certificate import Validity
     from bridge.ports import Credential, CredentialSource
     from config.settings import KafkaSettings
 
@@ -98,6 +99,11 @@ class KafkaLogin:
     def context(self) -> ssl.SSLContext | None:
         """The TLS context for the next connection; None without TLS."""
         return None if self._tls is None else self._tls.context()
+
+    @property
+    def certificate(self) -> Validity | None:
+        """How long the client certificate that is shown by now is good; None without one."""
+        return None if self._tls is None else self._tls.validity
 
     @property
     def who(self) -> str:

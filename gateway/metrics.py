@@ -163,10 +163,10 @@ class Metrics(MetricSet):
         "gateway_credential_expiry_timestamp_seconds",
         "When what the gateway shows expires: of several connections the earliest. 0 where there is none, or nobody "
         "can tell. Alert when it comes close: renewal has failed for long then.",
-        "mqtt.token, mqtt.tls.certificate_file, kafka.sasl.token",
+        "mqtt.token, mqtt.tls.certificate_file, kafka.sasl.token, kafka.tls.certificate_file",
         unit="timestamp_seconds",
         labels=("credential",),
-        fixed=(("mqtt_token",), ("mqtt_certificate",), ("kafka_token",)),
+        fixed=(("mqtt_token",), ("mqtt_certificate",), ("kafka_token",), ("kafka_certificate",)),
     )
     mqtt_session_present = gauge(
         "gateway_mqtt_session_present",

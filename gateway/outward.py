@@ -84,6 +84,7 @@ def watch_outward(metrics: Metrics, outward: Outward, sessions: Sequence[Session
         "mqtt_certificate",
     )
     expiry.watch(lambda: _ends_s(kafka.shown), "kafka_token")
+    expiry.watch(lambda: 0.0 if kafka.certificate is None else kafka.certificate.ends_s, "kafka_certificate")
 
 
 def _failures(source: CredentialSource) -> int:

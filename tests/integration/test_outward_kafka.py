@@ -18,6 +18,7 @@ from bridge.kafka_login import KafkaLogin
 from bridge.kafka_topics import Topics
 from config.secret_files import FileSecret
 from gateway.embedded.kafka import KafkaCluster, TokenCheck
+from gateway.verify.reader import KafkaReader
 from tests.brokers.kafka_backend import kafka_settings, read_topic
 from tests.producer_port import running, sent, values
 from tests.servers.authority import Authority
@@ -180,6 +181,29 @@ async def test_sessions_are_renewed_before_the_broker_ends_them(
     await all_there(cluster, topic, count)
     if source is not None:
         assert len(source.made) >= 4, "one token of three seconds lasted for twelve"
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
+async def test_readers_outlive_their_sessions(
+    cluster: KafkaCluster, provider: IdentityProvider, make_topic: MakeTopic, mechanism: str
+) -> None:
+    """A verification may take longer than a session, and asks through two clients."""
+    topic = await make_topic(cluster=cluster)
+    oauth = mechanism == "OAUTHBEARER"
+    settings = settings_for(cluster, "SASL_PLAINTEXT", OAUTH if oauth else {**USER, "mechanism": mechanism})
+    login = KafkaLogin(settings, tokens(provider, lifetime_s=3) if oauth else None)
+    async with running(producer_for(settings, login, topic, [])) as producer:
+        assert await sent(producer, topic, values(b"x")) is None
+    async with KafkaReader(settings, "test", login) as reader:
+        end, looks = time.monotonic() + 2 * SESSION_S, 0
+        while time.monotonic() < end:
+            view = await reader.topic(topic)
+            assert view is not None
+            assert view.partitions[0].end == 1
+            assert [len(records) async for records in reader.records(topic, 0, 0, 1)] == [1]
+            looks += 1
+            await asyncio.sleep(0.2)
+    assert looks > 5
 
 
 async def test_a_session_that_the_broker_ends_costs_a_repetition_and_loses_nothing(

@@ -288,6 +288,11 @@ def test_tokens_of_both_sides_are_renewed_and_told_by_nothing(
         assert renewed >= 4, "each of four sessions once at least"
         assert gateway.metric("gateway_kafka_retries_total") == 0
         assert gateway.metric("gateway_kafka_renewal_failures_total") == 0
+        expiry, now = gateway.samples("gateway_credential_expiry_timestamp_seconds"), time.time()
+        for credential in ("mqtt_token", "kafka_token"):
+            ends = [value for labels, value in expiry.items() if f'"{credential}"' in labels]
+            assert len(ends) == 2, expiry
+            assert all(now < value < now + 9 for value in ends), (now, expiry)
         for name in ("config show", "config show --json", "dlq list", "verify"):
             heard.check(name, _run(gateway, name))
         assert gateway.command("verify")[0] == 0
