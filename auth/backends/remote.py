@@ -56,14 +56,24 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
     A subclass says how to open a connection, ask over it, end it at once, and put its library's errors into words.
     """
 
-    def __init__(self, name: str, server: str, *, pool_size: int, timeout: timedelta) -> None:
-        """``server`` is how sentences begin: "The PostgreSQL server db.example.org:5432"."""
+    def __init__(
+        self,
+        name: str,
+        server: str,
+        *,
+        pool_size: int,
+        timeout: timedelta,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """``server`` is how sentences begin: "The PostgreSQL server db.example.org:5432". ``clock`` gives monotonic
+        nanoseconds."""
         self.name = name
         self.server: Final = server
         self.breaker: Final = Breaker()
         self.failures: Final[Counter[DownCause]] = Counter()  # questions and probes without an answer, by cause
         self._pool_size: Final = pool_size
         self._timeout_s: Final = timeout.total_seconds()
+        self._clock: Final = clock
         self._slots: Final = asyncio.Semaphore(pool_size)
         self._idle: Final[deque[tuple[C, int]]] = deque()  # with the time it came back; the latest is used first
         self._busy: Final[set[C]] = set()
@@ -136,7 +146,7 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
             if problem.cause in _OUR_FAULT:
                 raise ConfigError(str(problem)) from error
             self._failed(problem)
-            self.breaker.trip(time.monotonic_ns())
+            self.breaker.trip(self._clock())
             self._mend_later()
 
     async def authenticate(self, request: LoginRequest) -> Verdict:
@@ -161,31 +171,41 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
         ticket = self.breaker.admit()
         if ticket is None:
             raise self._refusal()
-        began_ns = time.monotonic_ns()
-        asked = False
+        deadline_s = asyncio.get_running_loop().time() + self._timeout_s
+        await self._take_slot()
         try:
-            async with asyncio.timeout(self._timeout_s) as limit, self._slots:
-                asked = self.breaker.holds(ticket)
-                answer = await self._asked(request, ticket)
-        except OverloadedError:
-            raise
+            return await self._answer_of(request, ticket, deadline_s)
+        finally:
+            self._slots.release()
+
+    async def _take_slot(self) -> None:
+        """Wait for a free connection, half of the time-out at most: a question that is asked later than that would be
+        cut off by the clock and not by the server, which would cost its connection and look like the server's fault."""
+        try:
+            async with asyncio.timeout(self._timeout_s / 2):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise self._crowded() from None
+
+    async def _answer_of(self, request: LoginRequest, ticket: Ticket, deadline_s: float) -> A:
+        if not self.breaker.holds(ticket):  # it opened while this one waited for a connection
+            raise self._refusal()
+        began_ns = self._clock()
+        try:
+            async with asyncio.timeout_at(deadline_s) as limit:
+                answer = await self._asked(request)
         except asyncio.CancelledError:
-            self._cut_off(ticket, began_ns, asked=asked)
+            self._cut_off(ticket, began_ns)
             raise
         except Exception as error:
-            if not asked and limit.expired():
-                raise self._crowded() from None
             problem = self._told(error, expired=limit.expired())
-            if problem.cause != "open":
-                self._failed(problem, ticket)
+            self._failed(problem, ticket)
             raise problem from error
         self._answered(ticket)
         return answer
 
-    async def _asked(self, request: LoginRequest, ticket: Ticket) -> A:
+    async def _asked(self, request: LoginRequest) -> A:
         """The answer, over an idle connection or a new one. One that broke while it lay idle is no failure yet."""
-        if not self.breaker.holds(ticket):  # it opened while this one waited for a connection
-            raise self._refusal()
         connection = self._take_idle()
         if connection is not None:
             try:
@@ -217,11 +237,11 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
         if self._closed or len(self._idle) >= self._pool_size:
             self._abort(connection)
         else:
-            self._idle.append((connection, time.monotonic_ns()))
+            self._idle.append((connection, self._clock()))
         return answer
 
     def _take_idle(self) -> C | None:
-        now_ns = time.monotonic_ns()
+        now_ns = self._clock()
         while self._idle:
             connection, since_ns = self._idle.pop()
             if now_ns - since_ns < IDLE_MAX_NS and self._usable(connection):
@@ -249,7 +269,7 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
 
     def _answered(self, ticket: Ticket) -> None:
         self._problem = None
-        self.breaker.succeeded(ticket, time.monotonic_ns())
+        self.breaker.succeeded(ticket, self._clock())
 
     def _failed(self, problem: BackendDownError, ticket: Ticket | None = None) -> None:
         self.failures[problem.cause] += 1
@@ -258,16 +278,16 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
             log.warning("auth_backend_still_down", backend=self.name, problem=str(problem), cause=problem.cause)
         if problem.cause == "other" and ticket is not None:
             # It has answered, if not to our liking. What one user's name or entry brings about must not shut out all.
-            self.breaker.dropped(ticket, time.monotonic_ns())
-        elif ticket is not None and self.breaker.failed(ticket, time.monotonic_ns()):
+            self.breaker.dropped(ticket, self._clock())
+        elif ticket is not None and self.breaker.failed(ticket, self._clock()):
             self._drop_idle()
             self._mend_later()
 
-    def _cut_off(self, ticket: Ticket, began_ns: int, *, asked: bool) -> None:
+    def _cut_off(self, ticket: Ticket, began_ns: int) -> None:
         """The caller's own deadline came first. A server that had used up half of its time is blamed all the same,
         or one that never answers would stay in favour with a caller that is always quicker to give up."""
-        waited_s = (time.monotonic_ns() - began_ns) / 1e9
-        if asked and waited_s >= self._timeout_s / 2:
+        waited_s = (self._clock() - began_ns) / 1e9
+        if waited_s >= self._timeout_s / 2:
             self._failed(
                 BackendDownError(
                     self.name,
@@ -277,7 +297,7 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
                 ticket,
             )
         else:
-            self.breaker.dropped(ticket, time.monotonic_ns())
+            self.breaker.dropped(ticket, self._clock())
 
     def _refusal(self) -> BackendDownError:
         self.failures["open"] += 1
@@ -292,7 +312,7 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
         return OverloadedError(
             self.name,
             f"All {self._pool_size} connections to the server (auth.{self.name}.pool_size) were in use for "
-            f"{self._timeout_s:g} s: more logins come in than it answers.",
+            f"{self._timeout_s / 2:g} s: more logins come in than it answers.",
         )
 
     # How it heals.
@@ -304,8 +324,8 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
     async def _mend(self) -> None:
         """Probe until one succeeds."""
         while self.breaker.state is not BreakerState.CLOSED:
-            await asyncio.sleep(max(0, self.breaker.retry_at_ns - time.monotonic_ns()) / 1e9)
-            ticket = self.breaker.admit_probe(time.monotonic_ns())
+            await asyncio.sleep(max(0, self.breaker.retry_at_ns - self._clock()) / 1e9)
+            ticket = self.breaker.admit_probe(self._clock())
             if ticket is None:  # the clocks of the loop and of time differ by their rounding
                 continue
             try:
@@ -315,7 +335,7 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
                 self._failed(self._told(error, expired=limit.expired()), ticket)
                 forget_frames(error)
             except asyncio.CancelledError:
-                self.breaker.dropped(ticket, time.monotonic_ns())
+                self.breaker.dropped(ticket, self._clock())
                 raise
             else:
                 self._answered(ticket)

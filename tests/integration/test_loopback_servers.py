@@ -1,0 +1,85 @@
+"""The databases that tests start: nothing of them is left, however the tests end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.servers.loopback import LoopbackServer, find
+from tests.servers.mariadb import Mariadb
+from tests.servers.postgresql import Postgresql
+from tests.servers.redis import Redis
+from tests.servers.slapd import Slapd
+
+ROOT = Path(__file__).parents[2]
+KINDS = {
+    Postgresql: "tests.servers.postgresql",
+    Mariadb: "tests.servers.mariadb",
+    Redis: "tests.servers.redis",
+    Slapd: "tests.servers.slapd",
+}
+SCRIPT = """
+import sys, importlib, time
+server = getattr(importlib.import_module(sys.argv[1]), sys.argv[2])()
+server.start()
+print(server.pid, server.directory, flush=True)
+time.sleep(600)
+"""
+
+
+def family(pid: int) -> list[psutil.Process]:
+    one = psutil.Process(pid)
+    return [one, *one.children(recursive=True)]
+
+
+def until_gone(processes: list[psutil.Process], directory: Path) -> None:
+    end = time.monotonic() + 20
+    while any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes) or directory.exists():
+        assert time.monotonic() < end, f"left: {processes}, {directory}: {directory.exists()}"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.package)
+def test_killed_tests_leave_nothing_running(kind: type[LoopbackServer]) -> None:
+    probe = kind()  # skips where the server is missing
+    probe.stop()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    tests = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, KINDS[kind], kind.__name__], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        assert tests.stdout is not None
+        pid, directory = tests.stdout.readline().split()
+        processes = family(int(pid))
+    finally:
+        tests.kill()
+        tests.communicate()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        until_gone(processes, Path(directory))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.package)
+def test_stopped_it_leaves_nothing_even_when_frozen(kind: type[LoopbackServer]) -> None:
+    server = kind()
+    server.start()
+    processes, directory = family(server.pid), server.directory
+    server.freeze()
+    server.stop()
+    server.stop()
+    until_gone(processes, directory)
+
+
+def test_a_missing_server_skips_its_tests_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="apt-get install postgresql"):
+        find("no-such-server", "postgresql")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="in CI that is a failure"):
+        find("no-such-server", "postgresql")
