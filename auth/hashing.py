@@ -47,6 +47,7 @@ class Hasher:
         passwords.load_libraries()
         self.cost: Final = Argon2Cost(settings.memory >> 10, settings.passes)
         self._keys = dict(keys or {})
+        self._renew = settings.renew
         self._threads = settings.threads
         self._queue = settings.queue
         self._busy = 0  # threads that compute, or are promised to a waiter
@@ -106,7 +107,9 @@ class Hasher:
 
     def outdated(self, stored: str) -> bool:
         """Whether a verified password should be hashed anew: neither argon2id with today's settings or more, nor a
-        device secret."""
+        device secret. Never, if ``auth.hashing.renew`` says so."""
+        if not self._renew:
+            return False
         read = passwords.parse(stored)
         if read.kind is Kind.DEVICE:
             return False

@@ -341,6 +341,11 @@ class AuthHashingSettings(Table):
     queue: Annotated[Count, Field(ge=1, le=100_000)] = 64
     """Hashes that wait at most; a login beyond it is not verified but answered as `auth.backend_down` says."""
 
+    renew: bool = True
+    """Whether a hash of another kind or with weaker settings is replaced by one of today's when its user logs in: those
+    taken over from EMQX (bcrypt, PBKDF2, sha256, ...). A fleet of devices whose hashes are salted sha256 pays for it:
+    each login then costs an argon2id hash. `false` leaves them as they are until they get generated secrets."""
+
 
 class AuthProtectionSettings(Table):
     failures: Annotated[Count, Field(ge=0, le=1_000_000)] = 10

@@ -193,13 +193,18 @@ async def test_a_stamp_moves_with_its_own_user_and_tenant_alone(store: Store, da
     assert database.stamp(request) == 0
 
 
-async def test_a_key_that_comes_with_an_import_is_known_at_once(store: Store, database: DatabaseAuthenticator) -> None:
-    database.at_once(LoginRequest("", "d1", "secret"))
+async def test_a_key_that_comes_with_an_import_is_known_at_once(
+    store: Store, database: DatabaseAuthenticator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = next(iter(store.device_keys().values()))
+    add(store, User("clientid", "d0", passwords.hash_device_secret("secret", own)))
+    assert isinstance(database.at_once(LoginRequest("", "d0", "secret")), Allow)
+    monkeypatch.setattr("auth.store._LOOK_NS", 1 << 60)  # the store has not looked at the file since
     key = b"q" * 32
     with store.edit("test") as edit:
         edit.add_device_key(key)
         edit.users.add(User("clientid", "d1", passwords.hash_device_secret("secret", key)))
-    assert isinstance(await database.authenticate(LoginRequest("", "d1", "secret")), Allow)
+    assert isinstance(database.at_once(LoginRequest("", "d1", "secret")), Allow)
     assert isinstance(await database.authenticate(LoginRequest("", "d1", "wrong")), Deny)
 
 

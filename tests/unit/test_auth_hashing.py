@@ -81,6 +81,12 @@ async def test_older_kinds_are_outdated_and_device_secrets_are_not(hasher: Hashe
     assert not hasher.outdated(passwords.hash_device_secret("secret", KEY))
 
 
+async def test_nothing_is_outdated_when_nothing_is_to_be_renewed() -> None:
+    keeping = Hasher(CHEAP.model_copy(update={"renew": False}))
+    assert not keeping.outdated(bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode())
+    keeping.close()
+
+
 async def test_each_failure_costs_one_argon2id(hasher: Hasher, monkeypatch: pytest.MonkeyPatch) -> None:
     argon2id, device = await hasher.hash("secret"), passwords.hash_device_secret("secret", KEY)
     burnt: list[str] = []
