@@ -164,6 +164,13 @@ class Mosquitto:
         """SIGCONT."""
         self._running().signal(signal.SIGCONT)
 
+    def change_users(self, users: Mapping[str, str]) -> None:
+        """Other users from now on, where there were some; whose password is no longer right is disconnected."""
+        assert self._users, "made without users"
+        self._users = users
+        self._write_users()
+        self._running().signal(signal.SIGHUP)
+
     def log(self) -> str:
         """All it has logged."""
         assert self._directory is not None
@@ -191,9 +198,7 @@ class Mosquitto:
         if self._persistence:
             lines += ["persistence true", f"persistence_location {self._directory}/"]
         if self._users:
-            passwords = self._directory / "passwords"
-            passwords.write_text("".join(f"{_password_line(*user)}\n" for user in self._users.items()))
-            lines.append(f"password_file {passwords}")
+            lines.append(f"password_file {self._write_users()}")
         if self._acl is not None:
             acl = self._directory / "acl"
             acl.write_text(self._acl)
@@ -213,6 +218,13 @@ class Mosquitto:
             lines += [f"listener {self.tls_port} 127.0.0.1", *tls]
             lines += [f"listener {self.wss_port} 127.0.0.1", *websocket, *tls]
         return "\n".join(lines) + "\n"
+
+    def _write_users(self) -> Path:
+        assert self._directory is not None
+        assert self._users is not None
+        file = self._directory / "passwords"
+        file.write_text("".join(f"{_password_line(*user)}\n" for user in self._users.items()))
+        return file
 
 
 def _password_line(name: str, password: str) -> str:

@@ -20,6 +20,7 @@ from gateway.mqtt import renewal
 from gateway.mqtt.errors import MqttRefusedError
 from gateway.mqtt.login import Login
 from gateway.mqtt.renewal import Renewals
+from tests.brokers.client import Client
 from tests.brokers.data_path import MemoryPath, make_settings
 from tests.brokers.packets import Message
 from tests.brokers.rig import until
@@ -29,10 +30,11 @@ from tests.servers.authority import Authority
 from tests.servers.token_source import MadeTokens
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from gateway.mqtt.session import Session
+    from tests.brokers.mosquitto import Mosquitto
     from tests.brokers.packets import Connect
 
 FAST = {"reconnect_initial": "20ms", "reconnect_max": "50ms"}
@@ -84,7 +86,12 @@ class Expiring:
 
 @contextlib.asynccontextmanager
 async def running(
-    broker: ScriptedBroker, tokens: MadeTokens | None = None, *, clients: int = 1, scheme: str = "mqtt", **mqtt: Any
+    broker: ScriptedBroker | Mosquitto,
+    tokens: MadeTokens | None = None,
+    *,
+    clients: int = 1,
+    scheme: str = "mqtt",
+    **mqtt: Any,
 ) -> AsyncIterator[tuple[MemoryPath, list[Session]]]:
     """Started sessions and their renewals; stopped at the end, the account checked."""
     proof = {"token": TOKEN} if tokens is not None else {}
@@ -109,12 +116,18 @@ def publish(broker: ScriptedBroker, number: int) -> None:
     broker.publish(Message(f"devices/{device}", b"%d" % number, 1, publisher=f"device-{device}"))
 
 
-def check_order(path: MemoryPath, count: int) -> None:
-    """Everything once, and each device's messages in order."""
+def check_all(path: MemoryPath, count: int) -> list[int]:
+    """Everything once; in the order of Kafka."""
     found = [int(value or b"") for value in path.values]
     twice = [number for number, times in Counter(found).items() if times > 1]
     assert twice == []
     assert sorted(found) == list(range(count))
+    return found
+
+
+def check_order(path: MemoryPath, count: int) -> None:
+    """Everything once, and each device's messages in order."""
+    found = check_all(path, count)
     devices: defaultdict[int, list[int]] = defaultdict(list)
     for number in found:
         devices[number % 10].append(number)
@@ -272,7 +285,49 @@ async def test_a_stop_in_the_middle_of_a_renewal_loses_nothing(verb: StopVerb) -
         check_order(path, 20)
 
 
+@pytest.mark.parametrize("clients", [1, 2])
+@pytest.mark.usefixtures("_soon")
+async def test_renewals_on_mosquitto_lose_nothing(make_mosquitto: Callable[..., Mosquitto], clients: int) -> None:
+    """A broker that is not ours, and takes any token: four renewals under load."""
+    broker, tokens = make_mosquitto(), MadeTokens(numbered(), 60)
+    async with running(broker, tokens, clients=clients) as (path, sessions):
+        count = 0
+        renewed = path.metrics.mqtt_renewals.child("token", "renewed")
+        with Client(broker.port) as device:
+            for wanted in range(0, 4 * clients, clients):
+                tokens.renew()
+                while renewed.value < wanted + clients or not all(session.subscribed for session in sessions):
+                    await asyncio.to_thread(device.publish, f"devices/{count % 10}", b"%d" % count)
+                    count += 1
+        await until(lambda: len(path.values) >= count, "all in Kafka")
+    assert count > 40
+    if clients == 1:
+        check_order(path, count)  # of several sessions its round robin keeps none
+    else:
+        check_all(path, count)
+
+
 # --- passwords ---
+
+
+async def test_a_password_changed_at_mosquitto_is_read_from_its_file(
+    make_mosquitto: Callable[..., Mosquitto], tmp_path: Path
+) -> None:
+    file, device = tmp_path / "password", ("device", "d")
+    file.write_text("first")
+    broker = make_mosquitto(users={"gateway": "first", "device": "d"})
+    async with running(broker, password=FileSecret("first", file)) as (path, (session,)):
+        broker.change_users({"gateway": "second", "device": "d"})  # which ends the connection
+        refused = path.metrics.mqtt_connect_failures.child("not_authorised")
+        await until(lambda: refused.value >= 1, "the old password is refused")
+        assert not session.subscribed
+        with Client(broker.port, user=device) as client:
+            await asyncio.to_thread(client.publish, "devices/1", b"0")
+            file.write_text("second")
+            await until(lambda: session.subscribed, "it is back")
+            await asyncio.to_thread(client.publish, "devices/1", b"1")
+        await until(lambda: len(path.values) == 2, "both in Kafka")
+        check_order(path, 2)
 
 
 async def test_a_rotated_password_works_at_the_next_connection(tmp_path: Path) -> None:
