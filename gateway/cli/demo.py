@@ -160,6 +160,8 @@ def _say_what_is_kept(options: DemoOptions) -> None:
     if options.spark:
         print("  telemetry/     the Parquet files Spark wrote; windows/ its aggregates", file=sys.stderr)
     print("  kafka/         Kafka's data and log", file=sys.stderr)
+    if options.auth:
+        print("  auth/          users, rules and secrets; gateway auth … --config auth/auth.toml", file=sys.stderr)
     print("  gateway.toml   the gateway's settings, and *.log of every part", file=sys.stderr)
 
 

@@ -413,6 +413,22 @@ async def test_a_superuser_is_not_judged_and_a_login_ends(make_service: MakeServ
             assert not one.connected
 
 
+async def test_another_shared_secret_is_taken_from_its_file(make_service: MakeService) -> None:
+    service = make_service()
+    old = emqx_conf(service)
+    file = service.folder / "secrets" / "service" / "shared_secret"
+    file.write_text("another-secret-of-thirty-characters")
+    login = old.authentication[0]
+    new = replace(login, headers={**login.headers, "authorization": "Bearer another-secret-of-thirty-characters"})
+    async with EmqxModel(old) as before, EmqxModel(replace(old, authentication=(new,))) as after:
+
+        async def taken() -> bool:
+            return isinstance(await after.connect("d1", "d1", service.devices["d1"]), Connection)
+
+        await until("taken", taken)
+        assert await before.connect("d1", "d1", service.devices["d1"]) == REFUSED
+
+
 # --- many at once ----------------------------------------------------------------------------------------------------
 
 
