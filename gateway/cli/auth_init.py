@@ -12,6 +12,9 @@ from config.errors import ExitStatus
 if TYPE_CHECKING:
     import argparse
 
+    from config.settings import Settings
+
+_STANDS_IN = "stands-in-for-a-secret-to-be-made"
 _DESCRIPTION = """\
 Makes what the service and EMQX need before they can run: the database of users and rules with the gateway's own user,
 the secret that EMQX shows to the service, and first devices. What is there is left as it is, so the command can stand
@@ -69,8 +72,32 @@ def _run(arguments: argparse.Namespace) -> int:
     from auth.first_start import FirstStart
     from config.load import load
 
-    settings = load(arguments.config).settings
-    folder = arguments.secrets or settings.data_dir / "auth" / "secrets"
-    said = FirstStart(settings, folder.absolute()).run(arguments.devices, arguments.users)
+    settings, missing = _settings(arguments.config)
+    folder = (arguments.secrets or settings.data_dir / "auth" / "secrets").absolute()
+    said = FirstStart(settings, folder).run(arguments.devices, arguments.users)
     print("\n".join(said) if said else "Everything is there already: nothing was made.")
+    if missing:
+        load(arguments.config)  # says so if they name other files than those that were made
     return ExitStatus.OK
+
+
+def _settings(config: Path | None) -> tuple[Settings, bool]:
+    """The settings, and whether they name files of secrets that are still to be made. Raises ConfigError."""
+    from config.errors import ConfigError
+    from config.load import load
+
+    try:
+        return load(config).settings, False
+    except ConfigError:
+        for names in (("auth.shared_secret",), ("mqtt.password",), ("auth.shared_secret", "mqtt.password")):
+            try:
+                settings = load(config, overrides=dict.fromkeys(names, _STANDS_IN)).settings
+            except ConfigError:
+                continue
+            auth, mqtt = settings.auth, settings.mqtt
+            if "auth.shared_secret" in names:
+                auth = auth.model_copy(update={"shared_secret": None})
+            if "mqtt.password" in names:
+                mqtt = mqtt.model_copy(update={"password": None})
+            return settings.model_copy(update={"auth": auth, "mqtt": mqtt}), True
+        raise

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.demo.options import DemoOptions
     from gateway.demo.state import DemoState
     from gateway.demo.view import View
-    from gateway.embedded.access import AccessService
+    from gateway.embedded.access import AccessEndpoint
 
 _KEY = "auth"
 _TIMEOUT_S = 5.0
@@ -64,7 +64,7 @@ class DemoAccess:
         self._process: AccessProcess | None = None
 
     @property
-    def service(self) -> AccessService:
+    def service(self) -> AccessEndpoint:
         """Where the MQTT broker asks."""
         return self._started().service
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import jpype
 
-from gateway.embedded.access import AccessClient, AccessService, Login
+from gateway.embedded.access import AccessClient, AccessEndpoint, Login
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ def main(description: dict[str, Any]) -> None:
     builder.withDataFolder(path.of(description["data"]))
     builder.withoutLoggingBootstrap()
     if description["access"] is not None:
-        access = AccessClient(AccessService(**description["access"]))
+        access = AccessClient(AccessEndpoint(**description["access"]))
         builder.withEmbeddedExtension(_extension(_asking_authenticator(access), _Authorizers(access)))
     elif description["users"] is not None:
         builder.withEmbeddedExtension(_extension(_authenticator(description["users"])))

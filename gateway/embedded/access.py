@@ -6,7 +6,7 @@ topic is asked about, and the answers are kept for a minute for each client, as 
 
 from __future__ import annotations
 
-__all__ = ["AccessClient", "AccessService", "Login"]
+__all__ = ["AccessClient", "AccessEndpoint", "Login"]
 
 import http.client
 import json
@@ -26,7 +26,7 @@ _NONE: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class AccessService:
+class AccessEndpoint:
     """Where `gateway auth serve` listens, and the secret it wants to be shown."""
 
     port: int
@@ -67,7 +67,7 @@ class Login:
 class AccessClient:
     """Asks the service. The methods block up to five seconds; any thread may call them, each has its connection."""
 
-    def __init__(self, service: AccessService) -> None:
+    def __init__(self, service: AccessEndpoint) -> None:
         self._service = service
         self._local = threading.local()
         self._kept: OrderedDict[tuple[Any, ...], tuple[bool, float]] = OrderedDict()

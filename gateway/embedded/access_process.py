@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from auth.first_start import FirstStart
 from config.load import load
-from gateway.embedded.access import AccessService
+from gateway.embedded.access import AccessEndpoint
 from gateway.embedded.errors import EmbeddedError
 from gateway.embedded.ports import PortReservation, reserve_ports
 from gateway.embedded.process import GuardedProcess, wait_for_line
@@ -71,9 +71,9 @@ class AccessProcess:
         self.stop()
 
     @property
-    def service(self) -> AccessService:
+    def service(self) -> AccessEndpoint:
         """Where it listens, with the secret to show."""
-        return AccessService(self._ports[0], (self._secrets / "service" / "shared_secret").read_text().strip())
+        return AccessEndpoint(self._ports[0], (self._secrets / "service" / "shared_secret").read_text().strip())
 
     @property
     def operator_port(self) -> int:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from gateway.embedded.access import AccessService
+    from gateway.embedded.access import AccessEndpoint
 
 _SCRIPT = Path(__file__).with_name("_hivemq.py")
 _READY = re.compile(rb"^ready$", re.MULTILINE)
@@ -57,7 +57,7 @@ class MqttBroker:
         self,
         users: Mapping[str, str] | None = None,
         *,
-        access: AccessService | None = None,
+        access: AccessEndpoint | None = None,
         tls: bool = False,
         client_certificates: ClientCertificates = "NONE",
         max_inflight: int = 1000,

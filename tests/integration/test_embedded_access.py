@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.embedded.access import AccessClient, AccessService, Login
+from gateway.embedded.access import AccessClient, AccessEndpoint, Login
 from gateway.embedded.mqtt import MqttBroker
 from tests.brokers.client import DEADLINE, Client, RefusedError
 
@@ -36,8 +36,8 @@ class Service(ThreadingHTTPServer):
         self.hang_up = 0
 
     @property
-    def access(self) -> AccessService:
-        return AccessService(self.server_address[1], SECRET)
+    def access(self) -> AccessEndpoint:
+        return AccessEndpoint(self.server_address[1], SECRET)
 
     def answer(self, path: str, question: dict[str, Any]) -> dict[str, Any]:
         name = question["username"]
@@ -182,7 +182,7 @@ LOGIN = Login("d1", "c1", "127.0.0.1", {"tenant": "acme"})
 
 
 @contextlib.contextmanager
-def asking(service: AccessService) -> Iterator[AccessClient]:
+def asking(service: AccessEndpoint) -> Iterator[AccessClient]:
     made = AccessClient(service)
     yield made
     made.close()
@@ -200,7 +200,7 @@ def test_a_login_survives_being_kept_as_text() -> None:
 
 
 def test_it_shows_the_secret_and_knows_a_no(service: Service, client: AccessClient) -> None:
-    with asking(AccessService(service.access.port, "wrong")) as stranger:
+    with asking(AccessEndpoint(service.access.port, "wrong")) as stranger:
         assert stranger.login("d1", "c", "d1", "::1") is None
     assert client.login("d1", "c", "d1", "::1") is not None
     assert client.may(LOGIN, "publish", "d1/a", 0, retain=False)

@@ -253,3 +253,20 @@ def test_the_command_says_what_it_made(folder: Path, capsys: pytest.CaptureFixtu
     assert (folder / "auth" / "secrets" / "devices" / "devices.csv").exists()
     assert main(arguments) == 0
     assert capsys.readouterr().out == "Everything is there already: nothing was made.\n"
+
+
+def test_settings_may_name_the_secrets_before_they_are_made(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    secrets = folder / "auth" / "secrets"
+    mqtt = f'[mqtt]\nusername = "gateway"\npassword_file = "{secrets}/gateway/mqtt_password"\n'
+    auth = f'[auth]\nhost = "0.0.0.0"\nshared_secret_file = "{secrets}/service/shared_secret"\n'
+    file = folder / "gateway.toml"
+    file.write_text(f"data_dir = {str(folder)!r}\n{TOML}{mqtt}{auth}")
+    assert main(["auth", "init", "--config", str(file)]) == 0
+    ours = load(file, environ={}).settings
+    assert ours.auth.shared_secret is not None
+    assert ours.auth.shared_secret.get_secret_value() == (secrets / "service" / "shared_secret").read_text()
+    assert main(["auth", "init", "--config", str(file)]) == 0
+    # One that is somewhere else is not made by this: that is said, and not taken for done.
+    file.write_text(f"data_dir = {str(folder)!r}\n{TOML}{mqtt.replace('mqtt_password', 'elsewhere')}{auth}")
+    assert main(["auth", "init", "--config", str(file)]) == 78
+    assert "mqtt.password_file" in capsys.readouterr().err
