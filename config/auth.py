@@ -182,7 +182,7 @@ class AuthRedisSettings(Table):
     """Number of the database that holds the users. 0 is the one that a client gets which asks for none."""
 
     username: str | None = None
-    """User to log in as (Redis 6 and later). Unset: the default user. It needs HGETALL or HMGET on the keys."""
+    """User to log in as (Redis 6 and later). Unset: the default user. It needs HMGET on those keys."""
 
     password: SecretStr | None = None
     """Password of that user, or of the server before Redis 6. Unset: none is sent."""
@@ -219,11 +219,13 @@ class AuthLdapSettings(Table):
     """TLS to the server: with `ldap://` by StartTLS. Unset with `ldap://`: passwords travel readable."""
 
     bind_dn: Name = "uid=${username},ou=people,dc=example,dc=org"
-    """The name to bind as with the device's password, which is the check. `${username}`, `${clientid}` are escaped.
-    Used unless `search_base` is set."""
+    """The name to bind as with the device's password, which is the check. Placeholders as in `auth.redis.key`,
+    escaped. Used unless `search_base` is set. An unknown user is refused, and nobody behind `ldap` in `auth.chain` is
+    asked: directories say the same of an unknown name and of a wrong password."""
 
     search_base: str | None = None
-    """Where to look for the entry to bind as, where its name does not follow from the user's. Unset: `bind_dn`."""
+    """Where to look for the entry to bind as, where its name does not follow from the user's, or where users that are
+    not found shall be passed on to the next in `auth.chain`. Unset: `bind_dn`."""
 
     search_filter: Name = "(&(objectClass=*)(uid=${username}))"
     """Which entry below `search_base` to bind as; placeholders as in `bind_dn`. One that finds several is refused."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 __all__ = ["RESULTS", "AuthMetrics"]
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, cast, get_args
 
+from auth.errors import DownCause
 from auth.reasons import ACCESS_REASONS, LOGIN_REASONS
 from gateway.instruments import MetricSet, counter, gauge, histogram
 from gateway.metrics import Metrics
@@ -195,6 +196,15 @@ class AuthMetrics(MetricSet):
         labels=("backend", "result"),
         fixed=tuple((result,) for result in _OUTCOMES),
     )
+    backend_failures = counter(
+        "gateway_auth_backend_failures_total",
+        "Questions and probes that a server of users did not answer, by cause. open: not asked, since it had failed a"
+        " moment before; overload: all connections were in use; login and settings: it answers, but not to us.",
+        "the backend's own table of settings; /readyz and the log's auth_backend_down have a sentence",
+        unit="questions",
+        labels=("backend", "cause"),
+        fixed=tuple((cause,) for cause in get_args(DownCause)),
+    )
     backend_seconds = histogram(
         "gateway_auth_backend_seconds",
         "Time a question to the backend took, the wait for a connection and the hash included.",
@@ -289,6 +299,7 @@ class AuthMetrics(MetricSet):
         """Shows which backends are up, and times them."""
         self.backend_up.watch_rows(lambda: _ups(chain))
         self.breaker_state.watch_rows(lambda: {(one.name,): _breaker_state(one) for one in chain.authenticators})
+        self.backend_failures.watch_rows(lambda: _failures(chain))
         observe = {one.name: self.backend_seconds.child(one.name).observe for one in chain.authenticators}
         chain.observe = lambda name, length_ns: observe[name](length_ns)
         for one in chain.authenticators:
@@ -323,6 +334,14 @@ def _by_outcome(counts: Counts) -> dict[tuple[str, ...], float]:
 def _ups(chain: Chain) -> dict[tuple[str, ...], float]:
     down = chain.down()
     return {(one.name,): float(one.name not in down) for one in chain.authenticators}
+
+
+def _failures(chain: Chain) -> dict[tuple[str, ...], float]:
+    return {
+        (one.name, cause): number
+        for one in chain.authenticators
+        for cause, number in getattr(one, "failures", {}).items()
+    }
 
 
 def _breaker_state(authenticator: Authenticator) -> int:

@@ -21,9 +21,8 @@ _ALWAYS: Final = {"argon2": "argon2-cffi", "bcrypt": "bcrypt", "httptools": "htt
 _BACKENDS: Final = {
     "jwt": {"jwt": "PyJWT", "cryptography": "cryptography"},
     "postgresql": {"asyncpg": "asyncpg"},
-    "mysql": {"aiomysql": "aiomysql"},
+    "mysql": {"aiomysql": "aiomysql", "pymysql": "PyMySQL"},
     "redis": {"redis": "redis"},
-    "ldap": {"ldap3": "ldap3"},
 }
 
 

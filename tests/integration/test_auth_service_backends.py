@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -66,6 +68,11 @@ async def test_a_server_of_users_alive_dead_and_back(site: Site, tmp_path: Path)
         assert any(f"backend {site.name}" in reason for reason in answer.data["reasons"]), answer.data
         assert any("refuses connections" in reason for reason in answer.data["reasons"]), answer.data
         assert served.wait_for("auth_backend_down")["backend"] == site.name
+        page = served.get("/metrics").body
+        failures = re.search(rf'failures_total{{backend="{site.name}",cause="unreachable"}} (\d+)', page)
+        assert failures is not None
+        assert int(failures[1]) >= 3, "probes count as well"
+        assert f'gateway_auth_backend_failures_total{{backend="{site.name}",cause="tls"}} 0.0' in page
         site.server.start()
         served.until(lambda: served.get("/readyz").status == 200, "it is back and /readyz does not say so")
         assert breaker() == 0
@@ -73,6 +80,31 @@ async def test_a_server_of_users_alive_dead_and_back(site: Site, tmp_path: Path)
         served.until(lambda: served.login("lamp", GOOD)["result"] == "allow", "it is back and does not let in")
         assert PASSWORDS[site.name] not in served.log.read_text()
         assert GOOD not in served.log.read_text()
+
+
+async def test_a_frozen_server_of_users_holds_up_nobody(site: Site, tmp_path: Path) -> None:
+    """EMQX takes a time-out for "ask the next": so there is an answer to each login, in time."""
+    await site.put_password("lamp")
+    with auth_serve(tmp_path, auth=tables(site)) as served:
+        assert served.login("lamp", GOOD)["result"] == "allow"
+        site.server.freeze()
+
+        def timed(number: int) -> tuple[float, dict[str, Any]]:
+            began = time.monotonic()
+            answer = served.login(f"plug-{number}", GOOD)
+            return time.monotonic() - began, answer
+
+        answers = await asyncio.gather(*(asyncio.to_thread(timed, number) for number in range(40)))
+        assert all(answer == {"result": "deny"} for _, answer in answers), answers
+        assert max(length for length, _ in answers) < 2.5, "auth.answer_timeout is 2 s"
+        began = time.monotonic()
+        assert served.login("lamp", GOOD)["result"] == "allow", "the cache knows it"
+        assert time.monotonic() - began < 1.0
+        served.until(lambda: served.get("/readyz").status == 503, "/readyz does not say so")
+        site.server.thaw()
+        served.until(lambda: served.get("/readyz").status == 200, "it is back and /readyz does not say so")
+        await site.put_password("plug-1")
+        served.until(lambda: served.login("plug-1", GOOD)["result"] == "allow", "it is back and does not let in")
 
 
 async def test_settings_that_the_server_refuses_end_the_start(site: Site, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -81,8 +82,12 @@ class LoopbackServer(ABC):
         self._process = GuardedProcess(
             [*self.as_account(), *self._command()], log=self.directory / "server.log", remove=[self.directory]
         )
+        deadline = time.monotonic() + _START_SECONDS
         try:
-            wait_for_line(self._process, self.ready, time.monotonic() + _START_SECONDS, self.package)
+            wait_for_line(self._process, self.ready, deadline, self.package)
+            while not all(_listens(port) for port in self._ports.ports):  # slapd says that it starts, and then listens
+                assert time.monotonic() < deadline, f"{self.package} does not listen: {self.log()}"
+                time.sleep(0.01)
         except BaseException:
             self._process.kill()
             raise
@@ -164,6 +169,14 @@ class LoopbackServer(ABC):
             return [one, *one.children(recursive=True)]
         except psutil.NoSuchProcess:
             return []
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def find(binary: str, package: str, *, also: str = "") -> str:
