@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from auth.ports import RuleSource
     from config.auth import AuthSettings
 
+_HEADS_MAX: Final = 1000  # combinations of tenant and groups
 _TOKEN_RULES_MAX: Final = 10_000  # a token has 64 KiB at most; auth.hand_over_max must not lose one of its rules
 _LONGEST_S: Final = 100 * 365 * 86_400  # EMQX takes numbers far in the future for milliseconds and refuses the login
 
@@ -60,6 +61,7 @@ class AnswerWriter:
         self._session_max_s = None if settings.session_max is None else int(settings.session_max.total_seconds())
         self._rules = rules
         self._acl_text = AclText(settings.hand_over_max)
+        self._heads: dict[tuple[bool, str, frozenset[str]], bytes] = {}
 
     @property
     def moving(self) -> bool:
@@ -89,9 +91,6 @@ class AnswerWriter:
 
     def write(self, request: LoginRequest, allow: Allow) -> Answer:
         """The answer, rules and all. Does not block longer than the reading of rules does. Raises BackendDownError."""
-        attributes = {name: allow.attributes.get(name, "") for name in self._attributes}
-        attributes["tenant"] = allow.tenant
-        attributes["groups"] = ",".join(sorted(allow.groups))
         acl, handed_over = "", 0
         if not allow.is_superuser:  # EMQX asks nothing about one
             subject = self.subject(request, allow)
@@ -102,10 +101,27 @@ class AnswerWriter:
                 acl, handed_over = _json(found), len(found)
             elif self._hand_over_rules:
                 acl, handed_over = self._acl_text.write(self._rules.rules_for(subject), subject)
-        superuser = "true" if allow.is_superuser else "false"
-        head = f'{{"result":"allow","is_superuser":{superuser},"client_attrs":{_json(attributes)}'
         tail = f',"acl":{acl}}}' if acl else "}"
-        return Answer(head.encode(), tail.encode(), handed_over)
+        return Answer(self._head(allow), tail.encode(), handed_over)
+
+    def _head(self, allow: Allow) -> bytes:
+        """What does not depend on the client's own names, remembered for those without attributes of their own."""
+        if self._attributes and allow.attributes:
+            return self._new_head(allow)
+        key = (allow.is_superuser, allow.tenant, allow.groups)
+        head = self._heads.get(key)
+        if head is None:
+            if len(self._heads) >= _HEADS_MAX:
+                self._heads.clear()
+            head = self._heads[key] = self._new_head(allow)
+        return head
+
+    def _new_head(self, allow: Allow) -> bytes:
+        attributes = {name: allow.attributes.get(name, "") for name in self._attributes}
+        attributes["tenant"] = allow.tenant
+        attributes["groups"] = ",".join(sorted(allow.groups))
+        superuser = "true" if allow.is_superuser else "false"
+        return f'{{"result":"allow","is_superuser":{superuser},"client_attrs":{_json(attributes)}'.encode()
 
     def _token_acl(self, subject: Subject, allow: Allow) -> list[dict[str, object]] | str:
         stored = self._rules.rules_for(subject)

@@ -94,6 +94,9 @@ class Hasher:
 
     def verify_at_once(self, stored: str, password: str) -> bool | None:
         """The same for a fast kind, without waiting; None when a thread is needed, be it to burn a failure."""
+        device = passwords.device_secret_matches(stored, password, self._keys)
+        if device is not None:
+            return device or None
         read = passwords.parse(stored)
         return True if not read.kind.slow and passwords.matches(read, password, self._keys) else None
 

@@ -240,7 +240,7 @@ class Logins:
                 body = self.writer.write(request, entry.allow)
                 if body.problem:
                     return False
-                self._fill(entry, body)
+                self._fill(entry, body, self.writer.expire_at_s(entry.allow, self._now_s()))
         except BackendDownError as error:
             self._events.store_failed(error)
             return True
@@ -248,12 +248,11 @@ class Logins:
         self.counts.cache_revalidated += 1
         return True
 
-    def _fill(self, entry: _Verified, body: Answer) -> None:
+    def _fill(self, entry: _Verified, body: Answer, expire_at_s: int | None) -> None:
         if self.writer.moving:
             entry.body = body
-            return
-        expire_at_s = self.writer.expire_at_s(entry.allow, self._now_s())
-        entry.answer = LoginAnswer("allow", body.body(expire_at_s), "cached")
+        else:
+            entry.answer = LoginAnswer("allow", body.body(expire_at_s), "cached")
 
     def _kept_out(self, key: bytes, request: LoginRequest, now_ns: int) -> LoginReason | None:
         """Why a login is refused before anybody is asked about it. Raises BackendDownError."""
@@ -354,7 +353,7 @@ class Logins:
             if allow.expires_at_s is not None:
                 life_ns = min(life_ns, int((allow.expires_at_s - now_s) * _NS))
             entry = _Verified(allow, None, None, now_ns + life_ns, seen)
-            self._fill(entry, body)
+            self._fill(entry, body, expire_at_s)
             self._verified.put(key, entry, now_ns)
         return LoginAnswer("allow", body.body(expire_at_s), outcome.reason)
 

@@ -48,6 +48,7 @@ _READ_WAIT_S: Final = 0.05  # the event loop waits no longer for a lock; in WAL 
 _LOOK_NS: Final = 50_000_000  # how old what is kept in memory may be before the file is asked
 _REOPEN_NS: Final = 1_000_000_000
 _EPOCH_BITS: Final = 40
+_FOR_EVERYBODY: Final = frozenset({"all"})
 _KEPT_RULES: Final = 50_000  # rules for many that are kept in memory, some 600 bytes each
 _KEPT_TENANTS: Final = 10_000
 _KEPT_TEXT: Final = 512  # characters of what such rules and tenants are kept under
@@ -90,6 +91,7 @@ class Store:
         self._failed_ns = 0
         self._problem = ""
         self._rules: OrderedDict[tuple[str, str], list[StoredRule]] = OrderedDict()
+        self._everybody: tuple[Rule, ...] | None = None  # where there are rules for everybody and no others
         self._kept_rules = 0
         self._tenants: OrderedDict[str, Tenant | None] = OrderedDict()
         self._rule_kinds: frozenset[str] = frozenset()
@@ -288,6 +290,7 @@ class Store:
 
     def _forget(self) -> None:
         self._rules.clear()
+        self._everybody = None
         self._kept_rules = 0
         self._tenants.clear()
         self._rule_kinds = frozenset(self._different("kind", "rules"))
@@ -354,6 +357,10 @@ class Store:
     def _rules_for(self, subject: Subject) -> tuple[Rule, ...]:
         self._look_if_due()
         kinds = self._rule_kinds
+        if kinds == _FOR_EVERYBODY:
+            if self._everybody is None:
+                self._everybody = tuple(one.rule for one in self._kept("all", ""))
+            return self._everybody
         lists: list[list[StoredRule]] = []
         own = (subject.clientid, subject.username, subject.cert_common_name)
         for kind, value in zip(OWN_KINDS, own, strict=True):
