@@ -442,3 +442,36 @@ async def test_two_thousand_devices_reconnect_at_once(make_service: MakeService)
             assert sum(isinstance(one, Connection) for one in made) == len(names)
         # No time-out, so nobody was asked about twice.
         assert emqx.asked == (2 * len(names), 0)
+
+
+@pytest.mark.slow
+async def test_a_fleet_comes_back_while_the_service_is_killed(make_service: MakeService) -> None:
+    """20,000 devices, all at once; each tries again when refused, as devices do."""
+    names = [f"n{number}" for number in range(20_000)]
+    service = make_service(devices=names)
+    secrets = service.devices
+    admitted: set[str] = set()
+    refused = 0
+    killed = asyncio.Event()
+
+    async def come_back(emqx: EmqxModel, name: str) -> None:
+        nonlocal refused
+        while not isinstance(await emqx.connect(name, name, secrets[name]), Connection):
+            refused += 1
+            await asyncio.sleep(0.5 + hash(name) % 1000 / 1000)
+        admitted.add(name)
+        if len(admitted) == len(names) // 4:
+            killed.set()
+
+    async with emqx_of(service) as emqx:
+        coming = asyncio.gather(*(come_back(emqx, name) for name in names))
+        await killed.wait()
+        service.kill()
+        at_the_kill = len(admitted)
+        assert await emqx.connect(names[0], "another", secrets[names[0]]) == REFUSED
+        assert len(admitted) - at_the_kill <= 64, "but for answers that were on their way"
+        await asyncio.to_thread(service.start)
+        async with asyncio.timeout(120):
+            await coming
+    assert len(admitted) == len(names)
+    assert refused > 0
