@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["FileKeys", "KeySource", "SecretKeys", "VerificationKey", "public_key", "usable"]
 
-import base64
 import os
 import time
 from dataclasses import dataclass, field
@@ -20,7 +19,10 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from jwt.algorithms import get_default_algorithms
 
+from bridge.fresh_secret import fresh
 from config.errors import ConfigError
+from config.jwt_secrets import decoded_secret
+from config.secret_files import FileSecret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,24 +78,54 @@ class KeySource(Protocol):
 
 
 class SecretKeys:
-    """A secret that issuer and service share."""
+    """A secret that issuer and service share. One that stands in a file of its own is read again when it changes, as
+    the file is looked at once a second; what then cannot be a secret changes nothing."""
 
-    def __init__(self, settings: AuthJwtKeySettings) -> None:
+    def __init__(
+        self, settings: AuthJwtKeySettings, where: str, *, monotonic_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         assert settings.secret is not None
-        text = settings.secret.get_secret_value()
-        # config.relations_auth has seen that it decodes and is long enough.
-        secret = base64.b64decode(text, validate=True) if settings.secret_base64 else text.encode()
-        self._keys = (VerificationKey(secret, frozenset(settings.algorithms)),)
+        self._secret = settings.secret
+        self._settings = settings
+        self._setting = f"{where}.secret"
+        self._monotonic_ns = monotonic_ns
+        self._looked_ns = 0
+        self._text = ""
+        self._keys: tuple[VerificationKey, ...] = ()
         self.up = True
 
     async def start(self) -> None:
-        """Nothing to do."""
+        self._looked_ns = self._monotonic_ns()
+        try:
+            self._take(self._secret.get_secret_value())
+        except ValueError as error:
+            raise ConfigError(f"{self._setting} {error}.") from None
 
     async def candidates(self, _token: Token) -> Sequence[VerificationKey]:
+        if isinstance(self._secret, FileSecret):
+            now_ns = self._monotonic_ns()
+            if now_ns - self._looked_ns >= _LOOKED_AT_NS:
+                self._looked_ns = now_ns
+                self._look()
         return self._keys
 
     async def close(self) -> None:
         """Nothing to do."""
+
+    def _look(self) -> None:
+        text = fresh(self._secret, self._setting)
+        if text != self._text:
+            try:
+                self._take(text)
+            except ValueError as error:
+                self._text = text
+                log.warning("jwt_key_kept", key=self._settings.name, file=self._setting, reason=f"it {error}")
+
+    def _take(self, text: str) -> None:
+        settings = self._settings
+        secret = decoded_secret(text, settings.algorithms, base64_text=settings.secret_base64)
+        self._text = text
+        self._keys = (VerificationKey(secret, frozenset(settings.algorithms)),)
 
 
 class FileKeys:

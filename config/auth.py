@@ -261,7 +261,8 @@ class AuthJwtKeySettings(Table):
 
     secret: SecretStr | None = None
     """The shared secret (HS…): 32 bytes at least for HS256, 48 for HS384, 64 for HS512, since a shorter one can be
-    found by trying, from a single token. Unset: the key is a public one."""
+    found by trying, from a single token. As `secret_file` it is read again when it changes. Unset: the key is a public
+    one."""
 
     secret_base64: bool = False
     """Whether `secret` is written in base64, as it has to be when its bytes are no text."""

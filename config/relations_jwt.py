@@ -4,10 +4,10 @@ from __future__ import annotations
 
 __all__ = ["REFUSED", "WARNED"]
 
-import base64
 from typing import TYPE_CHECKING
 
 from config.addresses import is_readable_on_the_way
+from config.jwt_secrets import SECRET_BYTES, decoded_secret
 from config.names import placeholders
 from config.relations import Rule, View
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from config.schema import Path
 
 _SOURCES = ("secret", "public_key_file", "jwks_url")
-_SECRET_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}  # RFC 7518, 3.2: as many as the hash has
 _KINDS = {"RS": "RSA", "PS": "RSA", "ES": "elliptic curve", "Ed": "EdDSA"}
 
 
@@ -70,8 +69,8 @@ def _algorithms(view: View) -> Iterator[str]:
     for at, key in _keys(view):
         if len(given := _given(key)) != 1:
             continue
-        shared = [one for one in key.algorithms if one in _SECRET_BYTES]
-        kinds = {_KINDS[one[:2]] for one in key.algorithms if one not in _SECRET_BYTES}
+        shared = [one for one in key.algorithms if one in SECRET_BYTES]
+        kinds = {_KINDS[one[:2]] for one in key.algorithms if one not in SECRET_BYTES}
         say = view.say(*at, "algorithms")
         if shared and kinds:
             yield (
@@ -99,27 +98,12 @@ def _algorithms(view: View) -> Iterator[str]:
 
 def _secrets(view: View) -> Iterator[str]:
     for at, key in _keys(view):
-        if key.secret is None or not all(one in _SECRET_BYTES for one in key.algorithms):
+        if key.secret is None or not all(one in SECRET_BYTES for one in key.algorithms):
             continue
-        say = view.say(*at, "secret")
-        text = key.secret.get_secret_value()
         try:
-            secret = base64.b64decode(text, validate=True) if key.secret_base64 else text.encode()
-        except ValueError:
-            yield f"{say} is not base64, but {view.say(*at, 'secret_base64')}; correct one of them."
-            continue
-        strongest = max(key.algorithms, key=lambda one: _SECRET_BYTES[one])
-        if secret.lstrip().startswith((b"-----BEGIN", b"ssh-", b"ecdsa-")):
-            yield (
-                f"{say} looks like a key pair's key: tokens signed with a public key as the secret are what forgers "
-                "make; give public_key_file and the algorithms of that key."
-            )
-        elif len(secret) < _SECRET_BYTES[strongest]:
-            yield (
-                f"{say} has {len(secret)} bytes, but {view.say(*at, 'algorithms')}, and {strongest} needs "
-                f"{_SECRET_BYTES[strongest]} at least: a shorter one can be found by trying, from a single token; let "
-                "the issuer make a longer one."
-            )
+            decoded_secret(key.secret.get_secret_value(), key.algorithms, base64_text=key.secret_base64)
+        except ValueError as error:
+            yield f"{view.say(*at, 'secret')} {error} ({view.say(*at, 'algorithms')}); let the issuer give another."
 
 
 def _claims(view: View) -> Iterator[str]:

@@ -122,7 +122,7 @@ async def _signed(token: Token, key: _Key) -> bool:
 
 def _source(key: AuthJwtKeySettings, where: str, monotonic_ns: Callable[[], int]) -> KeySource:
     if key.secret is not None:
-        return SecretKeys(key)
+        return SecretKeys(key, where, monotonic_ns=monotonic_ns)
     if key.public_key_file is not None:
         return FileKeys(key, where, monotonic_ns=monotonic_ns)
     return JwksKeys(key, where, monotonic_ns=monotonic_ns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -113,6 +114,18 @@ async def test_the_key_that_the_token_names_is_the_one_it_is_checked_with(
     async with running(clock, settings(provider)) as authenticator:
         text = provider.sign(key=provider.keys[0], kid=other.kid)
         assert isinstance(await login(authenticator, text), Ignore)
+
+
+async def test_a_published_key_is_for_the_algorithm_that_it_names(provider: IdentityProvider, clock: Clock) -> None:
+    rsa = provider.rotate("RS256")
+    curve = provider.rotate("ES256")
+    wanted = settings(provider, algorithms=("RS256", "PS256", "ES256"))
+    async with running(clock, wanted) as authenticator:
+        assert isinstance(await login(authenticator, provider.sign(key=rsa)), Allow)
+        for key, algorithm, kid in ((rsa, "PS256", rsa.kid), (curve, "ES256", rsa.kid), (rsa, "RS256", curve.kid)):
+            text = provider.sign(key=replace(key, algorithm=algorithm), kid=kid)
+            assert isinstance(await login(authenticator, text), Ignore), (algorithm, kid)
+    assert provider.counts["jwks"] == 1
 
 
 async def test_a_new_key_is_known_at_once_and_many_logins_ask_once(provider: IdentityProvider, clock: Clock) -> None:

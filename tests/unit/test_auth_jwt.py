@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from auth.backends.jwt import JwtAuthenticator
-from auth.jwt_keys import public_key
+from auth.jwt_keys import FileKeys, public_key
+from auth.jwt_parsing import parse_token
 from auth.model import Allow, Deny, Ignore, LoginRequest
 from config.auth import AuthJwtSettings
 from config.errors import ConfigError
+from config.secret_files import FileSecret
 from tests.servers.identity_provider import make_key
 from tests.unit.jwt_tokens import NOW_S, SECRET, hand_made, key, login, segment, token
 
@@ -434,6 +436,7 @@ PAYLOADS = {
     "Infinity": '{"exp":Infinity}',
     "a float without end": '{"exp":1e999}',
     "a number of ten thousand digits": '{"exp":' + "9" * 10_000 + "}",
+    "a number of forty digits": '{"exp":' + "9" * 40 + "}",
     "depth": f'{{"exp":{NOW_S + 300},"a":' + "[" * 20_000 + "]" * 20_000 + "}",
     "depth in objects": f'{{"exp":{NOW_S + 300},"a":' + '{"a":' * 5000 + "1" + "}" * 5000 + "}",
     "depth without end": "[" * 40_000,
@@ -571,6 +574,55 @@ async def test_a_key_file_that_cannot_be_used_ends_the_start(
         await authenticator.start()
     assert str(failure.value).startswith(f'auth.jwt.keys "k".public_key_file {file} cannot be used: ')
     assert says in str(failure.value)
+
+
+async def test_a_secret_in_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    clock = Clock()
+    file = tmp_path / "secret"
+    file.write_text(SECRET)
+    authenticator = JwtAuthenticator(
+        AuthJwtSettings(keys=(key(secret=FileSecret(SECRET, file)),)), clock=lambda: NOW_S, monotonic_ns=clock
+    )
+    await authenticator.start()
+
+    async def lets_in(secret: str) -> bool:
+        return isinstance(await authenticator.authenticate(LoginRequest(password=token(secret=secret))), Allow)
+
+    new = SECRET[::-1]
+    file.write_text(new + "\n")
+    assert await lets_in(SECRET), "it is looked at once a second, not for every login"
+    clock.now_ns += 1_000_000_000
+    assert await lets_in(new)
+    assert not await lets_in(SECRET)
+    for bad in ("short", "", "-----BEGIN PUBLIC KEY-----\n" + "A" * 60):
+        file.write_text(bad)
+        clock.now_ns += 1_000_000_000
+        assert await lets_in(new), f"a bad file took the good secret away: {bad}"
+    file.unlink()
+    clock.now_ns += 1_000_000_000
+    assert await lets_in(new)
+    file.write_text(SECRET)
+    clock.now_ns += 1_000_000_000
+    assert await lets_in(SECRET)
+
+
+async def test_a_secret_that_is_none_ends_the_start() -> None:
+    authenticator = JwtAuthenticator(AuthJwtSettings(keys=(key(secret=SecretStr("hunter2")),)))
+    with pytest.raises(ConfigError, match=r'auth\.jwt\.keys "k"\.secret has 7 bytes') as failure:
+        await authenticator.start()
+    assert "hunter2" not in str(failure.value)
+
+
+async def test_a_key_of_a_file_is_for_its_algorithms_alone(tmp_path: Path) -> None:
+    source = FileKeys(key(public_key_file=key_file(tmp_path), algorithms=("RS256", "PS256")), "auth.jwt.keys")
+    await source.start()
+    [found] = await source.candidates(parse_token(token()))
+    assert found.algorithms == {"RS256", "PS256"}
+    private = PAIRS["RS256"].private
+    assert found.fits(parse_token(token(secret=private, algorithm="PS256")))
+    assert not found.fits(parse_token(token(secret=private, algorithm="RS512")))
+    assert not found.fits(parse_token(token(secret=PAIRS["ES256"].private, algorithm="ES256")))
+    assert not found.fits(parse_token(token()))
 
 
 def test_both_edwards_curves_are_known() -> None:

@@ -386,18 +386,18 @@ CONTRADICTIONS = {
     ),
     "a short secret": Case(
         jwt_key('secret = "hunter2"'),
-        ("auth.jwt.keys[0].secret (gateway.toml", "has 7 bytes", "HS256 needs 32 at least", "a longer one"),
+        ("auth.jwt.keys[0].secret (gateway.toml", "has 7 bytes", "HS256 needs 32 at least", "another"),
     ),
     "a secret too short for its hash": Case(
         jwt_key(SECRET, algorithms='["HS256", "HS512"]'), ("secret", "has 32 bytes", "HS512 needs 64 at least")
     ),
     "a secret that is no base64": Case(
         jwt_key('secret = "hunter2!"', "secret_base64 = true"),
-        ("auth.jwt.keys[0].secret (gateway.toml", "is not base64", "auth.jwt.keys[0].secret_base64 = true"),
+        ("auth.jwt.keys[0].secret (gateway.toml", "is not base64, as secret_base64 says", "another"),
     ),
     "a public key as secret": Case(
         jwt_key('secret = "-----BEGIN PUBLIC KEY----- hunter2 hunter2 hunter2"'),
-        ("auth.jwt.keys[0].secret (gateway.toml", "forgers", "give public_key_file"),
+        ("auth.jwt.keys[0].secret (gateway.toml", "a key pair's key", "forgers", "another"),
     ),
     "a time among the claims": Case(
         jwt_key(SECRET, 'claims = {exp = "1"}'), ("auth.jwt.keys[0].claims", '"exp"', "always checked", "remove it")
