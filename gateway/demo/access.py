@@ -81,7 +81,10 @@ class DemoAccess:
         begun_s = time.monotonic()
         self._step.state, self._step.detail = StepState.WORKING, "making a user for each device"
         self._view.note(f"{self._step.label}: {self._step.detail}")
-        self._process = process = AccessProcess(self._root() / "auth", filters=FILTERS, instance=INSTANCE)
+        root = self._root()
+        self._process = process = AccessProcess(
+            root / "auth", filters=FILTERS, instance=INSTANCE, remove=[] if options.keep else [root]
+        )
         names = [model.device for model in build_fleet(options.devices, options.seed)]
 
         def work() -> None:

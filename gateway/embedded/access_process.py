@@ -36,7 +36,7 @@ class AccessProcess:
 
     ``filters`` are what the gateway will subscribe to, ``instance`` its name: they become the rules of its own user.
     ``auth_toml`` are further lines of its [auth] table, ``more`` further tables. The settings file is :attr:`config`,
-    for the administration commands too.
+    for the administration commands too. ``remove`` are folders to delete if this process dies without :meth:`stop`.
 
     Database and secrets stay in the folder and are taken up again. The service dies with this process. The methods
     block; any one thread at a time may call them.
@@ -50,6 +50,7 @@ class AccessProcess:
         instance: str = "dev",
         auth_toml: str = "",
         more: str = "",
+        remove: Sequence[Path] = (),
     ) -> None:
         self.folder = folder
         self.config = folder / "auth.toml"
@@ -57,6 +58,7 @@ class AccessProcess:
         self._instance = instance
         self._auth_toml = auth_toml
         self._more = more
+        self._remove = list(remove)
         self._reservation: PortReservation | None = None
         self._process: GuardedProcess | None = None
 
@@ -174,7 +176,7 @@ address_failures = 0
         """Start it, or again after :meth:`kill`, at the same ports; returns when it answers. Raises StartError."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
         command = [*_COMMAND, "auth", "serve", "--config", str(self.config)]
-        self._process = GuardedProcess(command, log=self.log, env=environment)
+        self._process = GuardedProcess(command, log=self.log, env=environment, remove=self._remove)
         wait_for_line(self._process, _READY, time.monotonic() + _START_SECONDS, "The access service")
 
     def stop(self) -> None:

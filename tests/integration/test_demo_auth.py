@@ -58,3 +58,14 @@ def test_every_device_logs_in_and_nobody_else_does(tmp_path: Path) -> None:
     finally:
         demo.end()
     demo.assert_nothing_left()
+
+
+def test_killed_it_leaves_nothing_behind(tmp_path: Path) -> None:
+    demo = RunningDemo(tmp_path / "tmp", "--auth", "--no-spark", "--devices", "5")
+    try:
+        demo.wait_for("access service: 5 devices with secrets of their own")
+        demo.process.kill()
+        demo.process.wait()
+    finally:
+        demo.end()
+    demo.assert_nothing_left()
