@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from auth.model import Rule
-from gateway.embedded.access import AccessService
+from gateway.embedded.access import AccessEndpoint
 from gateway.embedded.mqtt import MqttBroker
 from tests.auth_process import auth_serve
 from tests.brokers.client import Client
@@ -49,7 +49,7 @@ def test_a_token_goes_all_the_way_and_is_renewed(
             service.add_user(*DEVICE)
             with service.edit() as editor:
                 editor.rules.append(Rule("allow", "devices/#", who=(("username", "device"),)))
-            with MqttBroker(access=AccessService(port, SHARED)) as broker:
+            with MqttBroker(access=AccessEndpoint(port, SHARED)) as broker:
                 oauth: dict[str, Any] = {
                     "token_url": provider.token_url, "client_id": "gateway", "audience": "emqx",
                     "client_secret": provider.clients["gateway"],
