@@ -270,3 +270,16 @@ def test_settings_may_name_the_secrets_before_they_are_made(folder: Path, capsys
     file.write_text(f"data_dir = {str(folder)!r}\n{TOML}{mqtt.replace('mqtt_password', 'elsewhere')}{auth}")
     assert main(["auth", "init", "--config", str(file)]) == 78
     assert "mqtt.password_file" in capsys.readouterr().err
+
+
+def test_the_file_that_deploy_describes_is_one_that_is_taken_over(folder: Path) -> None:
+    described = (Path(__file__).parents[2] / "deploy" / "secrets" / "README.md").read_text()
+    lines = [line.strip() for line in described.splitlines() if line.startswith("    ")]
+    file = folder / "users.csv"
+    file.write_text("\n".join(lines) + "\n")
+    ours = settings(folder)
+    FirstStart(ours, folder / "secrets").run(users_file=file)
+    store = opened(ours)
+    name, password, _ = lines[1].split(",")
+    assert knows(store, name, password)
+    store.close()
