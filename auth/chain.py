@@ -80,7 +80,7 @@ class Outcome:
     degraded: bool = False  # somebody who might have decided otherwise could not be asked: not to be remembered
     guess: bool = False  # a wrong password or token, or an unknown user: counts towards a lock-out
     steps: tuple[Step, ...] = ()
-    stamp: tuple[int, ...] | None = None  # ``Chain.stamp``, where it came with the verdict
+    stamp: tuple[int, ...] = ()  # ``Chain.stamp`` as of the verdict; of ``Chain.at_once`` alone
 
 
 class Chain:
@@ -157,11 +157,15 @@ class Chain:
             except BackendDownError:
                 return None
             if isinstance(verdict, Allow):
+                if self._stamping != (name,):
+                    return None  # its stamp would have to be taken before
                 self.counts.verified += 1
                 self.counts.backends[name].allowed += 1
-                # A second look at the database would tell the same, for another fifteen microseconds.
-                stamp = (verdict.version,) if self._stamping == (name,) else None
-                return Outcome("allow", "verified", verdict.source or name, verdict.user, verdict, stamp=stamp)
+                # A second look at the database would tell the same, for another fifteen microseconds; or, when the
+                # database has changed in between, what belongs to another verdict.
+                return Outcome(
+                    "allow", "verified", verdict.source or name, verdict.user, verdict, stamp=(verdict.version,)
+                )
             if verdict is None or isinstance(verdict, Deny):
                 return None
         return None

@@ -17,7 +17,7 @@ __all__ = ["Logins"]
 
 import asyncio
 import contextlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
@@ -113,6 +113,7 @@ class Logins:
         self._verified: LoginCache[_Verified] = LoginCache(limits.cache_entries)
         self._refused: LoginCache[_Refused] = LoginCache(min(limits.cache_entries, _REFUSED_MAX))
         self._under_way: dict[bytes, asyncio.Task[LoginAnswer]] = {}
+        self._users_under_way: Counter[str] = Counter()
         self._locked_at: OrderedDict[str, _Seen] = OrderedDict()  # what a locked user was like then
         self._writing: set[asyncio.Task[None]] = set()
         self._flapping_on = settings.protection.flapping_logins > 0
@@ -159,23 +160,18 @@ class Logins:
             version, ban_version = self._store.version, self._store.ban_version
             outcome = self._chain.at_once(request)
             if outcome is not None and outcome.allow is not None:
-                stamp = self._chain.stamp(request) if outcome.stamp is None else outcome.stamp
-                return self._let_in(key, request, outcome, outcome.allow, _Seen(version, ban_version, stamp))
-            if not self._admission.enter():
+                return self._let_in(key, request, outcome, outcome.allow, _Seen(version, ban_version, outcome.stamp))
+            seen = _Seen(version, ban_version, self._chain.stamp(request))
+            if self._guessing(request) or not self._admission.enter():
                 return self._no_answer(request, "shed")
-            try:
-                stamp = self._chain.stamp(request)
-            except BaseException:
-                self._admission.release()
-                raise
         except BackendDownError as error:
             self._events.store_failed(error)
             return self._no_answer(request, "backend_down")
         self.counts.in_flight = self._admission.in_flight
-        task = asyncio.get_running_loop().create_task(
-            self._verify(key, request, _Seen(version, ban_version, stamp)), name="auth verification"
+        self._users_under_way[_user(request)] += 1
+        self._under_way[key] = asyncio.get_running_loop().create_task(
+            self._verify(key, request, seen), name="auth verification"
         )
-        self._under_way[key] = task
         return None
 
     async def login(self, request: LoginRequest) -> LoginAnswer:
@@ -232,7 +228,7 @@ class Logins:
         store = self._store
         version, ban_version = store.version, store.ban_version
         try:
-            if store.find_ban(request.clientid, request.username, request.peerhost, self._now_s()):
+            if self._banned(request):
                 return False
             if entry.seen.version != version:
                 if self._chain.stamp(request) != entry.seen.stamp or self._tenant_disabled(entry.allow.tenant):
@@ -258,14 +254,13 @@ class Logins:
         """Why a login is refused before anybody is asked about it. Raises BackendDownError."""
         if self._flapping_on and self.protection.flapped(bounded(request.clientid), now_ns):
             return "banned"
-        store = self._store
-        if store.find_ban(request.clientid, request.username, request.peerhost, self._now_s()):
+        if self._banned(request):
             return "banned"
         if self._locked(request, now_ns):
             return "locked_out"
         refused = self._refused.get(key, now_ns)
         if refused is not None:
-            if refused.seen.version == store.version or refused.seen.stamp == self._chain.stamp(request):
+            if refused.seen.version == self._store.version or refused.seen.stamp == self._chain.stamp(request):
                 self.counts.negative_hits += 1
                 return "remembered"
             self._refused.drop(key)
@@ -284,10 +279,39 @@ class Logins:
                 locked = self.protection.locked(user, address, now_ns)
         return locked is not None
 
+    def _guessing(self, request: LoginRequest) -> bool:
+        """Whether as many logins of this user are under verification as would lock it out if they failed. Without that
+        limit, whoever sends two thousand guesses at once has them all answered before the first has counted. It is no
+        limit for who has been in from there; nor does it slow down a fleet that shares a user, since so many hashes
+        keep all threads busy."""
+        most, user = self.protection.failures, _user(request)
+        return (
+            most > 0
+            and user != ""
+            and self._users_under_way[user] >= most
+            and not self.protection.trusts(user, bounded(request.peerhost))
+        )
+
+    def _banned(self, request: LoginRequest) -> bool:
+        return self._store.find_ban(request.clientid, request.username, request.peerhost, self._now_s()) is not None
+
+    def _overtaken(self, request: LoginRequest, seen: _Seen) -> bool:
+        """Whether a change that concerns this client was made while it was verified."""
+        store = self._store
+        if store.ban_version != seen.ban_version and self._banned(request):
+            return True
+        return store.version != seen.version and self._chain.stamp(request) != seen.stamp
+
     async def _verify(self, key: bytes, request: LoginRequest, seen: _Seen) -> LoginAnswer:
         """Ask the chain; what it says as an answer that is not counted yet: several may wait for it."""
         try:
             outcome = await self._chain.ask(request)
+            if outcome.allow is not None and self._overtaken(request, seen):
+                seen = _Seen(self._store.version, self._store.ban_version, self._chain.stamp(request))
+                if self._banned(request):
+                    self._events.refused(request, "banned")
+                    return self._denials["banned"]
+                outcome = await self._chain.ask(request)
             now_ns = self._now_ns()
             if outcome.guess:
                 for locked in self.protection.failed(_user(request), bounded(request.peerhost), now_ns):
@@ -308,6 +332,10 @@ class Logins:
             self._admission.release()
             self.counts.in_flight = self._admission.in_flight
             self._under_way.pop(key, None)
+            user = _user(request)
+            self._users_under_way[user] -= 1
+            if not self._users_under_way[user]:
+                del self._users_under_way[user]
 
     def _let_in(
         self,

@@ -178,6 +178,7 @@ class Protection:
                 tracked=settings.tracked,
             )
 
+        self.failures = settings.failures
         self.users = lockouts(settings.failures)
         self.addresses = lockouts(settings.address_failures)
         self._pairs = lockouts(settings.failures)
@@ -190,6 +191,10 @@ class Protection:
         )
         self.flapping_ban_s = int(settings.flapping_ban.total_seconds())
         self._flapped: OrderedDict[str, int] = OrderedDict()  # client id, until when
+
+    def trusts(self, user: str, address: str) -> bool:
+        """Whether somebody has shown this user's right password from there lately."""
+        return (user, address) in self._trusted
 
     def locked(self, user: str, address: str, now_ns: int) -> Literal["user", "address"] | None:
         """What keeps a login from being verified; an empty user or address is never locked."""

@@ -352,7 +352,8 @@ class AuthHashingSettings(Table):
 
 class AuthProtectionSettings(Table):
     failures: Annotated[Count, Field(ge=0, le=1_000_000)] = 10
-    """Wrong passwords in `failure_window` after which a user is locked out. 0: never."""
+    """Wrong passwords in `failure_window` after which a user is locked out, and how many of its logins are verified at
+    a time: more guesses than that must not be answered before they count. 0: never, and any number."""
 
     address_failures: Annotated[Count, Field(ge=0, le=1_000_000)] = 50
     """The same for an address, whatever users it tries. 0: never, which is right where all devices share an address

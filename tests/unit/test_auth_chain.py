@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from auth.chain import Chain, make_chain
 from auth.errors import OverloadedError
@@ -21,9 +22,17 @@ from tests.unit.access_parts import FakeAuthenticator, FakeHasher, access_settin
 from tests.unit.manual_time import manual_time
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from auth.chain import Outcome
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet() -> Iterator[None]:
+    """The tracebacks of defects that are made here are of no interest."""
+    with capture_logs():
+        yield
 
 
 def chain_of(*sources: FakeAuthenticator, **tables: Any) -> tuple[Chain, FakeHasher]:

@@ -31,7 +31,7 @@ from tests.unit.manual_time import manual_time
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from auth.model import LoginAnswer
+    from auth.model import LoginAnswer, Verdict
     from auth.ports import AccessDecisions
 
 
@@ -424,6 +424,125 @@ class TestKeptOut:
             await service.ask(login())
         await asyncio.sleep(0)
         assert (await service.ask(login())).reason == "banned"
+
+
+class TestAtTheSameTime:
+    @manual_time
+    async def test_no_more_guesses_are_answered_at_once_than_would_lock_out(self) -> None:
+        service = make_service(protection={"failures": 5})
+        gate = service.hasher.gate = asyncio.Event()
+        for user in ("ada", "nobody"):
+            before = service.hasher.argon2
+            tasks = [
+                asyncio.create_task(service.ask(login(user, f"guess {n}", peerhost=f"10.0.0.{n}"))) for n in range(200)
+            ]
+            await asyncio.sleep(0.1)
+            gate.set()
+            reasons = Counter(answer.reason for answer in await asyncio.gather(*tasks))
+            assert sum(reasons.values()) - reasons["shed"] == 5, reasons
+            assert service.hasher.argon2 - before == 5
+            assert (await service.ask(login(user, "one more"))).reason == "locked_out"
+            gate.clear()
+        assert not service.access.logins._users_under_way
+        check_counts(service)
+
+    @manual_time
+    async def test_who_has_been_in_from_there_is_not_held_up_by_guessers(self) -> None:
+        service = make_service(protection={"failures": 2}, limits={"cache_ttl": "1s"})
+        await service.ask(login(peerhost="10.0.0.1"))
+        service.clock.forward(2)
+        gate = service.hasher.gate = asyncio.Event()
+        tasks = [asyncio.create_task(service.ask(login(password=f"{n}", peerhost="192.0.2.1"))) for n in range(9)]
+        device = asyncio.create_task(service.ask(login(peerhost="10.0.0.1")))
+        await asyncio.sleep(0.1)
+        gate.set()
+        assert (await device).reason == "verified"
+        await asyncio.gather(*tasks)
+
+    @manual_time
+    async def test_a_ban_that_comes_during_the_verification_holds(self) -> None:
+        service = make_service()
+        gate = service.hasher.gate = asyncio.Event()
+        task = asyncio.create_task(service.ask(login()))
+        await asyncio.sleep(0.1)
+        service.store.bans.append(Ban("username", "ada"))
+        service.store.ban_version += 1
+        gate.set()
+        assert (await task).reason == "banned"
+        check_counts(service)
+
+
+class Stamped(FakeAuthenticator):
+    """Tells changes, as the built-in database does; ``reading`` is called before each read."""
+
+    revision = 1
+    reading: Any = None
+
+    def read(self) -> None:
+        if self.reading is not None:
+            self.reading()
+
+    def at_once(self, request: LoginRequest) -> Verdict | None:
+        self.read()
+        allow = self.users.get(request.username)
+        if not isinstance(allow, Allow) or request.username in self.passwords:
+            return None
+        return replace(allow, version=self.revision)
+
+    def stamp(self, request: LoginRequest) -> int:
+        self.read()
+        return self.revision if request.username in self.users else 0
+
+
+class TestChangesInBetween:
+    """The database may be seen to change at each read, so between any two of them."""
+
+    def service(self) -> tuple[Service, Stamped]:
+        source = Stamped("database")
+        source.add("ada")
+        return make_service(source), source
+
+    @pytest.mark.parametrize("password", ["", "right"])
+    @pytest.mark.parametrize("moment", range(1, 6))
+    async def test_a_user_removed_at_any_moment_is_not_let_in_after_it(self, moment: int, password: str) -> None:
+        service, source = self.service()
+        if password:
+            source.passwords["ada"] = f"slow:{password}"
+        reads = 0
+
+        def reading() -> None:
+            nonlocal reads
+            reads += 1
+            if reads == moment:
+                source.users.clear()
+                service.store.version += 1
+
+        source.reading = reading
+        await service.ask(login())
+        while reads < moment:
+            source.read()
+        assert (await service.ask(login())).result == "deny", f"removed at read {moment}, and let in from the cache"
+
+    @manual_time
+    async def test_a_user_removed_while_it_is_verified_is_not_let_in(self) -> None:
+        service, source = self.service()
+        source.passwords["ada"] = "slow:right"
+        gate = service.hasher.gate = asyncio.Event()
+        task = asyncio.create_task(service.ask(login()))
+        await asyncio.sleep(0.1)
+        source.users.clear()
+        service.store.version += 1
+        gate.set()
+        assert (await task).reason == "unknown"
+
+    async def test_with_two_that_tell_changes_a_login_is_verified_as_usual(self) -> None:
+        first, second = Stamped("users_file"), Stamped("database")
+        second.add("ada")
+        service = make_service(first, second)
+        assert (await service.ask(login())).reason == "verified"
+        first.users["ada"] = Deny("users_file", "disabled", "ada")
+        service.store.version += 1
+        assert (await service.ask(login())).reason == "disabled", "the first one knows it now, and comes before"
 
 
 class TestOverload:
