@@ -100,7 +100,11 @@ def test_nobody_who_reads_the_output_is_no_error(arguments: tuple[str, ...], tmp
 
 
 def test_an_interrupt_ends_a_command_without_a_traceback(tmp_path: Path) -> None:
-    waiting = "import gateway.cli.run as r, time; r._run = lambda a: (print('waiting', flush=True), time.sleep(60)); "
+    # Many short sleeps: a signal that comes just before a sleep begins is looked at when that sleep is over.
+    waiting = (
+        "import gateway.cli.run as r, time; "
+        "r._run = lambda a: (print('waiting', flush=True), [time.sleep(0.01) for _ in range(6000)]); "
+    )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         command("run", code=waiting), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
