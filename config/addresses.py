@@ -115,7 +115,10 @@ def parse_http_url(text: str) -> str:
         raise ValueError('a URL starts with its scheme, as in "https://issuer.example/path"')
     if not text.isascii() or any(character <= " " or character in '\\"<>^`{|}\x7f' for character in text):
         raise ValueError("a URL holds no spaces, control characters or letters beyond ASCII; write them as %XX")
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise ValueError("what stands in brackets is no IPv6 address") from None
     if "@" in parts.netloc:
         raise ValueError("this URL holds no user name or password; they have settings of their own")
     if parts.fragment:
