@@ -15,12 +15,15 @@ import tempfile
 import threading
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 import yaml
 
-from auth.first_start import emqx_files
+from auth.first_start import GATEWAY_USER, FirstStart, emqx_files
+from auth.model import AccessRequest, Subject
+from auth.rules import decide
+from auth.store import Store, database_path
 from config.load import load, require_runnable
 from config.schema import environment_names
 from config.settings import Settings
@@ -512,6 +515,26 @@ def test_what_must_not_be_asked_before_it_is_there_waits() -> None:
     assert waits["emqx"]["auth-init"]["condition"] == "service_completed_successfully"
     assert waits["auth"]["auth-init"]["condition"] == "service_completed_successfully"
     assert waits["gateway"]["auth"]["condition"] == "service_healthy"
+
+
+def test_the_gateways_user_may_what_the_gateway_does_and_no_more(tmp_path: Path) -> None:
+    ours = load(DEPLOY / "gateway.toml", environ={}, overrides={"data_dir": str(tmp_path)}).settings
+    FirstStart(ours, tmp_path / "secrets").run()
+    assert environment("gateway")["GATEWAY_MQTT__USERNAME"] == GATEWAY_USER
+    store = Store(database_path(ours))
+    store.open()
+    subject = Subject(username=GATEWAY_USER, clientid="gateway-1-0-0")
+
+    def may(action: Literal["publish", "subscribe"], topic: str) -> bool:
+        return decide(store.rules_for(subject), AccessRequest(subject, action, topic)).allowed
+
+    for route in ours.routes:
+        for topic_filter in route.filters:
+            assert may("subscribe", f"$share/{ours.mqtt.share_group}/{topic_filter}")
+    assert may("publish", ours.mqtt.status.topic.replace("${instance}", ours.instance))
+    assert not may("subscribe", "#")
+    assert not may("publish", "devices/device-1/telemetry")
+    store.close()
 
 
 # --- Prometheus and Grafana ------------------------------------------------------------------------------------------
