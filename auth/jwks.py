@@ -223,12 +223,15 @@ class JwksKeys:
                     f'The JWK set of auth.jwt.keys "{self._name}" cannot be had: see jwks_failed in the log.',
                     "unreachable",
                 )
-        if token.key_id is None:
-            return [key for key in known.keys if token.algorithm in key.algorithms][:_MOST_TRIED]
-        if token.key_id not in known.by_id:
-            await self._missed()
-            known = self._current() or known
-        return known.by_id.get(token.key_id, ())[:_MOST_TRIED]
+        if token.key_id is not None:
+            # An issuer that gives its keys no ids, and its tokens some, has nothing that could be missing.
+            if token.key_id not in known.by_id and (known.by_id or not known.keys):
+                await self._missed()
+                known = self._current() or known
+            if (found := known.by_id.get(token.key_id)) is not None:
+                return found[:_MOST_TRIED]
+        tried = [key for key in known.keys if token.key_id is None or key.key_id is None]
+        return [key for key in tried if token.algorithm in key.algorithms][:_MOST_TRIED]
 
     def _current(self) -> KeySet | None:
         return self._set if self._schedule.good(self._monotonic_ns()) else None

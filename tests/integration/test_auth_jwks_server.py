@@ -107,6 +107,22 @@ async def test_a_token_without_key_id_is_tried_with_all(provider: IdentityProvid
     assert provider.counts["jwks"] == 1
 
 
+async def test_a_key_without_id_is_tried_with_tokens_of_any(provider: IdentityProvider, clock: Clock) -> None:
+    [key] = provider.keys
+    key.extra = {"kid": None}
+    async with running(clock, settings(provider)) as authenticator:
+        for kid in (None, "any", "other"):
+            assert isinstance(await login(authenticator, provider.sign(kid=kid)), Allow)
+        clock.ahead_ns += 20 * S
+        assert isinstance(await login(authenticator, provider.sign(key=make_key())), Ignore)
+        assert provider.counts["jwks"] == 1, "what has no id cannot be missed"
+    named = provider.rotate("ES256")
+    async with running(clock, settings(provider)) as authenticator:
+        for wanted, kid in ((named, None), (named, named.kid), (key, None), (key, "any")):
+            assert isinstance(await login(authenticator, provider.sign(key=wanted, kid=kid)), Allow)
+        assert isinstance(await login(authenticator, provider.sign(key=key, kid=named.kid)), Ignore)
+
+
 async def test_the_key_that_the_token_names_is_the_one_it_is_checked_with(
     provider: IdentityProvider, clock: Clock
 ) -> None:
