@@ -7,6 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiokafka.conn import create_conn
+from aiokafka.errors import SaslAuthenticationFailed
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from structlog.testing import capture_logs
 
@@ -15,6 +17,7 @@ from bridge.errors import BridgeError, RefusedError, UnreachableError
 from bridge.kafka import KafkaProducer
 from bridge.kafka_connection import cluster_id
 from bridge.kafka_login import KafkaLogin
+from bridge.kafka_session import open_connection
 from bridge.kafka_topics import Topics
 from config.secret_files import FileSecret
 from gateway.embedded.kafka import KafkaCluster, TokenCheck
@@ -127,6 +130,20 @@ async def test_a_bad_token_is_refused_in_a_sentence_and_its_source_told(
     for token in source.made:
         assert token not in sentence
         assert token.rpartition(".")[2] not in sentence
+
+
+async def test_aiokafka_itself_takes_a_refused_token_for_an_accepted_one(
+    cluster: KafkaCluster, provider: IdentityProvider
+) -> None:
+    """Why connections are of a kind of our own. When this fails, ``bridge.kafka_session`` may do less."""
+    settings = settings_for(cluster, "SASL_PLAINTEXT", OAUTH)
+    login = KafkaLogin(settings, MadeTokens(lambda: provider.sign({"sub": "gateway", "aud": "others"})))
+    host, _, port = cluster.sasl_bootstrap.partition(":")
+    theirs = await create_conn(host, int(port), **login.options())
+    assert theirs.connected()
+    await theirs.close()
+    with pytest.raises(SaslAuthenticationFailed):
+        await open_connection(host, int(port), **login.options())
 
 
 async def test_where_no_token_can_be_had_kafka_cannot_be_asked(
