@@ -17,7 +17,7 @@ from auth.model import AccessRequest, Allow
 from auth.protection import address_group
 from auth.rule_reasons import mismatch
 from auth.rules import decide
-from auth.wording import bounded
+from auth.wording import bounded, lock_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -199,7 +199,7 @@ def _concerns(locked: LockedNow, request: LoginRequest) -> bool:
     address = bounded(request.peerhost)
     if locked.kind == "address":
         return locked.name == address_group(address)
-    return locked.name == bounded(request.username or request.clientid) and locked.address in {"", address}
+    return locked.name == lock_name(request.username, request.clientid) and locked.address in {"", address}
 
 
 def _story(rules: tuple[Rule, ...], request: AccessRequest) -> AccessStory:

@@ -18,7 +18,7 @@ __all__ = ["Logins"]
 import asyncio
 import contextlib
 from collections import Counter, OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from auth.admission import Admission
@@ -28,7 +28,7 @@ from auth.errors import BackendDownError, StoreError
 from auth.model import Ban, LoginAnswer
 from auth.protection import Protection
 from auth.reasons import LOGIN_REASONS
-from auth.wording import bounded
+from auth.wording import bounded, lock_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +45,7 @@ _REFUSED_MAX: Final = 50_000  # refused logins that are remembered; apart from t
 _LOCKED_MAX: Final = (
     10_000  # lock-outs that end when the user is changed; of more than that the oldest end by themselves
 )
+_LONGEST: Final = 1024  # characters of the names in one of those
 _BY: Final = "service"  # in the audit, of bans that nobody has typed
 
 
@@ -114,7 +115,7 @@ class Logins:
         self._refused: LoginCache[_Refused] = LoginCache(min(limits.cache_entries, _REFUSED_MAX))
         self._under_way: dict[bytes, asyncio.Task[LoginAnswer]] = {}
         self._users_under_way: Counter[str] = Counter()
-        self._locked_at: OrderedDict[str, _Seen] = OrderedDict()  # what a locked user was like then
+        self._locked_at: OrderedDict[str, tuple[LoginRequest, _Seen]] = OrderedDict()  # what locked a user
         self._writing: set[asyncio.Task[None]] = set()
         self._flapping_on = settings.protection.flapping_logins > 0
         deny = b'{"result":"deny"}'
@@ -272,8 +273,9 @@ class Logins:
         user, address = _user(request), bounded(request.peerhost)
         locked = self.protection.locked(user, address, now_ns)
         if locked == "user":
-            seen = self._locked_at.get(user)
-            if seen is not None and seen.version != self._store.version and seen.stamp != self._chain.stamp(request):
+            then, seen = self._locked_at.get(user, (None, None))
+            # Of that request, not of this one: else another spelling or client id would look like a change.
+            if then and seen and seen.version != self._store.version and seen.stamp != self._chain.stamp(then):
                 del self._locked_at[user]
                 self.protection.forgive(user, address)
                 locked = self.protection.locked(user, address, now_ns)
@@ -317,7 +319,7 @@ class Logins:
                 for locked in self.protection.failed(_user(request), bounded(request.peerhost), now_ns):
                     self._events.locked_out(locked, request)
                     if locked.kind == "user":
-                        self._remember_lock(locked.name, seen)
+                        self._remember_lock(locked.name, request, seen)
             if outcome.allow is not None:
                 return self._admit(key, request, outcome, outcome.allow, seen)
             if not outcome.degraded:
@@ -389,8 +391,10 @@ class Logins:
         tenant = self._store.tenant(name) if name else None
         return tenant is not None and not tenant.enabled
 
-    def _remember_lock(self, user: str, seen: _Seen) -> None:
-        self._locked_at[user] = seen
+    def _remember_lock(self, user: str, request: LoginRequest, seen: _Seen) -> None:
+        if len(request.username) + len(request.clientid) + len(request.cert_common_name) > _LONGEST:
+            return
+        self._locked_at[user] = replace(request, password=""), seen
         self._locked_at.move_to_end(user)
         if len(self._locked_at) > _LOCKED_MAX:
             self._locked_at.popitem(last=False)
@@ -433,4 +437,4 @@ class Logins:
 
 def _user(request: LoginRequest) -> str:
     """By what failures of a user are counted."""
-    return bounded(request.username or request.clientid)
+    return lock_name(request.username, request.clientid)

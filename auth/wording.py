@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["bounded", "shown"]
+__all__ = ["bounded", "lock_name", "shown"]
 
 import hashlib
+import unicodedata
 from typing import Final
 
 _SHOWN: Final = 64
 _BOUNDED: Final = 64
+_FOLDED: Final = 256  # no directory has longer names, and folding takes time
 
 
 def shown(text: str) -> str:
@@ -26,3 +28,16 @@ def bounded(text: str) -> str:
     if len(text) <= _BOUNDED:
         return text
     return f"blake2b:{hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=24).hexdigest()}"
+
+
+def lock_name(username: str, clientid: str) -> str:
+    """By what the failures of a user are counted: the user name, else the client id, as a directory compares names.
+
+    To LDAP and many a database ``Lamp``, ``lamp`` and ``lamp`` with a space behind it are one user; counted apart, each
+    spelling would give a guesser as many tries again. Two users whose names differ in nothing else share a count.
+    """
+    name = username or clientid
+    if len(name) > _FOLDED:
+        return bounded(name)
+    folded = name if name.isascii() else unicodedata.normalize("NFKC", name)
+    return bounded(" ".join(folded.casefold().split()) or name)

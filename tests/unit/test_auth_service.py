@@ -8,6 +8,7 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from auth.chain import Chain
 from auth.errors import OverloadedError, StoreError
 from auth.hashing import Hasher
 from auth.model import AccessRequest, Allow, Ban, Deny, LoginRequest, Rule, Subject, Tenant
+from auth.reasons import LOGIN_REASONS
 from auth.service import AccessService
 from auth.store import Store
 from auth.store_records import User
@@ -29,8 +31,6 @@ from tests.unit.access_parts import EPOCH_S, FakeAuthenticator, Service, access_
 from tests.unit.manual_time import manual_time
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from auth.model import LoginAnswer, Verdict
     from auth.ports import AccessDecisions
 
@@ -671,6 +671,21 @@ class TestAuthorise:
             assert self.ask(service, topic)[0] == "deny", topic[:20]
 
 
+def test_the_documentation_says_what_each_reason_means() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "auth.md").read_text(encoding="utf-8")
+    for reason, meaning in LOGIN_REASONS.items():
+        assert f"| `{reason}` | {meaning} |" in text, reason
+
+
+@pytest.mark.parametrize("spelling", ["ada", "Ada", " ADA ", "ada\u2003", "\uff41\uff44\uff41"])
+async def test_another_spelling_of_a_name_gives_a_guesser_no_more_tries(spelling: str) -> None:
+    service = make_service(protection={"failures": 2})
+    for number in range(2):
+        await service.ask(login("ada", f"guess {number}"))
+    assert (await service.ask(login(spelling, "guess"))).reason == "locked_out"
+    assert (await service.ask(login("adam", "guess"))).reason == "unknown"
+
+
 async def test_the_service_is_what_the_server_asks() -> None:
     decisions: AccessDecisions = make_service().access
     assert decisions.backend_down("timeout").reason == "timeout"
@@ -766,7 +781,9 @@ async def test_a_new_password_ends_the_lock_out_of_its_user(tmp_path: Path) -> N
         assert (await real.access.login(login(name))).reason == "locked_out"
     real.change("ada", password=passwords.hash_argon2id("new", COST))
     assert (await real.access.login(login("ada", "new"))).reason == "verified"
-    assert (await real.access.login(login("bob"))).reason == "locked_out", "another's change ends it too"
+    for name, clientid in (("bob", "c-bob"), ("BOB", "c-bob"), ("bob", "ada")):
+        answer = await real.access.login(login(name, clientid=clientid))
+        assert answer.reason == "locked_out", "another's change ends it too"
     await real.close()
 
 
