@@ -17,18 +17,17 @@ __all__ = ["Logins"]
 
 import asyncio
 import contextlib
-from collections import Counter, OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from auth.admission import Admission
 from auth.answers import Answer, AnswerWriter
 from auth.cache import LoginCache, LoginDigest
 from auth.errors import BackendDownError, StoreError
+from auth.guard import Guard
 from auth.model import Ban, LoginAnswer
-from auth.protection import Protection
 from auth.reasons import LOGIN_REASONS
-from auth.wording import bounded, lock_name
+from auth.wording import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,10 +41,6 @@ if TYPE_CHECKING:
 
 _NS: Final = 1_000_000_000
 _REFUSED_MAX: Final = 50_000  # refused logins that are remembered; apart from the verified ones, whose room they spare
-_LOCKED_MAX: Final = (
-    10_000  # lock-outs that end when the user is changed; of more than that the oldest end by themselves
-)
-_LONGEST: Final = 1024  # characters of the names in one of those
 _BY: Final = "service"  # in the audit, of bans that nobody has typed
 
 
@@ -100,7 +95,8 @@ class Logins:
     ) -> None:
         limits = settings.limits
         self.counts: Final = chain.counts
-        self.protection: Final = Protection(settings.protection)
+        self._guard = Guard(settings.protection, store, chain, events)
+        self.protection: Final = self._guard.protection
         self.writer: Final = AnswerWriter(settings, store)
         self._admission: Final = Admission(limits.in_flight, limits.logins_per_second, limits.tenant_logins_per_second)
         self._chain = chain
@@ -114,8 +110,6 @@ class Logins:
         self._verified: LoginCache[_Verified] = LoginCache(limits.cache_entries)
         self._refused: LoginCache[_Refused] = LoginCache(min(limits.cache_entries, _REFUSED_MAX))
         self._under_way: dict[bytes, asyncio.Task[LoginAnswer]] = {}
-        self._users_under_way: Counter[str] = Counter()
-        self._locked_at: OrderedDict[str, tuple[LoginRequest, _Seen]] = OrderedDict()  # what locked a user
         self._writing: set[asyncio.Task[None]] = set()
         self._flapping_on = settings.protection.flapping_logins > 0
         deny = b'{"result":"deny"}'
@@ -163,13 +157,13 @@ class Logins:
             if outcome is not None and outcome.allow is not None:
                 return self._let_in(key, request, outcome, outcome.allow, _Seen(version, ban_version, outcome.stamp))
             seen = _Seen(version, ban_version, self._chain.stamp(request))
-            if self._guessing(request) or not self._admission.enter():
+            if self._guard.guessing(request) or not self._admission.enter():
                 return self._no_answer(request, "shed")
         except BackendDownError as error:
             self._events.store_failed(error)
             return self._no_answer(request, "backend_down")
         self.counts.in_flight = self._admission.in_flight
-        self._users_under_way[_user(request)] += 1
+        self._guard.begin(request)
         self._under_way[key] = asyncio.get_running_loop().create_task(
             self._verify(key, request, seen), name="auth verification"
         )
@@ -257,7 +251,7 @@ class Logins:
             return "banned"
         if self._banned(request):
             return "banned"
-        if self._locked(request, now_ns):
+        if self._guard.locked(request, now_ns):
             return "locked_out"
         refused = self._refused.get(key, now_ns)
         if refused is not None:
@@ -266,33 +260,6 @@ class Logins:
                 return "remembered"
             self._refused.drop(key)
         return None
-
-    def _locked(self, request: LoginRequest, now_ns: int) -> bool:
-        """Whether a lock-out holds. That of a user ends when the user is changed: whoever has given it another password
-        wants it to be let in with that."""
-        user, address = _user(request), bounded(request.peerhost)
-        locked = self.protection.locked(user, address, now_ns)
-        if locked == "user":
-            then, seen = self._locked_at.get(user, (None, None))
-            # Of that request, not of this one: else another spelling or client id would look like a change.
-            if then and seen and seen.version != self._store.version and seen.stamp != self._chain.stamp(then):
-                del self._locked_at[user]
-                self.protection.forgive(user, address)
-                locked = self.protection.locked(user, address, now_ns)
-        return locked is not None
-
-    def _guessing(self, request: LoginRequest) -> bool:
-        """Whether as many logins of this user are under verification as would lock it out if they failed. Without that
-        limit, whoever sends two thousand guesses at once has them all answered before the first has counted. It is no
-        limit for who has been in from there; nor does it slow down a fleet that shares a user, since so many hashes
-        keep all threads busy."""
-        most, user = self.protection.failures, _user(request)
-        return (
-            most > 0
-            and user != ""
-            and self._users_under_way[user] >= most
-            and not self.protection.trusts(user, bounded(request.peerhost))
-        )
 
     def _banned(self, request: LoginRequest) -> bool:
         return self._store.find_ban(request.clientid, request.username, request.peerhost, self._now_s()) is not None
@@ -316,10 +283,7 @@ class Logins:
                 outcome = await self._chain.ask(request)
             now_ns = self._now_ns()
             if outcome.guess:
-                for locked in self.protection.failed(_user(request), bounded(request.peerhost), now_ns):
-                    self._events.locked_out(locked, request)
-                    if locked.kind == "user":
-                        self._remember_lock(locked.name, request, seen)
+                self._guard.failed(request, seen.version, seen.stamp, now_ns)
             if outcome.allow is not None:
                 return self._admit(key, request, outcome, outcome.allow, seen)
             if not outcome.degraded:
@@ -334,10 +298,7 @@ class Logins:
             self._admission.release()
             self.counts.in_flight = self._admission.in_flight
             self._under_way.pop(key, None)
-            user = _user(request)
-            self._users_under_way[user] -= 1
-            if not self._users_under_way[user]:
-                del self._users_under_way[user]
+            self._guard.end(request)
 
     def _let_in(
         self,
@@ -375,7 +336,7 @@ class Logins:
         if body.problem:
             self._events.refused(request, "rules_unexpressible", source=outcome.source, problem=body.problem)
             return self._denials["rules_unexpressible"]
-        self.protection.succeeded(_user(request), bounded(request.peerhost))
+        self._guard.succeeded(request)
         if self._flapping_on:
             self._note_login(request.clientid, now_ns)
         if not outcome.degraded:
@@ -390,14 +351,6 @@ class Logins:
     def _tenant_disabled(self, name: str) -> bool:
         tenant = self._store.tenant(name) if name else None
         return tenant is not None and not tenant.enabled
-
-    def _remember_lock(self, user: str, request: LoginRequest, seen: _Seen) -> None:
-        if len(request.username) + len(request.clientid) + len(request.cert_common_name) > _LONGEST:
-            return
-        self._locked_at[user] = replace(request, password=""), seen
-        self._locked_at.move_to_end(user)
-        if len(self._locked_at) > _LOCKED_MAX:
-            self._locked_at.popitem(last=False)
 
     def _refuse(self, request: LoginRequest, reason: LoginReason) -> LoginAnswer:
         self._events.refused(request, reason)
@@ -433,8 +386,3 @@ class Logins:
         with contextlib.suppress(BackendDownError):
             self._store.refresh()
             self.protection.flapping_ban_written(name)
-
-
-def _user(request: LoginRequest) -> str:
-    """By what failures of a user are counted."""
-    return lock_name(request.username, request.clientid)

@@ -258,7 +258,7 @@ class TestCache:
         await service.ask(login(password=secret))
         await service.ask(login(password=f"{secret}, wrong"))
         logins = service.access.logins
-        kept = [logins._verified, logins._refused, logins._under_way, logins.protection, logins._digest]
+        kept = [logins._verified, logins._refused, logins._under_way, logins.protection, logins._guard._locks]
         assert len(logins._verified) == len(logins._refused) == 1
         for one in reachable(kept):
             assert secret not in str(one), f"a password is kept in {type(one)}"
@@ -443,7 +443,7 @@ class TestAtTheSameTime:
             assert service.hasher.argon2 - before == 5
             assert (await service.ask(login(user, "one more"))).reason == "locked_out"
             gate.clear()
-        assert not service.access.logins._users_under_way
+        assert not service.access.logins._guard._under_way
         check_counts(service)
 
     @manual_time
