@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Breaker", "BreakerState", "Ticket"]
+__all__ = ["RETRY_INITIAL_NS", "Breaker", "BreakerState", "Ticket"]
 
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NewType

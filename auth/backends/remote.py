@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import structlog
 
-from auth.breaker import Breaker, BreakerState
+from auth.breaker import RETRY_INITIAL_NS, Breaker, BreakerState
 from auth.errors import BackendDownError, OverloadedError
 from auth.model import Ignore
 from config.errors import ConfigError, forget_frames
@@ -78,6 +78,7 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
         self._idle: Final[deque[tuple[C, int]]] = deque()  # with the time it came back; the latest is used first
         self._busy: Final[set[C]] = set()
         self._problem: BackendDownError | None = None
+        self._suspect = False  # it answers, but something was odd: a probe is to tell
         self._mending: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -145,7 +146,8 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
             problem = self._told(error, expired=limit.expired())
             if problem.cause in _OUR_FAULT:
                 raise ConfigError(str(problem)) from error
-            self._failed(problem)
+            self.failures[problem.cause] += 1
+            self._note(problem)
             self.breaker.trip(self._clock())
             self._mend_later()
 
@@ -268,20 +270,30 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
         return self._explain(error)
 
     def _answered(self, ticket: Ticket) -> None:
-        self._problem = None
+        if self.breaker.holds(ticket):  # else it was asked before the server went down, or came back
+            self._problem = None
+            self._suspect = False
         self.breaker.succeeded(ticket, self._clock())
 
-    def _failed(self, problem: BackendDownError, ticket: Ticket | None = None) -> None:
+    def _failed(self, problem: BackendDownError, ticket: Ticket, *, probe: bool = False) -> None:
         self.failures[problem.cause] += 1
+        if not self.breaker.holds(ticket):
+            return  # as above
+        if problem.cause == "other" and not probe:
+            # It has answered, if not to our liking. What one user's name or entry brings about must neither shut out
+            # the others nor take the service out of /readyz: a probe tells whether it is more than that.
+            self.breaker.dropped(ticket, self._clock())
+            self._suspect = True
+        else:
+            self._note(problem)
+            if self.breaker.failed(ticket, self._clock()):
+                self._drop_idle()
+        self._mend_later()
+
+    def _note(self, problem: BackendDownError) -> None:
         before, self._problem = self._problem, problem
         if before is not None and before.cause != problem.cause:  # the first is told by whoever asked
             log.warning("auth_backend_still_down", backend=self.name, problem=str(problem), cause=problem.cause)
-        if problem.cause == "other" and ticket is not None:
-            # It has answered, if not to our liking. What one user's name or entry brings about must not shut out all.
-            self.breaker.dropped(ticket, self._clock())
-        elif ticket is not None and self.breaker.failed(ticket, self._clock()):
-            self._drop_idle()
-            self._mend_later()
 
     def _cut_off(self, ticket: Ticket, began_ns: int) -> None:
         """The caller's own deadline came first. A server that had used up half of its time is blamed all the same,
@@ -322,17 +334,24 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
             self._mending = asyncio.create_task(self._mend(), name=f"probes of {self.name}")
 
     async def _mend(self) -> None:
-        """Probe until one succeeds."""
-        while self.breaker.state is not BreakerState.CLOSED:
-            await asyncio.sleep(max(0, self.breaker.retry_at_ns - self._clock()) / 1e9)
-            ticket = self.breaker.admit_probe(self._clock())
-            if ticket is None:  # the clocks of the loop and of time differ by their rounding
+        """Probe until all is well. Also after a single failure, with the breaker still closed: the next login may be
+        long in coming, all the longer while /readyz says that nobody should be sent here."""
+        while self._suspect or not self.up or self.breaker.state is not BreakerState.CLOSED:
+            if self.breaker.state is BreakerState.CLOSED:
+                await asyncio.sleep(RETRY_INITIAL_NS / 1e9)
+                if self.up and not self._suspect:
+                    return  # a login was quicker
+                ticket = self.breaker.admit()
+            else:
+                await asyncio.sleep(max(0, self.breaker.retry_at_ns - self._clock()) / 1e9)
+                ticket = self.breaker.admit_probe(self._clock())
+            if ticket is None:  # it has opened meanwhile; or a timer came a rounding too early
                 continue
             try:
                 async with asyncio.timeout(self._timeout_s) as limit:
                     await self._use(await self._new(), self._probe)
             except Exception as error:  # noqa: BLE001 - whatever it is, the next probe is due later
-                self._failed(self._told(error, expired=limit.expired()), ticket)
+                self._failed(self._told(error, expired=limit.expired()), ticket, probe=True)
                 forget_frames(error)
             except asyncio.CancelledError:
                 self.breaker.dropped(ticket, self._clock())

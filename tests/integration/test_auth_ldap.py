@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from auth.backends.ldap_messages import element, start_tls_request
 from auth.errors import BackendDownError
 from auth.model import Allow, Deny, Ignore
 from config.errors import ConfigError
 from tests.integration.auth_sites import GOOD, LdapNameSite, LdapSearchSite, LdapSite, login
 from tests.integration.test_auth_backend_records import HOSTILE
 from tests.servers import slapd
+from tests.servers.playing import played
 
 if TYPE_CHECKING:
     from tests.servers.slapd import Slapd
@@ -152,6 +156,78 @@ async def test_starttls(either: LdapSite) -> None:
         assert "TLS established" in either.server.log()
     async with either.running(tls=either.tls(ca_file=None)) as authenticator:
         assert "certificate that is not trusted" in authenticator.problem
+
+
+def answer(number: int, tag: int, code: int, *more: bytes) -> bytes:
+    result = element(0x0A, bytes((code,))) + element(4) + element(4, b"so be it")
+    return element(0x30, element(2, bytes((number,))), element(tag, result, *more))
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (answer(1, 0x78, 2), "offers no StartTLS"),
+        (answer(1, 0x78, 12), "offers no StartTLS"),
+        (answer(1, 0x78, 52), "ended the connection"),
+        (answer(0, 0x78, 52), "ended the connection"),
+        (answer(1, 0x61, 0), "does not speak LDAP as it should"),
+        (answer(2, 0x78, 0), "does not speak LDAP as it should"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak LDAP as it should"),
+        (b"", "closed the connection"),
+        (answer(1, 0x78, 0) + b"\x16\x03nonsense", "closed the connection"),  # dropped: it came in the open
+    ],
+)
+async def test_tls_that_is_asked_for_and_not_offered(either: LdapSite, said: bytes, words: str) -> None:
+    """Whatever it says, nothing but the request for StartTLS was sent to it in the open."""
+    heard = bytearray()
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.extend(await reader.read(65_536))
+        writer.write(said)
+        await writer.drain()
+        if said:
+            heard.extend(await reader.read(65_536))
+
+    async with (
+        played(play) as port,
+        either.running(address=f"ldap://127.0.0.1:{port}", tls=either.tls()) as authenticator,
+    ):
+        assert not authenticator.up
+        assert words in authenticator.problem
+    assert heard.startswith(start_tls_request(1))
+    assert slapd.PASSWORD.encode() not in heard
+
+
+async def test_answers_sent_along_before_tls_are_not_believed(either: LdapSite) -> None:
+    """Somebody on the way answers the coming bind in the open, behind the server's yes to StartTLS."""
+    await either.put_password("lamp")
+    server = either.server
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream_reader, upstream = await asyncio.open_connection("127.0.0.1", server.port)
+        try:
+            upstream.write(await reader.read(65_536))
+            forged = b"".join(answer(number, 0x61, 0) for number in range(2, 6))
+            writer.write(await upstream_reader.read(65_536) + forged)
+            await asyncio.wait(
+                [asyncio.create_task(pump(reader, upstream)), asyncio.create_task(pump(upstream_reader, writer))]
+            )
+        finally:
+            upstream.transport.abort()
+
+    async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await source.read(65_536):
+                target.write(data)
+        target.transport.abort()
+
+    async with (
+        played(play) as port,
+        either.running(address=f"ldap://127.0.0.1:{port}", tls=either.tls()) as authenticator,
+    ):
+        with contextlib.suppress(BackendDownError):
+            verdict = await login(authenticator, "lamp", "wrong")
+            assert isinstance(verdict, Deny), f"the forged answer was believed: {verdict}"
 
 
 async def test_a_users_rights_do_not_decide_what_the_next_search_finds(by_search: LdapSearchSite) -> None:

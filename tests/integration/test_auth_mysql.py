@@ -14,6 +14,7 @@ from config.auth import AuthMysqlSettings
 from config.errors import ConfigError
 from tests.integration.auth_sites import MysqlSite, login
 from tests.servers import mariadb
+from tests.servers.playing import played
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,11 +121,10 @@ async def play_false(site: MysqlSite, first: bytes, then: bytes = b"", **changes
         writer.write(then)
         while data := await reader.read(65_536):
             heard.extend(data)
-        writer.close()
 
     async with (
-        await asyncio.start_server(serve, "127.0.0.1", 0) as fake,
-        site.running(port=fake.sockets[0].getsockname()[1], **changes) as authenticator,
+        played(serve) as port,
+        site.running(port=port, **changes) as authenticator,
     ):
         return bytes(heard), authenticator.problem
 

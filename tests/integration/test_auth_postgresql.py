@@ -14,6 +14,7 @@ from config.errors import ConfigError
 from tests.integration.auth_sites import GOOD, PostgresqlSite, login
 from tests.servers import postgresql
 from tests.servers.pgbouncer import Pgbouncer
+from tests.servers.playing import played
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -176,13 +177,10 @@ async def test_tls_that_is_asked_for_and_not_offered(site: PostgresqlSite) -> No
         received.extend(await reader.read(8))
         writer.write(b"N")
         received.extend(await reader.read())
-        writer.close()
 
-    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as fake:
-        port = fake.sockets[0].getsockname()[1]
-        async with site.running(port=port, **site.over_tls()) as authenticator:
-            assert authenticator.failures["tls"] >= 1, authenticator.problem
-            assert "does not offer TLS" in authenticator.problem
+    async with played(refuse) as port, site.running(port=port, **site.over_tls()) as authenticator:
+        assert authenticator.failures["tls"] >= 1, authenticator.problem
+        assert "does not offer TLS" in authenticator.problem
     assert received[:8] == b"\0\0\0\x08\x04\xd2\x16\x2f", "no SSLRequest"
     assert b"gateway" not in received
     assert postgresql.PASSWORD.encode() not in received

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,8 +10,10 @@ from auth.model import Allow, Deny, Ignore
 from config.errors import ConfigError
 from tests.integration.auth_sites import RedisSite, login
 from tests.servers import redis
+from tests.servers.playing import played
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterator
 
     from tests.servers.redis import Redis
@@ -120,11 +121,11 @@ async def test_what_a_server_may_say_instead(site: RedisSite, said: bytes, cause
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(65_536)
         writer.write(said)
-        writer.close()
+        await writer.drain()
 
     async with (
-        await asyncio.start_server(serve, "127.0.0.1", 0) as fake,
-        site.running(port=fake.sockets[0].getsockname()[1]) as authenticator,
+        played(serve) as port,
+        site.running(port=port) as authenticator,
     ):
         assert not authenticator.up
         assert words in authenticator.problem
@@ -138,9 +139,8 @@ async def test_part_of_a_cluster_is_told(site: RedisSite) -> None:
         await reader.read(65_536)
         writer.write(b"-MOVED 3999 127.0.0.1:6381\r\n")
         await reader.read()
-        writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as fake:
+    async with played(serve) as port:
         with pytest.raises(ConfigError, match="part of a cluster"):
-            async with site.running(port=fake.sockets[0].getsockname()[1]):
+            async with site.running(port=port):
                 pass

@@ -365,6 +365,75 @@ async def test_what_one_name_brings_about_does_not_shut_out_the_others() -> None
 
 
 @manual_time
+async def test_one_failure_and_no_more_logins_heals_too() -> None:
+    """Else /readyz would keep away the login that would find out."""
+    fake = Fake()
+    fake.answer = fake.never
+    assert await cause_of(fake) == "timeout"
+    assert not fake.up
+    assert fake.breaker.state is BreakerState.CLOSED
+    fake.answer = fake.at_once
+    await asyncio.sleep(1)
+    assert fake.up
+    assert fake.probes == 1
+    await asyncio.sleep(60)
+    assert fake.probes == 1, "it probes a server that is well"
+    await fake.close()
+
+
+@manual_time
+async def test_one_failure_and_no_more_logins_opens_the_breaker_when_probes_fail_too() -> None:
+    fake = Fake()
+    fake.connect = refuse(ConnectionRefusedError())
+    assert await cause_of(fake) == "unreachable"
+    await asyncio.sleep(2)
+    assert fake.breaker.state is BreakerState.OPEN
+    await fake.close()
+
+
+@manual_time
+async def test_an_odd_answer_to_one_question_is_followed_by_a_probe() -> None:
+    fake = Fake()
+    fake.answer = refuse(OtherError())
+    assert await cause_of(fake) == "other"
+    assert fake.up, "one user's trouble took the service out of /readyz"
+    await asyncio.sleep(3)
+    assert not fake.up, "the server does not like any question"
+    assert fake.breaker.state is not BreakerState.CLOSED
+    fake.answer = fake.at_once
+    await asyncio.sleep(6)
+    assert fake.up
+    assert isinstance(await login(fake), Allow)
+    await fake.close()
+
+
+@manual_time
+async def test_what_comes_late_says_nothing_about_now() -> None:
+    """Asked before the breaker opened, failing after it has closed again."""
+    fake = Fake(pool_size=5)
+
+    async def by_name(link: Link, name: str) -> None:
+        if name == "slow":
+            await asyncio.sleep(0.9)
+            raise LostError
+        if name == "lost":
+            raise LostError
+
+    fake.answer = by_name
+    late = asyncio.create_task(login(fake, "slow"))
+    await asyncio.sleep(0.05)
+    assert [await cause_of(fake, "lost") for _ in range(3)] == ["lost"] * 3
+    assert fake.breaker.state is BreakerState.OPEN
+    await asyncio.sleep(0.5)
+    assert fake.up
+    with pytest.raises(BackendDownError):
+        await late
+    assert fake.up
+    assert fake.breaker.failures == 0
+    await fake.close()
+
+
+@manual_time
 async def test_probes_alone_find_out_when_it_is_well() -> None:
     fake = Fake()
     fake.connect = refuse(ConnectionRefusedError())
@@ -452,8 +521,8 @@ async def test_closing_ends_what_is_under_way() -> None:
     fake.answer = fake.never
     for _ in range(3):
         await cause_of(fake)
-    assert fake.breaker.state is BreakerState.OPEN
-    await asyncio.sleep(0)
+    assert fake.breaker.state is not BreakerState.CLOSED
+    await asyncio.sleep(0.1)
     await fake.close()
     await fake.close()
     assert not fake.standing
