@@ -232,13 +232,12 @@ async def test_a_gateway_that_starts_before_its_provider_finds_it(provider: Iden
 
 
 async def test_a_provider_that_is_down_is_not_hammered(provider: IdentityProvider) -> None:
-    """However many ask: the first wait alone is a second."""
+    """However many ask: the time of the next attempt has to come, and here it stands still."""
     provider.token_fault = "error"
-    source = OAuthTokens(settings(provider), "mqtt.token.oauth")
+    source = OAuthTokens(settings(provider), "mqtt.token.oauth", monotonic_ns=lambda: 1000 * S)
     await source.start()
     try:
-        began = time.monotonic()
-        while time.monotonic() - began < 0.5:
+        for _ in range(1000):
             with pytest.raises(CredentialError):
                 await source.current()
             await asyncio.sleep(0)

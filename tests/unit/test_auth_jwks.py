@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from auth.jwks import MOST_KEYS, Schedule, parse_key_set
@@ -139,6 +139,7 @@ JSON = st.recursive(
 NAMES = st.sampled_from(["kty", "n", "e", "crv", "x", "y", "alg", "use", "key_ops", "kid"])
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(KEYS)), st.dictionaries(NAMES, JSON, max_size=3))
 def test_any_key_is_taken_or_left_out(name: str, members: dict[str, Any]) -> None:
     found = parse_key_set(body(KEYS[name].jwk() | members))
@@ -205,6 +206,7 @@ def test_asking_does_not_put_a_fetch_off() -> None:
     assert plan.due_ns() <= 10 * S
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["ask", "works", "fails"]), st.integers(1, 20 * S)), max_size=60))
 def test_however_much_is_asked_fetches_keep_their_distance(events: list[tuple[str, int]]) -> None:
     """No two fetches within ten seconds, unless the one before failed: then within the backoff's."""

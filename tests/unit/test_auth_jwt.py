@@ -14,7 +14,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
@@ -264,11 +264,13 @@ async def test_a_signature_of_any_shape_is_only_wrong(algorithm: str, raw: bytes
     assert isinstance(await login(text, key(algorithms=(algorithm,), **source)), Ignore)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_any_text_gets_a_verdict(text: str) -> None:
     assert isinstance(asyncio.run(login(text)), Ignore)
 
 
+@settings(deadline=None)
 @given(st.integers(min_value=0), st.sampled_from("AZaz09-_.=!\x00é"))
 def test_a_token_with_one_character_changed_is_not_let_in_as_another(at: int, character: str) -> None:
     """Except where the change is in bits of the last character that belong to no byte."""
@@ -467,6 +469,7 @@ async def test_texts_with_brackets_are_not_deep() -> None:
     assert isinstance(await login(token({"note": "[{" * 100 + '\\"[', "list": [[["]"]]]})), Allow)
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
@@ -53,6 +53,7 @@ def clock() -> Clock:
 # --- when -------------------------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(st.floats(0.1, 0.95), st.integers(5 * S, 10**7 * S), st.integers(0, 4 * S), st.integers())
 def test_a_token_is_renewed_after_its_share_of_life_and_before_its_end(
     share: float, life_ns: int, answer_ns: int, seed: int
@@ -424,8 +425,8 @@ def test_the_settings_say_which_source(tmp_path: Path) -> None:
         (TokenSettings(file=file), FileToken),
         (TokenSettings(oauth=OAuthSettings(**OAUTH)), OAuthTokens),
     ]
-    for settings, kind in cases:
-        assert isinstance(token_source(settings, "mqtt.token"), kind)
+    for table, kind in cases:
+        assert isinstance(token_source(table, "mqtt.token"), kind)
 
 
 def test_a_gateway_with_tokens_starts_without_an_http_client() -> None:
