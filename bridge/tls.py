@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["TlsFiles", "tls_context"]
 
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -14,8 +15,6 @@ from bridge.fresh_secret import fresh
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bridge.certificate import Validity
     from config.settings import TlsSettings
 
@@ -85,7 +84,10 @@ class TlsFiles:
     def __init__(self, settings: TlsSettings, where: str) -> None:
         self._settings = settings
         self._where = where
-        files = (settings.ca_file, settings.certificate_file, settings.key_file)
+        files = [settings.ca_file, settings.certificate_file, settings.key_file]
+        if settings.ca_file is None:  # the system's authorities come and go too
+            system = ssl.get_default_verify_paths()
+            files += [Path(place) for place in (system.cafile, system.capath) if place is not None]
         self._files = tuple(file for file in files if file is not None)
         self._stamps = self._look()
         self._context = tls_context(settings, where)

@@ -87,7 +87,8 @@ class KafkaSettings(Table):
     `kafka.sasl`."""
 
     tls: TlsSettings = TlsSettings()
-    """TLS to Kafka; used with `SSL` and `SASL_SSL` alone."""
+    """TLS to Kafka; used with `SSL` and `SASL_SSL` alone. When its files change, connections made from then on use the
+    new ones."""
 
     sasl: SaslSettings | None = None
     """User and password, or a token; used with `SASL_PLAINTEXT` and `SASL_SSL` alone."""

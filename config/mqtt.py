@@ -164,7 +164,8 @@ class MqttSettings(Table):
     next address has its turn."""
 
     tls: TlsSettings = TlsSettings()
-    """TLS to the broker; used with `mqtts://` and `wss://` addresses alone."""
+    """TLS to the broker; used with `mqtts://` and `wss://` addresses alone. When its files change, connections made
+    from then on use the new ones; sessions connect again before a client certificate that has a successor ends."""
 
     proxy: ProxySettings | None = None
     """HTTP proxy on the way to the broker. Unset: a direct connection."""
