@@ -91,6 +91,11 @@ class AnswerWriter:
 
     def write(self, request: LoginRequest, allow: Allow) -> Answer:
         """The answer, rules and all. Does not block longer than the reading of rules does. Raises BackendDownError."""
+        if any("," in group or not group for group in allow.groups):
+            # Editing and importing refuse such a name, but a directory or a table may have any.
+            return Answer(
+                problem="one of its groups has a name with a comma, or none: EMQX would make two groups of it"
+            )
         acl, handed_over = "", 0
         if not allow.is_superuser:  # EMQX asks nothing about one
             subject = self.subject(request, allow)

@@ -48,7 +48,7 @@ LOGIN_REASONS: Final[Mapping[LoginReason, str]] = MappingProxyType(
         "banned": "the client id, the user name or the address is banned",
         "locked_out": "too many wrong passwords for this user, or from this address",
         "tenant_disabled": "the user's tenant is switched off",
-        "rules_unexpressible": "the token brings rules that EMQX cannot be told, and they must not be lost",
+        "rules_unexpressible": "EMQX cannot be told its groups, or the rules of its token, which must not be lost",
         "rate_limited": "more logins a second than auth.limits or the tenant's own limit lets through",
         "shed": "more logins are under verification than auth.limits.in_flight or auth.hashing.queue has room for",
         "timeout": "no answer within auth.answer_timeout",

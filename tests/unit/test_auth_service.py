@@ -70,6 +70,14 @@ class TestAnswer:
         service = make_service(source, client_attributes=["tenant", "groups"])
         assert body(await service.ask(login()))["client_attrs"] == {"tenant": "acme", "groups": ""}
 
+    @pytest.mark.parametrize("group", ["staff,admins", ""])
+    async def test_a_group_that_would_arrive_as_another_refuses_the_login(self, group: str) -> None:
+        source = FakeAuthenticator()
+        source.add("ada", "right", groups=frozenset({group, "staff"}))
+        service = make_service(source)
+        answer = await service.ask(login())
+        assert (answer.result, answer.reason) == ("deny", "rules_unexpressible")
+
     async def test_a_superuser_needs_no_rules(self) -> None:
         source = FakeAuthenticator()
         source.add("ada", "right", is_superuser=True)
