@@ -9,19 +9,37 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import jwt
+from cryptography.hazmat.primitives import serialization
 from pydantic import SecretStr
 
 from auth.backends.jwt import JwtAuthenticator
 from auth.model import LoginRequest
 from config.auth import AuthJwtKeySettings, AuthJwtSettings
+from tests.servers.identity_provider import make_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from auth.model import Verdict
 
 SECRET = "an-issuer-and-this-service-share-it"
 NOW_S = 1_800_000_000
+PAIRS = {name: make_key(name) for name in ("RS256", "ES256", "ES384", "ES512", "EdDSA")}
+RSA_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+
+
+def pem(private: Any) -> bytes:
+    made: bytes = private.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return made
+
+
+def key_file(folder: Path, algorithm: str = "RS256") -> Path:
+    file = folder / f"{algorithm}.pem"
+    file.write_bytes(pem(PAIRS[algorithm].private))
+    return file
 
 
 def segment(data: bytes | str | Mapping[str, Any]) -> str:

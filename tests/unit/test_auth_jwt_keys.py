@@ -1,0 +1,166 @@
+"""Keys of tokens that stand in files: what can be one, and what a change does."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed448
+from pydantic import SecretStr
+
+from auth.backends.jwt import JwtAuthenticator
+from auth.jwt_keys import FileKeys, public_key
+from auth.jwt_parsing import parse_token
+from auth.model import Allow, LoginRequest
+from config.auth import AuthJwtSettings
+from config.errors import ConfigError
+from config.secret_files import FileSecret
+from tests.servers.identity_provider import make_key
+from tests.unit.jwt_tokens import NOW_S, PAIRS, SECRET, key, key_file, pem, token
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+async def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    clock = Clock()
+    file = key_file(tmp_path, "ES256")
+    old, new = PAIRS["ES256"].private, make_key("ES256").private
+    authenticator = JwtAuthenticator(
+        AuthJwtSettings(keys=(key(public_key_file=file, algorithms=("ES256",)),)),
+        clock=lambda: NOW_S,
+        monotonic_ns=clock,
+    )
+    await authenticator.start()
+
+    async def lets_in(private: Any) -> bool:
+        text = token(secret=private, algorithm="ES256")
+        return isinstance(await authenticator.authenticate(LoginRequest(password=text)), Allow)
+
+    def replace(content: bytes) -> None:
+        beside = tmp_path / "new.pem"
+        beside.write_bytes(content)
+        os.replace(beside, file)  # noqa: PTH105
+
+    assert await lets_in(old)
+    replace(pem(new))
+    assert await lets_in(old), "it is looked at once a second, not for every login"
+    clock.now_ns += 1_000_000_000
+    assert await lets_in(new)
+    assert not await lets_in(old)
+    for bad in (b"", b"rubbish", pem(PAIRS["RS256"].private), pem(PAIRS["ES384"].private)):
+        replace(bad)
+        clock.now_ns += 1_000_000_000
+        assert await lets_in(new), f"a bad file took the good key away: {bad[:40]!r}"
+    file.unlink()
+    clock.now_ns += 1_000_000_000
+    assert await lets_in(new)
+    replace(pem(old))
+    clock.now_ns += 1_000_000_000
+    assert await lets_in(old)
+    await authenticator.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "algorithms", "says"),
+    [
+        (None, ("RS256",), "no such file"),
+        (b"", ("RS256",), "no public key in PEM"),
+        (b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", ("RS256",), "no public key in PEM"),
+        ("rsa1024", ("RS256",), "has 1024 bits"),
+        ("private", ("ES256",), "private key"),
+        ("ES256", ("RS256",), "is for ES256, but algorithms is RS256"),
+        ("ES384", ("ES256",), "is for ES384"),
+        ("secp256k1", ("ES256",), "kind that signs no tokens"),
+    ],
+)
+async def test_a_key_file_that_cannot_be_used_ends_the_start(
+    content: bytes | str | None, algorithms: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "key.pem"
+    if content == "rsa1024":
+        content = pem(make_key("RS256", bits=1024).private)
+    elif content == "secp256k1":
+        content = pem(ec.generate_private_key(ec.SECP256K1()))
+    elif content == "private":
+        content = PAIRS["ES256"].private.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    elif isinstance(content, str):
+        content = pem(PAIRS[content].private)
+    if content is not None:
+        file.write_bytes(content)
+    authenticator = JwtAuthenticator(AuthJwtSettings(keys=(key(public_key_file=file, algorithms=algorithms),)))
+    with pytest.raises(ConfigError) as failure:
+        await authenticator.start()
+    assert str(failure.value).startswith(f'auth.jwt.keys "k".public_key_file {file} cannot be used: ')
+    assert says in str(failure.value)
+
+
+async def test_a_secret_in_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    clock = Clock()
+    file = tmp_path / "secret"
+    file.write_text(SECRET)
+    authenticator = JwtAuthenticator(
+        AuthJwtSettings(keys=(key(secret=FileSecret(SECRET, file)),)), clock=lambda: NOW_S, monotonic_ns=clock
+    )
+    await authenticator.start()
+
+    async def lets_in(secret: str) -> bool:
+        return isinstance(await authenticator.authenticate(LoginRequest(password=token(secret=secret))), Allow)
+
+    new = SECRET[::-1]
+    file.write_text(new + "\n")
+    assert await lets_in(SECRET), "it is looked at once a second, not for every login"
+    clock.now_ns += 1_000_000_000
+    assert await lets_in(new)
+    assert not await lets_in(SECRET)
+    for bad in ("short", "", "-----BEGIN PUBLIC KEY-----\n" + "A" * 60):
+        file.write_text(bad)
+        clock.now_ns += 1_000_000_000
+        assert await lets_in(new), f"a bad file took the good secret away: {bad}"
+    file.unlink()
+    clock.now_ns += 1_000_000_000
+    assert await lets_in(new)
+    file.write_text(SECRET)
+    clock.now_ns += 1_000_000_000
+    assert await lets_in(SECRET)
+
+
+async def test_a_secret_that_is_none_ends_the_start() -> None:
+    authenticator = JwtAuthenticator(AuthJwtSettings(keys=(key(secret=SecretStr("hunter2")),)))
+    with pytest.raises(ConfigError, match=r'auth\.jwt\.keys "k"\.secret has 7 bytes') as failure:
+        await authenticator.start()
+    assert "hunter2" not in str(failure.value)
+
+
+async def test_a_key_of_a_file_is_for_its_algorithms_alone(tmp_path: Path) -> None:
+    source = FileKeys(key(public_key_file=key_file(tmp_path), algorithms=("RS256", "PS256")), "auth.jwt.keys")
+    await source.start()
+    [found] = await source.candidates(parse_token(token()))
+    assert found.algorithms == {"RS256", "PS256"}
+    private = PAIRS["RS256"].private
+    assert found.fits(parse_token(token(secret=private, algorithm="PS256")))
+    assert not found.fits(parse_token(token(secret=private, algorithm="RS512")))
+    assert not found.fits(parse_token(token(secret=PAIRS["ES256"].private, algorithm="ES256")))
+    assert not found.fits(parse_token(token()))
+
+
+def test_both_edwards_curves_are_known() -> None:
+    assert public_key(pem(ed448.Ed448PrivateKey.generate())).algorithms == {"EdDSA"}
+
+
+def test_nothing_of_a_key_shows() -> None:
+    authenticator = JwtAuthenticator(AuthJwtSettings(keys=(key(),)))
+    shown = repr(vars(authenticator)) + repr([vars(one.source) for one in authenticator._keys])
+    assert SECRET not in shown
