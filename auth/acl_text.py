@@ -26,7 +26,7 @@ from auth.rule_topics import parse_topic
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from auth.model import Rule
+    from auth.model import Rule, SubjectKind
 
 _KEPT: Final = 1000  # lists of rules; a fleet has a handful
 _RULES_MAX: Final = 500
@@ -38,6 +38,7 @@ _ORDINARY: Final = re.compile(
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
+_ALL: Final[tuple[tuple[SubjectKind, str], ...]] = (("all", ""),)
 _OWN: Final = frozenset({"username", "clientid", "common_name"})  # a client's own rules, read anew for each login
 
 
@@ -68,29 +69,45 @@ class AclText:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._shapes: OrderedDict[tuple[int, ...], _Shape] = OrderedDict()
+        self._common = _shape(())
 
     def write(self, rules: Sequence[Rule], subject: Subject) -> tuple[str, int]:
         """What ``hand_over`` gives for these rules, as text, and how many entries it has; "" and 0 for None."""
-        concerned = [rule for rule in rules if concerns(rule.who, subject)]
-        if len(concerned) > _RULES_MAX or any(kind in _OWN for rule in concerned for kind, _ in rule.who):
-            return self._afresh(concerned, subject)
-        key = tuple(map(id, concerned))
-        shape = self._shapes.get(key)
-        if shape is None:
-            shape = self._shapes[key] = _shape(tuple(concerned))
-            if len(self._shapes) > _KEPT:
-                self._shapes.popitem(last=False)
+        if rules is self._common.rules:  # for everybody: the database gives them as the same tuple each time
+            shape = self._common
+        else:
+            concerned = tuple([rule for rule in rules if concerns(rule.who, subject)])
+            found = self._known(concerned)
+            if found is None:
+                return self._afresh(concerned, subject)
+            shape = found
+            if isinstance(rules, tuple) and all(rule.who == _ALL for rule in rules):
+                self._common = shape = shape._replace(rules=rules)
         if not shape.ordinary:
-            return self._afresh(concerned, subject)
+            return self._afresh(shape.rules, subject)
         values = [_value(name, subject) for name in shape.names]
         for value in values:
             if value in shape.literals or not _ORDINARY.fullmatch(value):
-                return self._afresh(concerned, subject)
+                return self._afresh(shape.rules, subject)
         equal = tuple(values.index(value) for value in values)
         template = shape.templates.get(equal)
         if template is None:
             template = shape.templates[equal] = self._template(shape, equal)
         return "".join([values[one] if isinstance(one, int) else one for one in template.pieces]), template.entries
+
+    def _known(self, rules: tuple[Rule, ...]) -> _Shape | None:
+        """What is known of these rules, which concern a client; None for those that it is not worth knowing of."""
+        key = tuple(map(id, rules))
+        shape = self._shapes.get(key)
+        if (
+            shape is None
+            and len(rules) <= _RULES_MAX
+            and not any(kind in _OWN for rule in rules for kind, _ in rule.who)
+        ):
+            shape = self._shapes[key] = _shape(rules)
+            if len(self._shapes) > _KEPT:
+                self._shapes.popitem(last=False)
+        return shape
 
     def _afresh(self, rules: Sequence[Rule], subject: Subject) -> tuple[str, int]:
         acl = hand_over(rules, subject, limit=self._limit)
@@ -100,7 +117,7 @@ class AclText:
         stand_ins = [f"x{secrets.token_hex(16)}" for _ in shape.names]
         values = {name: stand_ins[first] for name, first in zip(shape.names, equal, strict=True)}
         # All of them concern the client: asked again with stand-ins, a rule for one user would not.
-        rules = [replace(rule, who=(("all", ""),)) for rule in shape.rules]
+        rules = [replace(rule, who=_ALL) for rule in shape.rules]
         text, entries = self._afresh(rules, _stand_in(values))
         split = re.split(f"({'|'.join(stand_ins)})", text) if stand_ins else [text]
         return _Template(tuple(stand_ins.index(one) if one in stand_ins else one for one in split), entries)

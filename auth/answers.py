@@ -86,7 +86,7 @@ class AnswerWriter:
             cert_common_name=request.cert_common_name,
             tenant=allow.tenant,
             groups=allow.groups,
-            attributes={name: known[name] for name in self._attributes if known.get(name)},
+            attributes={name: known[name] for name in self._attributes if known.get(name)} if known else known,
         )
 
     def write(self, request: LoginRequest, allow: Allow) -> Answer:

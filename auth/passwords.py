@@ -279,6 +279,7 @@ def _unpadded(text: str) -> bytes:
         raise UnknownKindError("a stored password is damaged: its base64 cannot be read") from None
 
 
+_URL_ALPHABET: Final = bytes.maketrans(b"-_", b"+/")
 _ALPHABETS: Final = str.maketrans("._-", "+/+")  # passlib writes "." for "+"; the URL alphabet "-" and "_"
 
 
@@ -319,12 +320,13 @@ def device_secret_matches(stored: str, secret: str, keys: Mapping[str, bytes]) -
     found = _DEVICE.fullmatch(stored)
     if found is None:
         return None
-    key_id, salt, hash_ = found.groups()
     data = _password_bytes(secret)
     if data is None:
         return False
-    made = _device_digest(data, _key(key_id, keys), binascii.a2b_base64(f"{salt.translate(_ALPHABETS)}=="))
-    return hmac.compare_digest(made, binascii.a2b_base64(f"{hash_.translate(_ALPHABETS)}="))
+    text = stored.encode().translate(_URL_ALPHABET)
+    salt = binascii.a2b_base64(text[found.start(2) : found.end(2)] + b"==")
+    made = _device_digest(data, _key(found[1], keys), salt)
+    return hmac.compare_digest(made, binascii.a2b_base64(text[found.start(3) :] + b"="))
 
 
 def _key(key_id: str, keys: Mapping[str, bytes]) -> bytes:
