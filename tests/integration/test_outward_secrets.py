@@ -329,3 +329,40 @@ def test_a_refused_client_secret_is_waited_for_and_told_by_nothing(
         gateway.kill()
     assert "kafka.sasl.token.oauth" in gateway.events("kafka_not_ready")[0]["error"]
     heard.check("log", gateway.log_file.read_text(errors="replace"))
+
+
+def test_an_identity_provider_that_is_away_for_longer_than_a_token_lives_costs_no_message(
+    cluster: KafkaCluster, provider: IdentityProvider, make_gateway: MakeGateway, unique: str, tmp_path: Path
+) -> None:
+    """The present tokens are used to their end; both brokers then let nobody in; all comes back by itself."""
+    secret = tmp_path / "client-secret"
+    secret.write_text(provider.clients["gateway"])
+    provider.claims, provider.lifetime_s = {"sub": "gateway"}, 6
+    first = len(provider.issued)
+    with TokenBroker(provider, 6.5) as broker:
+        gateway = make_gateway(
+            broker.port, cluster.sasl_bootstrap, unique, workers=0, **oauth_tables(provider, cluster, secret)
+        )
+        gateway.start()
+        broker.start_load(50, devices=10)
+        provider.token_fault = "error"
+        try:
+
+            def away() -> bool:
+                broker.call(broker.end_expired)
+                return broker.expired >= 2 and not gateway.ready()
+
+            wait_until(away, "the tokens have ended, and the broker let nobody in")
+            wait_until(lambda: gateway.metric("gateway_token_failures_total") >= 2, "it asks again")
+            wait_until(lambda: "mqtt.token.oauth" in " ".join(gateway.reasons()), "/readyz says where to look")
+        finally:
+            provider.token_fault = ""
+        wait_until(gateway.ready, "it comes back by itself")
+        published = broker.stop_load()
+        wait_until(broker.drained, "all is acknowledged")
+        wait_until(gateway.settled, "all is settled")
+        assert gateway.metric("gateway_ledger_imbalance") == 0
+        gateway.kill()
+    Heard(*provider.issued[first:]).check("log", gateway.log_file.read_text(errors="replace"))
+    account = settle_account(published, read_topic(cluster.bootstrap, unique))
+    assert (account.missing, account.strangers) == ([], []), str(account)
