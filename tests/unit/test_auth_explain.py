@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -158,6 +160,41 @@ def test_what_emqx_is_told_is_what_the_service_answers(store: Store) -> None:
         "tenant": "acme",
         "groups": "floor,ops",
     }
+
+
+def test_it_comes_to_the_same_as_the_service(store: Store) -> None:
+    """Each user, client id and topic, asked of both."""
+    settings_ = AuthSettings.model_validate({"client_attributes": ["site"]})
+    topics = ("cmd/p/x", "plant/secret/x", "plant/berlin/x", "plant/+/x", "acme/1", "retained/1", "#", "$SYS/x", "")
+
+    async def both() -> None:
+        hasher = Hasher(settings_.hashing, store.device_keys())
+        chain = make_chain(settings_, store, hasher)
+        trusting = make_chain(settings_, store, TrustingHasher())  # type: ignore[arg-type]
+        service = AccessService(settings_, store, chain)
+        for username, clientid in itertools.product(("ada", "carl", "gone", "nobody", ""), ("p", "bad", "a/b")):
+            request = LoginRequest(username, clientid)
+            answer = await service.login(replace(request, password=SECRET))
+            for action, topic, qos in itertools.product(("publish", "subscribe"), topics, (0, 1)):
+                found = await explain(
+                    settings_,
+                    store,
+                    trusting,
+                    request,
+                    access=(action, topic, qos, False),
+                    now_s=NOW,  # type: ignore[arg-type]
+                )
+                assert (found.obstacle == "") == (answer.result == "allow"), f"{request}: {found.obstacle!r}"
+                assert found.access is not None
+                access = service.authorise(AccessRequest(found.subject, action, topic, qos, retain=False))  # type: ignore[arg-type]
+                if access.reason in {"rule", "no_rule"}:
+                    assert found.access.decision.allowed == (access.result == "allow"), f"{request} {action} {topic}"
+                else:
+                    assert found.obstacle, f"{access.reason} is not told"
+        await service.close()
+        hasher.close()
+
+    asyncio.run(both())
 
 
 def test_a_superuser_is_said_to_be_one(store: Store) -> None:
