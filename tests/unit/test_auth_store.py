@@ -612,3 +612,35 @@ def test_two_processes_that_make_the_file_at_the_same_time_share_it(path: Path) 
     assert store.count_users() == 50
     assert len(store.device_keys()) == 1
     store.close()
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from auth.store_edit import edit
+from auth.store_records import User
+with edit(Path(sys.argv[1]), "killed") as one:
+    for number in range(3000):
+        one.users.add(User("username", f"u{number}", attributes={"x": "y" * 500}), audited=False)
+    print("half", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_process_killed_in_the_middle_of_an_edit_leaves_nothing_of_it(store: Store, path: Path) -> None:
+    add_user(store, User("username", "before"))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(path)], env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "half\n"
+        assert store.find_user("username", "before") is not None
+        process.kill()
+    assert not store.refresh()
+    assert [user.identity for user in store.users()] == ["before"]
+    add_user(store, User("username", "after"))
+    assert store.count_users() == 2
+    with sqlite3.connect(path) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+    db.close()
