@@ -153,12 +153,18 @@ async def test_a_waiter_cancelled_as_its_turn_comes_passes_it_on(
     gate = Gate(monkeypatch)
     first, second, third = (asyncio.create_task(hasher.burn()) for _ in range(3))
     await until(lambda: hasher.waiting == 2)
-    hasher._give_thread_back()  # the first one's thread is free: second's turn is set, but it has not run yet
-    second.cancel()
+    give_back = hasher._give_thread_back
+
+    def and_cancel() -> None:
+        give_back()
+        second.cancel()  # its turn is set, and it has not run since
+
+    monkeypatch.setattr(hasher, "_give_thread_back", and_cancel)
     gate.opened.set()
-    await asyncio.gather(first, third)
-    await asyncio.gather(second, return_exceptions=True)
-    assert hasher.waiting == 0
+    async with asyncio.timeout(10):
+        await asyncio.gather(first, third)
+    assert second.cancelled()
+    assert (hasher.busy, hasher.waiting, gate.done) == (0, 0, 2)
 
 
 @pytest.mark.skipif(not hasattr(os, "getpriority"), reason="the platform has no priorities")

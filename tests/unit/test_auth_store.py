@@ -152,6 +152,32 @@ class TestFile:
         assert store.find_user("username", "a") is not None
         assert not store.problem
 
+    def test_a_file_that_is_gone_is_not_tried_at_every_question(
+        self, store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path.rename(path.with_name("away"))
+        with pytest.raises(BackendDownError):
+            store.refresh()
+        tried: list[int] = []
+        monkeypatch.setattr(Store, "_connect", lambda _self: tried.append(1))
+        for _ in range(10):
+            with pytest.raises(BackendDownError, match="no such file"):
+                store.find_user("username", "a")
+        assert tried == []
+
+    def test_a_moment_of_being_locked_is_over_with_the_next_answer(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        error = sqlite3.OperationalError("database is locked")
+        error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "_look", lambda: (_ for _ in ()).throw(error))
+            with pytest.raises(BackendDownError, match="is locked"):
+                store.refresh()
+        assert store.problem
+        assert store.find_user("username", "a") is None
+        assert not store.problem
+
     def test_a_restored_copy_is_noticed(self, store: Store, path: Path, tmp_path: Path) -> None:
         add_user(store, User("username", "old"))
         copy = tmp_path / "copy"
@@ -315,6 +341,13 @@ class TestUsers:
         with store.edit("test") as edit:
             edit.users.remove("username", "a")
         add_user(store, User("username", "c", tenant="acme"))
+        add_user(store, User("username", "other"))
+        with pytest.raises(StoreError, match="as many users"), store.edit("test") as edit:
+            edit.users.add(User("username", "other", tenant="acme"), overwrite=True)
+        with store.edit("test") as edit:
+            edit.tenants.add(Tenant("small", users_max=1))
+        with pytest.raises(StoreError, match="as many users"):
+            add_user(store, User("username", "s1", tenant="small"), User("username", "s2", tenant="small"))
         with store.edit("test") as edit:
             with pytest.raises(StoreError, match="as many users"):
                 edit.users.add(User("username", "d", tenant="acme"))
@@ -441,6 +474,21 @@ class TestRules:
             edit.rules.insert(Rule("allow", "first"))
         assert [one.rule.topic for one in store.rules()] == ["first", *map(str, range(60)), "last"]
 
+    def test_a_subjects_own_rules_keep_the_lists_order(self, store: Store) -> None:
+        who = (("username", "a"),)
+        add_rules(store, Rule("deny", "last", who))
+        with store.edit("test") as edit:
+            edit.rules.insert(Rule("allow", "first", who))
+        store.refresh()
+        assert topics(store, Subject("a")) == ["first", "last"]
+
+    def test_a_rule_is_filed_under_the_narrowest_of_its_conditions(self, store: Store) -> None:
+        """Else each question about a tenant would read the rules of all of its users."""
+        add_rules(store, Rule("allow", "t", (("all", ""), ("tenant", "acme"), ("username", "ann"))))
+        assert [one.rule.topic for one in store.rules(kind="username", value="ann")] == ["t"]
+        assert list(store.rules(kind="tenant", value="acme")) == []
+        assert topics(store, Subject("bob", tenant="acme")) == []
+
     def test_a_changed_list_is_seen(self, store: Store) -> None:
         one, two = add_rules(store, Rule("allow", "1"), Rule("allow", "2", (("username", "a"),)))
         assert topics(store, Subject("a")) == ["1", "2"]
@@ -490,8 +538,18 @@ class TestRules:
             assert topics(store, Subject(groups=frozenset({f"g{number}"}))) == [str(number)]
         assert len(store._rules) <= 5
         kept = len(store._rules)
-        assert topics(store, Subject(groups=frozenset({"x" * 60_000}))) == []
+        for number in range(3):
+            store.rules_for(Subject(groups=frozenset({str(number) * 60_000})))
+            store.tenant(str(number) * 60_000)
         assert len(store._rules) == kept
+        assert max(len(value) for _kind, value in store._rules) < 100
+        assert not store._tenants
+
+    def test_memory_for_tenants_is_bounded(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("auth.store._KEPT_TENANTS", 5)
+        for number in range(20):
+            assert store.tenant(f"t{number}") is None
+        assert len(store._tenants) == 5
 
 
 class TestBans:

@@ -69,6 +69,17 @@ def test_a_refused_change_does_not_take_others_with_it(store: Store) -> None:
     assert (store.writer.written, store.writer.dropped) == (2, 1)
 
 
+def test_a_change_that_is_refused_halfway_leaves_nothing(store: Store) -> None:
+    def halfway(editor: Editor) -> None:
+        editor.users.add(User("username", "half"))
+        editor.users.add(User("username", ""))
+
+    store.writer.submit(halfway)
+    store.writer.submit(adds("a"))
+    assert store.writer.flush(10)
+    assert names(store) == {"a"}
+
+
 def test_while_the_database_is_locked_changes_wait(store: Store) -> None:
     with store.edit("somebody"):
         store.writer.submit(adds("a"))

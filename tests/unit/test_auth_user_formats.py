@@ -234,6 +234,10 @@ class TestExport:
             ('{"format": "something else"}', "no file of users"),
             ('{"format": "mqtt-kafka-gateway users", "version": 99}', "version 1 alone"),
             ('{"format": "mqtt-kafka-gateway users", "version": 1, "device_keys": {"00000000": "hunter2"}}', "damaged"),
+            (
+                f'{{"format": "mqtt-kafka-gateway users", "version": 1, "device_keys": {{"00000000": "{"ab" * 32}"}}}}',
+                "not the",
+            ),
             ('{"format": "mqtt-kafka-gateway users", "version": 1, "x": 1}', "column x"),
             ('{"username": "a"} {"username": "b"}', "more than one"),
             ('\n\n{"username": "a", "tenant": {"name": "x"}}', "line 3, column tenant"),

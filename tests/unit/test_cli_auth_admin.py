@@ -419,6 +419,12 @@ class TestForget:
         said = run("forget", device, wanted=ExitStatus.INCOMPLETE).out
         assert f"acl remove {left}" in said
 
+    def test_a_group_of_the_same_name_is_another_thing(self, run: Any, store: Store, device: str) -> None:
+        with store.edit("ann") as edit:
+            edit.rules.append(Rule("allow", "stays", (("group", device), ("username", "boss"))))
+        run("forget", device)
+        assert [one.rule.topic for one in store.rules()] == ["other", "stays"]
+
     def test_a_dry_run_changes_nothing(self, run: Any, store: Store, device: str) -> None:
         store.refresh()
         before = (store.count_users(), store.count_rules(), len(store.audit(99)), store.version)
