@@ -8,8 +8,6 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
-from config.errors import ConfigError
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -56,8 +54,3 @@ def network_cause(error: BaseException, table: str) -> tuple[DownCause, str] | N
         if isinstance(one, OSError) and one.errno is not None:
             return "unreachable", f"cannot be reached ({one.strerror}): check host, port and routes"
     return None
-
-
-def config_problem(error: BaseException) -> ConfigError | None:
-    """The ConfigError among the causes: a TLS file that vanished or changed after the start."""
-    return next((one for one in causes(error) if isinstance(one, ConfigError)), None)

@@ -260,7 +260,9 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
     def _told(self, error: Exception, *, expired: bool) -> BackendDownError:
         if isinstance(error, BackendDownError):
             return error
-        if expired and isinstance(error, TimeoutError):
+        if isinstance(error, ConfigError):  # a file that was there at the start
+            return BackendDownError(self.name, str(error), "tls")
+        if expired:
             return BackendDownError(
                 self.name,
                 f"{self.server} did not answer within auth.{self.name}.timeout = {self._timeout_s:g} s: it is "

@@ -516,6 +516,31 @@ async def test_later_they_are_a_failure_that_says_so() -> None:
 
 
 @manual_time
+async def test_a_file_that_goes_away_later_is_named() -> None:
+    fake = Fake()
+    await fake.start()
+    fake.answer, fake.connect = refuse(LostError()), refuse(ConfigError("auth.fake.tls.ca_file x cannot be used."))
+    assert await cause_of(fake) == "tls"
+    assert fake.problem == "auth.fake.tls.ca_file x cannot be used."
+    await fake.close()
+
+
+@manual_time
+async def test_a_library_that_hides_the_cancellation_is_late_all_the_same() -> None:
+    fake = Fake()
+
+    async def hiding(link: Link, name: str) -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            raise OtherError from None
+
+    fake.answer = hiding
+    assert await cause_of(fake) == "timeout"
+    await fake.close()
+
+
+@manual_time
 async def test_closing_ends_what_is_under_way() -> None:
     fake = Fake()
     fake.answer = fake.never
