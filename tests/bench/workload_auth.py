@@ -10,6 +10,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from auth.model import Rule
@@ -17,6 +18,7 @@ from auth.passwords import Argon2Cost, generate_secret, hash_argon2id, hash_devi
 from auth.store import Store
 from auth.store_records import User
 from config.auth import AuthHashingSettings
+from tests.bench.account import cpu_of
 from tests.bench.auth_load import Load, Mixed, Slice, auth_load, login_request
 from tests.bench.measurement import Measurement
 from tests.bench.processes import Helper, free_port
@@ -157,11 +159,18 @@ def auth_mixed(site: Site) -> Measurement:
 
 def _compared(service: _Running, loads: Sequence[Load]) -> Measurement:
     service.echo(2_000)
-    found, echoes = [], []
+    found, echoes, marks = [], [], [cpu_of(service.subject.pid).total_ns]
     for load in loads:
         found.append(service.ask(load))
+        marks.append(cpu_of(service.subject.pid).total_ns)
         echoes.append(service.echo(load.count))
-    return _measured(found, echoes, service)
+        marks.append(cpu_of(service.subject.pid).total_ns)
+    asked = sum(load.count for load in loads)
+    spent = [after - before for before, after in pairwise(marks)]
+    # What neighbours take of the time they do not take of the CPU clock.
+    cpu_us = {"cpu_us": sum(spent[::2]) / 1e3 / asked, "echo_cpu_us": sum(spent[1::2]) / 1e3 / asked}
+    measured = _measured(found, echoes, service)
+    return replace(measured, details={**measured.details, **cpu_us})
 
 
 def _measured(found: Sequence[Slice], echoes: Sequence[Slice], service: _Running) -> Measurement:
