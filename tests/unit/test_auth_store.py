@@ -159,7 +159,7 @@ class TestFile:
         with pytest.raises(BackendDownError):
             store.refresh()
         tried: list[int] = []
-        monkeypatch.setattr(Store, "_connect", lambda _self: tried.append(1))
+        monkeypatch.setattr(Store, "_look", lambda _self: tried.append(1))
         for _ in range(10):
             with pytest.raises(BackendDownError, match="no such file"):
                 store.find_user("username", "a")
