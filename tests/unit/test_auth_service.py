@@ -548,6 +548,8 @@ class TestChangesInBetween:
         second.add("ada")
         service = make_service(first, second)
         assert (await service.ask(login())).reason == "verified"
+        service.store.version += 1
+        assert (await service.ask(login())).reason == "cached", "another's change costs it its place in the cache"
         first.users["ada"] = Deny("users_file", "disabled", "ada")
         service.store.version += 1
         assert (await service.ask(login())).reason == "disabled", "the first one knows it now, and comes before"
