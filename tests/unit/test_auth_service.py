@@ -22,7 +22,7 @@ from auth.backends.database import DatabaseAuthenticator
 from auth.chain import Chain
 from auth.errors import OverloadedError, StoreError
 from auth.hashing import Hasher
-from auth.model import AccessRequest, Allow, Ban, Deny, LoginRequest, Rule, Subject, Tenant
+from auth.model import AccessRequest, Allow, Ban, Deny, Ignore, LoginRequest, Rule, Subject, Tenant
 from auth.reasons import LOGIN_REASONS
 from auth.service import AccessService
 from auth.store import Store
@@ -493,6 +493,8 @@ class Stamped(FakeAuthenticator):
     def at_once(self, request: LoginRequest) -> Verdict | None:
         self.read()
         allow = self.users.get(request.username)
+        if allow is None:
+            return Ignore(self.name)
         if not isinstance(allow, Allow) or request.username in self.passwords:
             return None
         return replace(allow, version=self.revision)
