@@ -120,7 +120,10 @@ class DatabaseAuthenticator:
         return self._store.tenant(user.tenant) if user.tenant else None
 
     def _version(self, user: User, tenant: Tenant | None) -> int:
-        return self._store.epoch + max(user.revision, 0 if tenant is None else tenant.revision)
+        # Who it is belongs to it: of users that one import has made, all have the same revision. When the one that a
+        # login found by its user name is removed, the next that it finds (by its client id) must not look like it.
+        revision = max(user.revision, 0 if tenant is None else tenant.revision)
+        return hash((user.kind, user.identity, self._store.epoch + revision))
 
     def _renew(self, user: User, password: str) -> None:
         """Have the hash replaced by one of today's kind, after the answer and only if there is nothing better to do."""

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("auth")
 
 _LOOK_S: Final = 1.0
-_STAMP_BITS: Final = 24
 _KINDS: Final[tuple[IdentityKind, ...]] = ("username", "clientid", "common_name", "address")
 
 
@@ -178,8 +177,9 @@ class UsersFileAuthenticator:
 
     def _version(self, users: _Users, user: User) -> int:
         tenant = self._tenant(users, user)
+        # Who it is belongs to it: all users of a first reading are of the same one.
         since = users.stamps[user.kind, user.identity]
-        return since if tenant is None else (tenant.revision << _STAMP_BITS) + since
+        return hash((user.kind, user.identity, since, 0 if tenant is None else tenant.revision))
 
     def _find(self, users: _Users, request: LoginRequest) -> User | None:
         for kind, identity in asked_identities(request, users.kinds):

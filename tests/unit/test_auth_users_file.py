@@ -156,6 +156,21 @@ async def test_the_watcher_finds_a_change_by_itself(
             await asyncio.sleep(0.01)
 
 
+async def test_a_user_that_is_gone_is_not_taken_for_another_of_the_same_reading(
+    users: UsersFileAuthenticator, path: Path, store: Store
+) -> None:
+    both = [User("username", "ann", ""), User("clientid", "c", "")]
+    path = path.with_suffix(".jsonl")
+    path.write_text("".join(f"{line}\n" for line in export_lines({}, [], both)))
+    users.path = path  # type: ignore[misc]
+    await users.start()
+    request = LoginRequest("ann", "c")
+    before = users.stamp(request)
+    path.write_text("".join(f"{line}\n" for line in export_lines({}, [], both[1:])))
+    assert await users.look(settled=True)
+    assert users.stamp(request) not in {0, before}
+
+
 async def test_a_stamp_moves_with_its_own_user_alone(users: UsersFileAuthenticator, path: Path, store: Store) -> None:
     write(path, "user_id,password\nann,secret\nbob,secret\n")
     await users.start()
