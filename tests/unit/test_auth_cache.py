@@ -35,6 +35,26 @@ class TestDigest:
         digest = LoginDigest()
         assert digest(REQUEST) != digest(replace(REQUEST, **{field: "other"}))
 
+    @pytest.mark.parametrize("field", ["username", "clientid", "password", "peerhost", "cert_common_name"])
+    def test_of_the_same_length_too(self, field: str) -> None:
+        digest = LoginDigest()
+        value = getattr(REQUEST, field)
+        assert digest(REQUEST) != digest(replace(REQUEST, **{field: f"{value[:-1]}x"}))
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            LoginRequest("a", "dac1", "secret", "10.0.0.1", "cn"),
+            LoginRequest("adac", "1", "secret", "10.0.0.1", "cn"),
+            LoginRequest("ada", "c", "1secret", "10.0.0.1", "cn"),
+            LoginRequest("ada", "c1", "secret10", ".0.0.1", "cn"),
+            LoginRequest("ada", "c1", "secret", "10.0.0.", "1cn"),
+        ],
+    )
+    def test_the_same_texts_split_elsewhere_make_another(self, other: LoginRequest) -> None:
+        digest = LoginDigest()
+        assert digest(REQUEST) != digest(other)
+
     def test_another_process_makes_another(self) -> None:
         assert LoginDigest()(REQUEST) != LoginDigest()(REQUEST)
 
