@@ -23,7 +23,7 @@ _LAST_MOMENT = 253_402_300_799  # the end of the year 9999; beyond it are millis
 
 _THREE_PARTS = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]*)")
 _NUMERIC_TEXT = re.compile(r"\d{1,15}(?:\.\d{1,9})?", re.ASCII)
-_STRINGS_AND_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+_STRINGS_AND_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
