@@ -42,11 +42,16 @@ if TYPE_CHECKING:
 _SIZE_LIMIT_EXCEEDED: Final = 4
 _NO_SUCH_OBJECT: Final = 32
 _INVALID_NAME: Final = 34
+_REFUSED: Final = frozenset({19, 53})  # constraintViolation, unwillingToPerform: how 389-ds says "locked", "inactive"
 _NO_PASSWORD: Final = 48  # inappropriateAuthentication: the entry has none
 _WRONG_PASSWORD: Final = 49
 _NEEDS_TLS: Final = frozenset({8, 13})
 _NEEDS_RIGHTS: Final = frozenset({1, 50})  # Active Directory says operationsError to who has not bound
 _BUSY: Final = frozenset({3, 51, 52})
+
+_LONGEST: Final = 1024
+"""Bytes of a name. No directory has longer ones, and escaped, beside a password of 64 KiB, they are more than slapd
+takes of a stranger (sockbuf_max_incoming): it hangs up, and a few such logins look like a directory that is down."""
 
 _ANY: Final = element(0x87, b"objectClass")  # (objectClass=*)
 _NO_ATTRIBUTES: Final = "1.1"  # RFC 4511 section 4.5.1.8
@@ -103,7 +108,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
 
     def _concerns(self, request: LoginRequest) -> bool:
         values = self._template.values(request)
-        return all(values) and encodable(values)
+        return all(values) and encodable(values) and all(len(value.encode()) <= _LONGEST for value in values)
 
     async def _open(self) -> DirectoryConnection:
         connection = await DirectoryConnection.connect(
@@ -155,6 +160,10 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
                 pass
             case 32 | 34:  # no such object, a name it cannot have
                 return Ignore(self.name)
+            case 19 | 53:
+                return Deny(
+                    self.name, "refused", user, detail=f"The directory refuses the account (result {answer.code})."
+                )
             case 48:
                 return Deny(self.name, "bad_password", user, detail="The user's entry has no password.")
             case _:
@@ -179,7 +188,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
         if not password:
             return _Found(_WRONG_PASSWORD)  # never asked: it would say yes
         result = await connection.bind(name, password)
-        if result.code in {_NO_SUCH_OBJECT, _INVALID_NAME, _NO_PASSWORD, _WRONG_PASSWORD}:
+        if result.code in {_NO_SUCH_OBJECT, _INVALID_NAME, _NO_PASSWORD, _WRONG_PASSWORD} | _REFUSED:
             return _Found(result.code)
         if result.code != 0:
             raise self._refused(result, "the bind of a user")

@@ -269,3 +269,40 @@ async def test_passwords_are_in_no_message(by_search: LdapSearchSite) -> None:
             assert slapd.PASSWORD not in f"{caught.value}{caught.value.__cause__!r}{authenticator.problem}"
     finally:
         by_search.server.heal()
+
+
+async def test_names_as_long_as_mqtt_allows_do_not_make_the_directory_hang_up(either: LdapSite) -> None:
+    """Escaped, such a name has 192 KiB; with a password of 64 KiB it is more than slapd takes of a stranger
+    (sockbuf_max_incoming): it ended the connection, and three such logins had the breaker open for everybody."""
+    await either.put_password("lamp")
+    async with either.running() as authenticator:
+        for name in ("*" * 65_535, "\N{HOT BEVERAGE}" * 21_845, "a" * 65_535):
+            verdict = await login(authenticator, name, "p" * 65_535)
+            assert not isinstance(verdict, Allow)
+        assert isinstance(await login(authenticator, "lamp", "p" * 65_535), Deny)
+        assert isinstance(await login(authenticator, "lamp"), Allow)
+        assert not authenticator.failures, "a client's name counted against the server"
+
+
+@pytest.mark.parametrize("code", [19, 53])
+async def test_an_account_that_the_directory_has_locked_is_no_directory_that_is_down(
+    by_name: LdapNameSite, code: int
+) -> None:
+    """389-ds answers the bind of a locked account with constraintViolation, that of an inactive one with
+    unwillingToPerform."""
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while request := await reader.read(65_536):  # one at a time, each shorter than 128 bytes
+            number, bind = request[4], request[5] == 0x60
+            writer.write(answer(number, 0x61, code) if bind else answer(number, 0x65, 0))
+
+    async with (
+        played(play) as port,
+        by_name.running(address=f"ldap://127.0.0.1:{port}", bind_dn="uid=${username},o=x") as one,
+    ):
+        for _ in range(4):
+            verdict = await login(one, "lamp")
+            assert isinstance(verdict, Deny)
+            assert verdict.reason == "refused"
+        assert one.up
+        assert not one.failures
