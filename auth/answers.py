@@ -35,7 +35,7 @@ _TOKEN_RULES_MAX: Final = 10_000  # a token has 64 KiB at most; auth.hand_over_m
 _LONGEST_S: Final = 100 * 365 * 86_400  # EMQX takes numbers far in the future for milliseconds and refuses the login
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
     """A JSON body that lacks only its time of expiry. ``problem`` is a sentence, and then there is no answer."""
 

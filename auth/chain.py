@@ -68,7 +68,7 @@ class Step:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     """What the chain says of a login. ``allow`` is there when the result is allow."""
 

@@ -30,9 +30,10 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class User:
-    """A device or a person. The key is ``kind`` and ``identity`` together, compared byte for byte."""
+    """A device or a person. The key is ``kind`` and ``identity`` together, compared byte for byte. Not to be changed,
+    and not frozen for the reason in ``auth.model``."""
 
     kind: IdentityKind
     identity: str  # of kind address: a network in its canonical spelling
