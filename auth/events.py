@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from auth.admission import TokenBucket
-from auth.wording import shown
+from auth.wording import lock_name, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,11 +72,19 @@ class Events:
         _log.warning(
             "auth_locked_out",
             kind=locked.kind,
-            name=shown(request.username or request.clientid) if locked.kind == "user" else shown(locked.name),
+            name=shown(self._name(locked, request)),
             address=shown(request.peerhost),
             seconds=locked.length_ns // _NS,
             repeat_key=(locked.kind, locked.name),
         )
+
+    @staticmethod
+    def _name(locked: Locked, request: LoginRequest) -> str:
+        """As the client spelled it, which may not be how it is counted."""
+        if locked.kind == "address":
+            return locked.name
+        own = locked.name == lock_name(request.username, request.clientid)
+        return (request.username or request.clientid) if own else request.clientid
 
     def banned(self, clientid: str, until_s: int) -> None:
         """A client id was banned for flapping."""

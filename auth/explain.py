@@ -199,7 +199,8 @@ def _concerns(locked: LockedNow, request: LoginRequest) -> bool:
     address = bounded(request.peerhost)
     if locked.kind == "address":
         return locked.name == address_group(address)
-    return locked.name == lock_name(request.username, request.clientid) and locked.address in {"", address}
+    names = {lock_name(request.username, request.clientid), lock_name("", request.clientid)}
+    return locked.name in names and locked.address in {"", address}
 
 
 def _story(rules: tuple[Rule, ...], request: AccessRequest) -> AccessStory:

@@ -95,7 +95,7 @@ class Logins:
     ) -> None:
         limits = settings.limits
         self.counts: Final = chain.counts
-        self._guard = Guard(settings.protection, store, chain, events)
+        self._guard = Guard(settings, store, chain, events)
         self.protection: Final = self._guard.protection
         self.writer: Final = AnswerWriter(settings, store)
         self._admission: Final = Admission(limits.in_flight, limits.logins_per_second, limits.tenant_logins_per_second)
@@ -336,7 +336,7 @@ class Logins:
         if body.problem:
             self._events.refused(request, "rules_unexpressible", source=outcome.source, problem=body.problem)
             return self._denials["rules_unexpressible"]
-        self._guard.succeeded(request)
+        self._guard.succeeded(request, allow.user)
         if self._flapping_on:
             self._note_login(request.clientid, now_ns)
         if not outcome.degraded:

@@ -196,26 +196,35 @@ class Protection:
         """Whether somebody has shown this user's right password from there lately."""
         return (user, address) in self._trusted
 
-    def locked(self, user: str, address: str, now_ns: int) -> Literal["user", "address"] | None:
-        """What keeps a login from being verified; an empty user or address is never locked."""
+    def locked(self, user: str, address: str, now_ns: int, also: str = "") -> Literal["user", "address"] | None:
+        """What keeps a login from being verified; an empty user or address is never locked. ``also`` is a second name
+        that the user may be found by. Who is trusted by the first is not asked about the second; but trust in the
+        second is none in the first, or the owner of one device could guess at all users."""
         pair = (user, address)
         if pair in self._trusted:
             return "user" if self._pairs.until_ns(pair, now_ns) else None
         if user and self.users.until_ns(user, now_ns):
             return "user"
+        if also:
+            pair = (also, address)
+            if pair in self._trusted:
+                return "user" if self._pairs.until_ns(pair, now_ns) else None
+            if self.users.until_ns(also, now_ns):
+                return "user"
         if address and self.addresses.until_ns(address_group(address), now_ns):
             return "address"
         return None
 
-    def failed(self, user: str, address: str, now_ns: int) -> list[Locked]:
+    def failed(self, user: str, address: str, now_ns: int, also: str = "") -> list[Locked]:
         """Count a wrong password or token, or an unknown user; the lock-outs that it has brought on."""
-        pair = (user, address)
         begun = []
-        if pair in self._trusted:
-            length_ns = self._pairs.failed(pair, now_ns)
-            return [Locked("user", user, length_ns)] if length_ns else []
-        if user and (length_ns := self.users.failed(user, now_ns)):
-            begun.append(Locked("user", user, length_ns))
+        for name in (user, also) if also else (user,):
+            pair = (name, address)
+            trusted = pair in self._trusted
+            if name and (length_ns := self._pairs.failed(pair, now_ns) if trusted else self.users.failed(name, now_ns)):
+                begun.append(Locked("user", name, length_ns))
+            if trusted:
+                return begun
         if address and (length_ns := self.addresses.failed(group := address_group(address), now_ns)):
             begun.append(Locked("address", group, length_ns))
         return begun

@@ -10,6 +10,7 @@ from typing import Final
 
 _SHOWN: Final = 64
 _BOUNDED: Final = 64
+_UNSEEN: Final = frozenset({"Mn", "Me", "Cf", "Cc"})
 _FOLDED: Final = 256  # no directory has longer names, and folding takes time
 
 
@@ -39,5 +40,9 @@ def lock_name(username: str, clientid: str) -> str:
     name = username or clientid
     if len(name) > _FOLDED:
         return bounded(name)
-    folded = name if name.isascii() else unicodedata.normalize("NFKC", name)
+    folded = name
+    if not (name.isascii() and name.isprintable()):
+        # RFC 4518 and collations look past accents, and past characters that nobody sees: soft hyphens, joiners.
+        plain = unicodedata.normalize("NFKD", name.casefold())
+        folded = "".join(one for one in plain if unicodedata.category(one) not in _UNSEEN or one.isspace())
     return bounded(" ".join(folded.casefold().split()) or name)

@@ -433,6 +433,33 @@ class TestKeptOut:
         await asyncio.sleep(0)
         assert (await service.ask(login())).reason == "banned"
 
+    async def test_another_user_name_gives_a_guesser_at_a_client_id_no_more_tries(self) -> None:
+        """A user that is found by its client id is found whatever user name comes with it."""
+        service = make_service(protection={"failures": 3})
+
+        async def guess(number: int, clientid: str) -> str:
+            return (await service.ask(login(f"name {number}", "guess", clientid=clientid))).reason
+
+        for clientid in ("press-7", "PRESS-8"):
+            assert [await guess(number, clientid) for number in range(5)] == ["unknown"] * 3 + ["locked_out"] * 2
+        assert (await service.ask(login("", "guess", clientid="press-8"))).reason == "locked_out"
+        assert await guess(9, "press-9") == "unknown"
+
+    async def test_a_guesser_at_a_client_id_does_not_lock_out_who_was_in_with_it(self) -> None:
+        service = make_service(protection={"failures": 3}, limits={"cache_ttl": "1s"})
+        assert (await service.ask(login(clientid="press-7"))).reason == "verified"
+        service.clock.forward(2)
+        for number in range(5):
+            await service.ask(login(f"name {number}", "guess", clientid="press-7", peerhost="192.0.2.1"))
+        assert (await service.ask(login(clientid="press-7", peerhost="192.0.2.1"))).reason == "locked_out"
+        assert (await service.ask(login(clientid="press-7"))).reason == "verified"
+
+    async def test_a_client_id_that_nobody_is_found_by_is_not_counted(self) -> None:
+        service = make_service(protection={"failures": 3}, database={"identities": ["username"]})
+        for number in range(5):
+            answer = await service.ask(login(f"name {number}", "guess", clientid="press-7"))
+            assert answer.reason == "unknown"
+
 
 class TestAtTheSameTime:
     @manual_time
@@ -689,7 +716,9 @@ def test_the_documentation_says_what_each_reason_means() -> None:
         assert f"| `{reason}` | {meaning} |" in text, reason
 
 
-@pytest.mark.parametrize("spelling", ["ada", "Ada", " ADA ", "ada\u2003", "\uff41\uff44\uff41"])
+@pytest.mark.parametrize(
+    "spelling", ["ada", "Ada", " ADA ", "ada\u2003", "\uff41\uff44\uff41", "\u00e1da", "a\u00add\u200da", "\x01ada"]
+)
 async def test_another_spelling_of_a_name_gives_a_guesser_no_more_tries(spelling: str) -> None:
     service = make_service(protection={"failures": 2})
     for number in range(2):
@@ -782,6 +811,40 @@ async def test_a_removed_user_is_not_served_from_the_cache(real: Real) -> None:
     answer = await real.access.login(login("ada"))
     assert (answer.result, answer.reason) == ("deny", "unknown")
     assert (await real.access.login(login("bob"))).reason == "cached", "another's change costs it no hash"
+
+
+async def test_a_client_id_is_trusted_only_where_the_user_was_found_by_it(tmp_path: Path) -> None:
+    real = Real(tmp_path, protection={"failures": 2})
+    real.add("ada")
+    with real.store.edit("test") as edit:
+        edit.users.add(User("clientid", "press-7", passwords.hash_argon2id("right", COST)))
+    real.store.refresh()
+    trusts = real.access.logins.protection.trusts
+    assert (await real.access.login(login("ada", clientid="press-7"))).result == "allow"
+    assert trusts("ada", "10.0.0.1")
+    assert not trusts("press-7", "10.0.0.1")
+    assert (await real.access.login(login("whoever", clientid="press-7"))).result == "allow"
+    assert trusts("press-7", "10.0.0.1")
+    await real.close()
+
+
+async def test_a_new_password_of_a_client_id_ends_its_lock_out(tmp_path: Path) -> None:
+    real = Real(tmp_path, protection={"failures": 2})
+    with real.store.edit("test") as edit:
+        edit.users.add(User("clientid", "press-7", passwords.hash_argon2id("right", COST)))
+    real.store.refresh()
+    real.add("ada")
+    for number in range(3):
+        await real.access.login(login(f"name {number}", "guess", clientid="press-7", peerhost=f"10.0.1.{number}"))
+    real.change("ada", disabled=True)
+    for name in ("whoever", "ada"):
+        answer = await real.access.login(login(name, clientid="press-7"))
+        assert answer.reason == "locked_out", "another's change ends it"
+    with real.store.edit("test") as edit:
+        edit.users.change("clientid", "press-7", password=passwords.hash_argon2id("new", COST))
+    real.store.refresh()
+    assert (await real.access.login(login("whoever", "new", clientid="press-7"))).reason == "verified"
+    await real.close()
 
 
 async def test_a_new_password_ends_the_lock_out_of_its_user(tmp_path: Path) -> None:
