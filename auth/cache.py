@@ -62,6 +62,8 @@ class LoginCache(Generic[E]):
     def __init__(self, entries_max: int) -> None:
         self._entries: OrderedDict[bytes, E] = OrderedDict()
         self._entries_max = entries_max
+        self._heavy: dict[bytes, int] = {}  # by how much some entries take the room of more than one
+        self._extra = 0  # the sum of these
         self.evicted = 0  # entries that were still young and made room
 
     def __len__(self) -> int:
@@ -76,28 +78,36 @@ class LoginCache(Generic[E]):
         if entry is None:
             return None
         if entry.expires_at_ns <= now_ns:
-            del self._entries[key]
+            self.drop(key)
             return None
         self._entries.move_to_end(key)
         return entry
 
-    def put(self, key: bytes, entry: E, now_ns: int) -> None:
-        """Remember an entry, in place of an older one."""
-        if entry.expires_at_ns <= now_ns or not self._entries_max:
+    def put(self, key: bytes, entry: E, now_ns: int, weight: int = 1) -> None:
+        """Remember an entry, in place of an older one. ``weight``: how many entries' room it takes, or whoever has
+        large answers made would use up all memory long before there are too many entries."""
+        self.drop(key)
+        if entry.expires_at_ns <= now_ns or weight > self._entries_max:
             return
         self._entries[key] = entry
-        self._entries.move_to_end(key)
-        if len(self._entries) > self._entries_max:
-            _key, gone = self._entries.popitem(last=False)
-            self.evicted += gone.expires_at_ns > now_ns
+        if weight > 1:
+            self._heavy[key] = weight - 1
+            self._extra += weight - 1
+        while len(self._entries) + self._extra > self._entries_max:
+            oldest = next(iter(self._entries))
+            self.evicted += self._entries[oldest].expires_at_ns > now_ns
+            self.drop(oldest)
 
     def drop(self, key: bytes) -> None:
         """Forget an entry, if it is there."""
-        self._entries.pop(key, None)
+        if self._entries.pop(key, None) is not None and self._heavy:
+            self._extra -= self._heavy.pop(key, 0)
 
     def clear(self) -> None:
         """Forget all of them."""
         self._entries.clear()
+        self._heavy.clear()
+        self._extra = 0
 
     def sweep(self, now_ns: int) -> None:
         """Let go of what has not been asked for since its time was over, a bounded number at a time. Without it a quiet
@@ -107,4 +117,4 @@ class LoginCache(Generic[E]):
             key = next(iter(entries))
             if entries[key].expires_at_ns > now_ns:
                 return
-            del entries[key]
+            self.drop(key)

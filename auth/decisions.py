@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from auth.model import AccessAnswer, AccessRequest
 
 _ENTRIES: Final = 50_000  # some 30 MiB; EMQX keeps its own for each connection, so what comes twice comes soon
-_LONGEST: Final = 256  # characters of a topic or a name: longer ones would only take the room of others
+_LONGEST: Final = 256  # characters of a topic or of all names: longer ones would only take the room of others
+_MOST_GROUPS: Final = 16
 
 
 class DecisionCache:
@@ -32,7 +33,8 @@ class DecisionCache:
     def key(request: AccessRequest) -> Hashable | None:
         """By what it is known; None for one that is not remembered."""
         subject = request.subject
-        if len(request.topic) > _LONGEST or len(subject.username) + len(subject.clientid) > _LONGEST:
+        names = len(subject.username) + len(subject.clientid) + len(subject.cert_common_name) + len(subject.tenant)
+        if len(request.topic) > _LONGEST or names > _LONGEST or len(subject.groups) > _MOST_GROUPS:
             return None
         return (
             request.topic,

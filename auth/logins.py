@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _NS: Final = 1_000_000_000
 _REFUSED_MAX: Final = 50_000  # refused logins that are remembered; apart from the verified ones, whose room they spare
+_ORDINARY: Final = 2048  # bytes of an answer; a larger one counts as several entries of the cache
 _BY: Final = "service"  # in the audit, of bans that nobody has typed
 
 
@@ -62,6 +63,14 @@ class _Verified:
     answer: LoginAnswer | None
     expires_at_ns: int
     seen: _Seen
+
+    @property
+    def weight(self) -> int:
+        """In entries of ordinary size."""
+        size = 0 if self.answer is None else len(self.answer.body)
+        if self.body is not None:
+            size += len(self.body.head) + len(self.body.tail)
+        return 1 + size // _ORDINARY
 
 
 @dataclass(slots=True)
@@ -190,7 +199,7 @@ class Logins:
         store = self._store
         seen = entry.seen
         if (seen.version != store.version or seen.ban_version != store.ban_version) and not self._still_holds(
-            entry, request
+            key, entry, request
         ):
             self._verified.drop(key)
             self.counts.cache_invalidated += 1
@@ -216,7 +225,7 @@ class Logins:
         counts.login_reasons["cached"] += 1
         return answer
 
-    def _still_holds(self, entry: _Verified, request: LoginRequest) -> bool:
+    def _still_holds(self, key: bytes, entry: _Verified, request: LoginRequest) -> bool:
         """Whether an entry from before a change of the database is good after it too; then it is brought up to date.
 
         While the database cannot be read, it is: nobody has changed it then."""
@@ -232,6 +241,7 @@ class Logins:
                 if body.problem:
                     return False
                 self._fill(entry, body, self.writer.expire_at_s(entry.allow, self._now_s()))
+                self._verified.put(key, entry, self._now_ns(), entry.weight)
         except BackendDownError as error:
             self._events.store_failed(error)
             return True
@@ -345,7 +355,7 @@ class Logins:
                 life_ns = min(life_ns, int((allow.expires_at_s - now_s) * _NS))
             entry = _Verified(allow, None, None, now_ns + life_ns, seen)
             self._fill(entry, body, expire_at_s)
-            self._verified.put(key, entry, now_ns)
+            self._verified.put(key, entry, now_ns, entry.weight)
         return LoginAnswer("allow", body.body(expire_at_s), outcome.reason)
 
     def _tenant_disabled(self, name: str) -> bool:

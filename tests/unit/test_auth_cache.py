@@ -114,6 +114,27 @@ class TestLoginCache:
                 cache.put(key, Entry(now + life), now)
             assert len(cache) <= entries_max
 
+    @settings(deadline=None)
+    @given(st.lists(st.tuples(st.sampled_from(["put", "get", "drop", "sweep"]), st.integers(0, 9), st.integers(1, 12))))
+    def test_what_is_large_takes_the_room_of_several(self, steps: list[tuple[str, int, int]]) -> None:
+        cache: LoginCache[Entry] = LoginCache(10)
+        weights: dict[int, int] = {}
+        for now_ns, (what, number, weight) in enumerate(steps):
+            key = bytes([number])
+            if what == "put":
+                cache.put(key, Entry(now_ns + 5), now_ns, weight)
+                weights[number] = weight
+            elif what == "get":
+                cache.get(key, now_ns)
+            elif what == "drop":
+                cache.drop(key)
+            else:
+                cache.sweep(now_ns)
+            there = [one[0] for one in cache._entries]
+            assert sum(weights[one] for one in there) == len(cache) + cache._extra <= 10
+            if what == "put":
+                assert (number in there) == (weight <= 10)
+
 
 class TestDecisionCache:
     def request(self, topic: str = "a", **fields: Any) -> AccessRequest:
@@ -145,6 +166,19 @@ class TestDecisionCache:
     )
     def test_each_field_that_a_decision_depends_on_is_in_the_key(self, other: dict[str, Any]) -> None:
         assert DecisionCache.key(self.request()) != DecisionCache.key(self.request(**other))
+
+    @pytest.mark.parametrize(
+        "large",
+        [
+            {"cert_common_name": "n" * 300},
+            {"tenant": "t" * 300},
+            {"clientid": "c" * 300},
+            {"topic": "a" * 300},
+            {"groups": frozenset(map(str, range(20)))},
+        ],
+    )
+    def test_what_is_large_is_not_remembered(self, large: dict[str, Any]) -> None:
+        assert DecisionCache.key(self.request(**large)) is None
 
     def test_action_qos_and_retain_are_in_the_key(self) -> None:
         base = self.request()

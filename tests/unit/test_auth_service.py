@@ -95,6 +95,26 @@ class TestAnswer:
             {"permission": "deny", "action": "all", "topic": "#"},
         ]
 
+    async def test_no_rules_are_handed_over_to_a_name_that_would_make_them_large(self) -> None:
+        """A device may choose a client id of 64 KiB, another one with each login."""
+        service = make_service()
+        service.store.change(*[Rule("allow", f"{number}/${{clientid}}/#") for number in range(100)])
+        assert len(body(await service.ask(login(clientid="c" * 1000)))["acl"]) == 100
+        answer = await service.ask(login(clientid="c" * 60_000))
+        assert answer.result == "allow"
+        assert "acl" not in body(answer)
+
+    async def test_large_answers_take_the_room_of_several_in_the_cache(self) -> None:
+        service = make_service(limits={"cache_entries": 100})
+        service.store.change(*[Rule("allow", f"{number}/${{clientid}}/#") for number in range(90)])
+        for number in range(50):
+            await service.ask(login(clientid=f"{number}" + "c" * 1000))
+        service.access.logins.sweep()
+        assert service.access.counts.cache_entries == 2, "of 45 KiB each"
+        service.store.change()
+        assert (await service.ask(login(clientid="49" + "c" * 1000))).reason == "cached"
+        assert not service.access.logins._verified._heavy.get(next(reversed(service.access.logins._verified._entries)))
+
     async def test_rules_see_the_attributes_that_emqx_will_send_back_and_no_others(self) -> None:
         source = FakeAuthenticator()
         source.add("ada", "right", attributes={"site": "x", "secret": "y"})
