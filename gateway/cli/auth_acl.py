@@ -33,8 +33,8 @@ topics
   judged by their filter.
 
 examples
-  gateway auth acl add allow 'devices/${clientid}/#' --everybody --action publish
-  gateway auth acl add allow 'commands/${clientid}/#' --everybody --action subscribe
+  gateway auth acl add allow 'devices/${username}/#' --everybody --action publish
+  gateway auth acl add allow 'commands/${username}/#' --everybody --action subscribe
   gateway auth acl add allow 'plant/#' --group operators --tenant acme
   gateway auth acl add deny 'plant/+/valve' --address 10.9.0.0/16 --first
 """

@@ -76,14 +76,16 @@ def _is_conf(arguments: argparse.Namespace) -> bool:
 
 
 def _read(name: str) -> str:
+    from auth.errors import ImportFormatError
+
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
-        raise AdminError(f"{shown(name)} cannot be read: {error.strerror}.") from error
+        raise ImportFormatError(f"{shown(name)} cannot be read: {error.strerror}.") from error
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise AdminError(f"{shown(name)} is not UTF-8, at byte {error.start}.") from None
+        raise ImportFormatError(f"{shown(name)} is not UTF-8, at byte {error.start}.") from None
 
 
 def _import(arguments: argparse.Namespace) -> int:

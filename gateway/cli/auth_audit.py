@@ -52,6 +52,6 @@ def _run(arguments: argparse.Namespace) -> int:
         (format_moment(entry.at_s), shown(entry.by), entry.action, shown(entry.subject), shown(entry.detail))
         for entry in entries
     )
-    for line in table(("WHEN", "WHO", "WHAT", "OF", ""), rows):
+    for line in table(("WHEN", "WHO", "WHAT", "OF", "DETAIL"), rows):
         print(line)
     return ExitStatus.OK

@@ -63,7 +63,9 @@ def add_password_options(parser: argparse.ArgumentParser, *, none: bool) -> None
         action="store_true",
         help="make a secret of 190 random bits and print it, once; for devices, whose logins it makes cheap",
     )
-    ways.add_argument("--password-file", type=Path, metavar="FILE", help="the password is the first line of FILE")
+    ways.add_argument(
+        "--password-file", type=Path, metavar="FILE", help="the password is the first line of FILE; - is the input"
+    )
     ways.add_argument("--password-stdin", action="store_true", help="the password is the first line of the input")
     if none:
         ways.add_argument("--no-password", action="store_true", help="no password: the user cannot log in with one")
@@ -103,7 +105,7 @@ def database(arguments: argparse.Namespace, *, create: bool = False) -> Iterator
     path = database_path(settings)
     if not create and not path.exists():
         raise StoreError(
-            f"{path.absolute()}: there is no database yet. `gateway auth user add` makes it; or check "
+            f"{path.absolute()}: there is no database yet. `gateway auth init` makes it; or check "
             "auth.database.file, data_dir and --config."
         )
     store = Store(path)
@@ -134,6 +136,8 @@ def password_cost(settings: Settings) -> Argon2Cost:
 
 def read_password(arguments: argparse.Namespace, name: str) -> str:
     """The password, from where the options say. Raises AdminError."""
+    if arguments.password_stdin or arguments.password_file == Path("-"):
+        return _password(sys.stdin.buffer.readline(_PASSWORD_BYTES + 3), "the input")
     if arguments.password_file is not None:
         try:
             with arguments.password_file.open("rb") as file:
@@ -141,8 +145,6 @@ def read_password(arguments: argparse.Namespace, name: str) -> str:
         except OSError as error:
             raise AdminError(f"{arguments.password_file} cannot be read: {error.strerror}.") from error
         return _password(data, str(arguments.password_file))
-    if arguments.password_stdin:
-        return _password(sys.stdin.buffer.readline(_PASSWORD_BYTES + 3), "the input")
     if not sys.stdin.isatty():
         raise AdminError("No terminal to ask for a password: use --generate, --password-file or --password-stdin.")
     first = getpass.getpass(f"Password for {shown(name)}: ")

@@ -22,7 +22,8 @@ def add_parser(commands: Any) -> None:
             "Answer EMQX's questions about logins and topics until stopped. SIGTERM finishes the answers under way, a "
             "second signal ends it at once. Changes of users, rules and bans are noticed without a restart."
         ),
-        epilog=f"exit status: {int(ExitStatus.UNAVAILABLE)} when a port is taken, {int(ExitStatus.CONFIG)} for bad "
+        epilog=f"exit status: {int(ExitStatus.FAILED)} when the database cannot be used, "
+        f"{int(ExitStatus.UNAVAILABLE)} when a port is taken, {int(ExitStatus.CONFIG)} for bad "
         "settings or missing packages, else as the signal says.",
     )
     parser.add_argument(

@@ -265,7 +265,10 @@ def _show(arguments: argparse.Namespace) -> int:
     with database(arguments) as (_settings, store):
         user = store.user(arguments.kind, arguments.name)
         if user is None:
-            raise NotStoredError(f"There is no {arguments.kind} {shown(arguments.name)}.")
+            raise NotStoredError(
+                f"There is no {arguments.kind} {shown(arguments.name)}. Names are compared byte for byte; --kind asks "
+                "for users that are found by something else."
+            )
         name = user.identity
         clientid, username = (name if user.kind == kind else "" for kind in ("clientid", "username"))
         ban = store.find_ban(clientid, username, "", time.time())
@@ -279,6 +282,15 @@ def _show(arguments: argparse.Namespace) -> int:
     for key in ("created_at", "changed_at", "expires_at"):
         data[key] = format_moment(data[key])
     for key, value in data.items():
-        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        print(f"{key:14} {shown(text)}".rstrip())
+        print(f"{key:14} {shown(_as_text(value))}")
     return ExitStatus.OK
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        value = [f"{name}={one}" for name, one in value.items()]
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
+    return str(value or "-")

@@ -120,8 +120,7 @@ def _import(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({**counts, "file": str(arguments.file), "dry_run": arguments.dry_run})
     else:
-        would = "Would be " if arguments.dry_run else ""
-        print(f"{would}{said}.")
+        print(f"With this file: {said}. Nothing was changed." if arguments.dry_run else f"{said}.")
     return ExitStatus.OK
 
 

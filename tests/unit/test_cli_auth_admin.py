@@ -146,6 +146,21 @@ class TestUser:
         run("user", "add", "ann", "--password-file", "bad", wanted=ExitStatus.USAGE)
         run("user", "add", "ann", "--password-file", "none", wanted=ExitStatus.USAGE)
 
+    def test_a_dash_is_the_input(self, run: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(WORD.encode() + b"\n")))
+        run("user", "add", "ann", "--password-file", "-")
+        user = store.user("username", "ann")
+        assert user is not None
+        assert matches(store, user, WORD)
+
+    def test_show_speaks_no_python(self, run: Any) -> None:
+        run("user", "add", "ann", "--generate", "--attribute", "site=berlin")
+        lines = {line.split()[0]: line.split()[1:] for line in run("user", "show", "ann").out.splitlines()}
+        assert lines["attributes"] == ["site=berlin"]
+        assert lines["is_superuser"] == ["no"]
+        assert lines["banned_until"] == lines["groups"] == ["-"]
+        assert "--kind" in run("user", "show", "bob", wanted=ExitStatus.NOT_FOUND).err
+
     def test_passwd_replaces_it(self, run: Any, store: Store) -> None:
         run("user", "add", "ann", "--generate")
         run("user", "passwd", "ann", "--password-file", "password")
