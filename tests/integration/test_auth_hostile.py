@@ -1,0 +1,235 @@
+"""``gateway auth serve`` under attack: names, bodies and tokens that are meant to break in, or to break it."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import re
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from auth.model import Rule
+from tests.auth_process import auth_serve
+from tests.integration.auth_sites import GOOD, SITES, Site
+from tests.integration.test_auth_service_backends import tables
+from tests.unit.jwt_tokens import PAIRS, hand_made, key_file, pem, token
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from tests.auth_process import AuthServe
+
+DEVICE = "s" * 32
+NAMES = {
+    "NUL": "a\0b",
+    "64 KiB": "n" * 65_535,
+    "more than MQTT has": "n" * 65_536,
+    "64 KiB of four bytes": "\N{HOT BEVERAGE}" * 16_383,
+    "hash": "#",
+    "plus": "+",
+    "upwards": "../../etc/passwd",
+    "a placeholder": "${clientid}",
+    "SQL": "' OR '1'='1' --",
+    "SQL, stacked": "x'; DROP TABLE users; --",
+    "LDAP": "*)(uid=*))(|(uid=*",
+    "a line of a log": '\n{"event": "auth_ready"}',
+    "half a surrogate pair": "\ud800",
+    "right to left": "\u202eada",
+    "a Redis command": "x\r\nFLUSHALL\r\n",
+    "JSON": '","is_superuser":true,"x":"',
+}
+BODIES = {
+    "nothing": b"",
+    "no JSON": b"{",
+    "a deep array": b"[" * 500_000,
+    "a deep object": b'{"a":' * 100_000,
+    "a long number": b'{"username":' + b"9" * 500_000 + b"}",
+    "many fields": b"{" + b",".join(b'"f%d":1' % number for number in range(60_000)) + b"}",
+    "a field twice": b'{"username":"ada","username":"root"}',
+    "NaN": b'{"username":NaN}',
+    "too large": b'{"username":"' + b"x" * (1 << 20) + b'"}',
+    "not UTF-8": b'{"username":"\xff"}',
+    "texts that are none": b'{"username":["ada"],"password":{"$ne":""}}',
+}
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[AuthServe]:
+    auth = '[auth.limits]\nread_timeout = "500ms"\n[auth.protection]\naddress_failures = 0\n'
+    with auth_serve(tmp_path, auth=auth) as one:
+        one.add_user("ada", "right")
+        one.add_user("pump", DEVICE, generated=True)
+        with one.edit() as editor:
+            editor.rules.append(Rule("allow", "devices/${clientid}/#"))
+        one.until(lambda: one.login("ada", "right")["result"] == "allow", "a new user is not known")
+        yield one
+        assert one.login("ada", "right")["result"] == "allow", "it did not survive"
+        assert not [line for line in one.lines if line["event"] in {"auth_defect", "text"}], one.log.read_text()
+        assert len([line for line in one.lines if line["event"] == "auth_ready"]) == 1, (
+            "a name forged a line of the log"
+        )
+
+
+def raw(served: AuthServe, body: bytes, path: str = "/authn") -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", served.port(), timeout=20)
+    try:
+        connection.request("POST", path, body, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def test_hostile_names_are_nobody(served: AuthServe) -> None:
+    for what, name in NAMES.items():
+        for field in ("username", "clientid", "password", "peerhost", "cert_common_name"):
+            question = {"username": "nobody", "clientid": "c", "password": "x", field: name}
+            answer = served.ask("/authn", question)
+            assert (answer.status, answer.data) == (200, {"result": "deny"}), f"{what} as {field}"
+
+
+def test_hostile_client_ids_give_no_rights(served: AuthServe) -> None:
+    """The rule is for the client's own topics; what it calls itself must not make them everybody's."""
+    for what, name in NAMES.items():
+        answer = served.ask("/authn", {"username": "ada", "clientid": name, "password": "right"}).data
+        for rule in answer.get("acl", []):
+            open_ = rule["permission"] == "allow" and re.search(r"[+#]|\$\{", rule["topic"].removesuffix("/#"))
+            assert not open_, f"{what}: {rule}"
+        for action, topic in (("subscribe", "devices/#"), ("publish", "devices/other/x"), ("subscribe", "#")):
+            question = {"username": "ada", "clientid": name, "action": action, "topic": topic}
+            assert served.ask("/authz", question).data == {"result": "deny"}, f"{what}: {action} {topic}"
+
+
+def test_hostile_bodies_are_denied_and_hold_up_nobody(served: AuthServe) -> None:
+    for what, body in BODIES.items():
+        for path in ("/authn", "/authz"):
+            began_s = time.monotonic()
+            status, answer = raw(served, body, path)
+            assert (status, json.loads(answer)) == (200, {"result": "deny"}), f"{what} at {path}"
+            assert time.monotonic() - began_s < 4, f"{what} takes longer than EMQX waits"
+
+
+def trickle(slow: socket.socket) -> None:
+    """Sends a byte ten times a second until the other side has ended the connection."""
+    slow.settimeout(0.1)
+    for _ in range(100):
+        try:
+            slow.sendall(b" ")
+            assert slow.recv(1) == b"", "half a request was answered"
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            pass
+        return
+    pytest.fail("the connection is still there")
+
+
+def test_who_sends_slowly_is_cut_off_and_holds_up_nobody(served: AuthServe) -> None:
+    with socket.create_connection(("127.0.0.1", served.port()), timeout=20) as slow:
+        slow.sendall(b"POST /authn HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        assert served.login("ada", "right")["result"] == "allow"
+        began_s = time.monotonic()
+        trickle(slow)
+        assert time.monotonic() - began_s < 5, "each byte that comes gave it as much time again"
+
+
+def test_forged_and_stale_tokens_are_denied(tmp_path: Path) -> None:
+    public = key_file(tmp_path)
+    auth = (
+        'chain = ["jwt", "database"]\n[[auth.jwt.keys]]\nname = "k"\nalgorithms = ["RS256"]\n'
+        f'public_key_file = "{public}"\nclaims = {{ sub = "${{username}}" }}\n'
+    )
+    now_s = int(time.time())
+    claims: dict[str, Any] = {"sub": "ada", "exp": now_s + 300, "is_superuser": True}
+
+    def signed(**changes: Any) -> str:
+        return token({**claims, **changes}, secret=PAIRS["RS256"].private, algorithm="RS256")
+
+    header, payload, signature = signed().split(".")
+    forged = {
+        "alg none": hand_made({"alg": "none"}, claims).rpartition(".")[0] + ".",
+        "alg None with a signature": hand_made({"alg": "None"}, claims),
+        "the public key as a shared secret": hand_made({"alg": "HS256"}, claims, pem(PAIRS["RS256"].private)),
+        "a key of its own in the header": hand_made(
+            {"alg": "HS256", "jwk": {"kty": "oct", "k": "c2VjcmV0"}}, claims, b"secret"
+        ),
+        "a path for a key id": hand_made({"alg": "HS256", "kid": "../../../../dev/null"}, claims, b""),
+        "another payload": f"{header}.{hand_made({}, {**claims, 'sub': 'root'}).split('.')[1]}.{signature}",
+        "no signature": f"{header}.{payload}.",
+        "expired": signed(exp=now_s - 1),
+        "of the future": signed(nbf=now_s + 300),
+        "issued in the future": signed(iat=now_s + 3600),
+        "for ever": signed(exp=None),
+        "in milliseconds": signed(exp=(now_s + 300) * 1000),
+        "somebody else's": signed(sub="root"),
+        "deep": hand_made('{"alg":"RS256","x":' + "[" * 2000, claims),
+        "escaped quotes without end": hand_made('{"a":"' + '\\"' * 1400 + "[" * 20, claims),
+    }
+    with auth_serve(tmp_path, auth=f"{auth}[auth.protection]\nfailures = 0\naddress_failures = 0\n") as served:
+        good = served.login("ada", signed())
+        assert good["result"] == "allow"
+        assert good["is_superuser"] is False, "a token made a superuser of its bearer"
+        for what, text in forged.items():
+            assert served.login("ada", text) == {"result": "deny"}, what
+        assert not [line for line in served.lines if line["event"] in {"auth_defect", "auth_backend_defect", "text"}]
+        log = served.log.read_text()
+        assert not [what for what, text in forged.items() if text in log], "a token is in the log"
+
+
+def hashes(served: AuthServe) -> int:
+    """Slow hashes computed so far."""
+    found = re.search(r"^gateway_auth_hashing_seconds_count(?:\{\})? (\d+)", served.get("/metrics").body, re.MULTILINE)
+    assert found is not None, "there is no such metric"
+    return int(found[1])
+
+
+def cost(served: AuthServe, username: str, password: str) -> int:
+    before = hashes(served)
+    assert served.login(username, password) == {"result": "deny"}
+    return hashes(served) - before
+
+
+def test_every_refusal_costs_one_hash(served: AuthServe) -> None:
+    """Time cannot be measured on a busy machine; what it is made of can be counted."""
+    served.add_user("off", "right", disabled=True)
+    served.add_user("over", "right", expires_at_s=1)
+    served.add_user("off-device", DEVICE, generated=True, disabled=True)
+    costs = {
+        f"{name} {password}": cost(served, name, password)
+        for name in ("nobody", "ada", "pump", "off", "over", "off-device")
+        for password in ("wrong 1", "wrong 2", "")
+    }
+    costs |= {
+        f"{name} right": cost(served, name, secret) for name, secret in (("off", "right"), ("off-device", DEVICE))
+    }
+    assert set(costs.values()) == {1}, costs
+
+
+@pytest.fixture(params=SITES)
+async def site(request: pytest.FixtureRequest, unique: str) -> AsyncIterator[Site]:
+    made = SITES[request.param](request.getfixturevalue(f"{request.param.split('-')[0]}_server"), unique)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+async def test_every_refusal_costs_one_hash_wherever_users_are(site: Site, tmp_path: Path) -> None:
+    await site.put_password("lamp")
+
+    def run() -> dict[str, int]:
+        with auth_serve(tmp_path, auth=tables(site)) as served:
+            assert served.login("lamp", GOOD)["result"] == "allow"
+            return {
+                f"{name} {password!r}": cost(served, name, password)
+                for name in ("lamp", "nobody", "x'--", "*)(uid=*", "n" * 65_535)
+                for password in ("wrong", "")
+            }
+
+    costs = await asyncio.to_thread(run)
+    assert set(costs.values()) == {1}, costs
