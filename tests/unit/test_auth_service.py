@@ -480,6 +480,20 @@ class TestKeptOut:
             answer = await service.ask(login(f"name {number}", "guess", clientid="press-7"))
             assert answer.reason == "unknown"
 
+    async def test_a_refusal_is_a_refusal_whatever_is_said_when_a_backend_is_down(self) -> None:
+        service = make_service(backend_down="ignore")
+        for user in ("ada", "nobody"):
+            assert (await service.ask(login(user, "guess"))).result == "deny"
+
+    async def test_wrong_tokens_count_as_guesses_and_expired_ones_do_not(self) -> None:
+        service = make_service(protection={"failures": 2})
+        service.sources[0].users |= {"forger": Deny("jwt", "bad_token"), "late": Deny("jwt", "expired")}
+        reasons = {
+            name: [(await service.ask(login(name, f"token {number}"))).reason for number in range(3)]
+            for name in ("forger", "late")
+        }
+        assert reasons == {"forger": ["bad_token", "bad_token", "locked_out"], "late": ["expired"] * 3}
+
 
 class TestAtTheSameTime:
     @manual_time
