@@ -156,12 +156,13 @@ class Logins:
             self.counts.joined += 1
             return None
         try:
+            # Before anything is looked at: what changes meanwhile must make this login look old, not new.
+            version, ban_version = self._store.version, self._store.ban_version
             reason = self._kept_out(key, request, now_ns)
             if reason is not None:
                 return self._refuse(request, reason)
             if not self._admission.admit_rate(now_ns):
                 return self._no_answer(request, "rate_limited")
-            version, ban_version = self._store.version, self._store.ban_version
             outcome = self._chain.at_once(request)
             if outcome is not None and outcome.allow is not None:
                 return self._let_in(key, request, outcome, outcome.allow, _Seen(version, ban_version, outcome.stamp))

@@ -1073,3 +1073,21 @@ async def test_a_request_with_a_new_client_id_is_another_login() -> None:
     service.sources[0].users.clear()
     answer = await service.ask(replace(login(), clientid="stolen"))
     assert answer.result == "deny", "a cached verdict must not serve another client"
+
+
+async def test_a_ban_that_is_noticed_while_a_login_is_looked_at_is_not_lost_on_the_cache() -> None:
+    """The store looks for changes by itself. One that it finds behind the look for bans was taken for one that had
+    been looked at: the cached login knew of no ban until its time was over."""
+    service = make_service(protection={"failures": 2})
+    kept_out = service.access.logins._kept_out
+
+    def then_banned(*arguments: Any) -> Any:
+        reason = kept_out(*arguments)
+        service.store.bans.append(Ban("username", "ada"))
+        service.store.ban_version += 1
+        return reason
+
+    service.access.logins._kept_out = then_banned  # type: ignore[method-assign]
+    await service.ask(login())
+    service.access.logins._kept_out = kept_out  # type: ignore[method-assign]
+    assert (await service.ask(login())).reason == "banned"
