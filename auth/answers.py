@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from auth.ports import RuleSource
     from config.auth import AuthSettings
 
+_ABSENT: Final = "undefined"
+_NO_GROUPS: Final = frozenset({_ABSENT})
 _HEADS_MAX: Final = 1000  # combinations of tenant and groups
 # Of both names, for rules to be handed over. A device may choose a client id of 64 KiB, and another with each login:
 # a hundred rules with that in them took 140 ms of the event loop, and megabytes of the cache for each login.
@@ -94,6 +96,8 @@ class AnswerWriter:
 
     def write(self, request: LoginRequest, allow: Allow) -> Answer:
         """The answer, rules and all. Does not block longer than the reading of rules does. Raises BackendDownError."""
+        if allow.tenant == _ABSENT or (allow.groups and allow.groups <= _NO_GROUPS):
+            return Answer(problem=f"its tenant or group is called {_ABSENT!r}, which EMQX writes where there is none")
         if any("," in group or not group for group in allow.groups):
             # Editing and importing refuse such a name, but a directory or a table may have any.
             return Answer(

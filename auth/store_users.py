@@ -48,7 +48,7 @@ class UserEdits:
         if before is not None and not overwrite:
             raise StoreError(
                 f"There is a {user.kind} {identity!r} already: change its password with `gateway auth user passwd`, "
-                "or remove it first."
+                "or remove it first; `gateway auth user import` has --existing keep and --existing overwrite."
             )
         if before is None or before.tenant != user.tenant:
             self._take_room(user.tenant)

@@ -28,6 +28,7 @@ _MOST: Final = 100  # groups, or attributes, of one user: all of them travel in 
 _ATTRIBUTE_BYTES: Final = 4096
 _ATTRIBUTE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)  # what EMQX takes as a client attribute
 _RESERVED: Final = frozenset({"tenant", "groups"})  # client attributes of our own
+_ABSENT: Final = "undefined"  # what EMQX writes for an attribute that a client does not have
 
 
 def check_text(what: str, text: str, *, limit: int = TEXT_BYTES, empty: bool = False) -> str:
@@ -64,6 +65,7 @@ def check_tenant_name(name: str) -> str:
     """A tenant's name is put into topics and travels in a list of values, so it is neither a wildcard nor a list."""
     check_text("The tenant's name", name, limit=_NAME_BYTES)
     _forbid("The tenant's name", name, "+#/,")
+    _present("The tenant's name", name)
     return name
 
 
@@ -75,6 +77,7 @@ def check_groups(groups: Iterable[str]) -> str:
     for name in names:
         check_text("A group's name", name, limit=_NAME_BYTES)
         _forbid("A group's name", name, ",")
+        _present("A group's name", name)
         if name != name.strip():
             raise StoreError(f"The group {name!r} begins or ends with a space.")
     return ",".join(names)
@@ -90,6 +93,7 @@ def check_attributes(attributes: Mapping[str, str]) -> str:
         if name in _RESERVED:
             raise StoreError(f"The attribute {name} has a setting of its own: use --{name.removesuffix('s')}.")
         check_text(f"The attribute {name}", value, limit=_ATTRIBUTE_BYTES, empty=True)
+        _present(f"The value of the attribute {name}", value)
     return json.dumps(dict(sorted(attributes.items())), ensure_ascii=False) if attributes else ""
 
 
@@ -104,3 +108,8 @@ def _forbid(what: str, text: str, characters: str) -> None:
     for character in characters:
         if character in text:
             raise StoreError(f"{what}, {text!r}, holds {character!r}, which has a meaning of its own there.")
+
+
+def _present(what: str, text: str) -> None:
+    if text == _ABSENT:
+        raise StoreError(f"{what} is {_ABSENT!r}, which is what EMQX writes where there is none: it would be lost.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["add_parser"]
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
@@ -12,7 +13,7 @@ from gateway.cli.auth_common import AdminError, add_common, database, operator, 
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from auth.model import Rule, SubjectKind
     from auth.store_records import StoredRule
@@ -112,7 +113,7 @@ def _add(arguments: argparse.Namespace) -> int:
     from auth.rule_files import rule_as_json
 
     rule = _rule(arguments)
-    with database(arguments, create=True) as (_settings, store), store.edit(operator()) as editor:
+    with database(arguments, create=True) as (settings, store), store.edit(operator()) as editor:
         if arguments.first or arguments.before is not None:
             number = editor.rules.insert(rule, arguments.before)
         else:
@@ -121,7 +122,22 @@ def _add(arguments: argparse.Namespace) -> int:
         print_json({"id": number, **rule_as_json(rule)})
     else:
         print(f"Added rule {number}: {sentence(rule)}.")
+    _warn_of_attributes(rule, settings.auth.client_attributes)
     return ExitStatus.OK
+
+
+def _warn_of_attributes(rule: Rule, told: Sequence[str]) -> None:
+    """Say so when a rule asks for attributes that EMQX is not told, and so cannot send back with its questions."""
+    from auth.rule_topics import parse_topic
+
+    asked = {name.removeprefix("client_attrs.") for name in parse_topic(rule.topic).parts[1::2] if "." in name}
+    asked |= {value.partition("=")[0] for kind, value in rule.who if kind == "attribute"}
+    if missing := sorted(asked - {*told, "tenant", "groups"}):
+        print(
+            f"gateway: the rule asks for {', '.join(missing)}, and auth.client_attributes does not name "
+            f"{'it' if len(missing) == 1 else 'them'}: it matches nobody as long as EMQX is not told.",
+            file=sys.stderr,
+        )
 
 
 def _rule(arguments: argparse.Namespace) -> Rule:

@@ -78,6 +78,13 @@ class TestAnswer:
         answer = await service.ask(login())
         assert (answer.result, answer.reason) == ("deny", "rules_unexpressible")
 
+    @pytest.mark.parametrize("known", [{"tenant": "undefined"}, {"groups": frozenset({"undefined"})}])
+    async def test_what_emqx_would_take_for_nothing_refuses_the_login(self, known: dict[str, Any]) -> None:
+        source = FakeAuthenticator()
+        source.add("ada", "right", **known)
+        answer = await make_service(source).ask(login())
+        assert (answer.result, answer.reason) == ("deny", "rules_unexpressible")
+
     async def test_a_superuser_needs_no_rules(self) -> None:
         source = FakeAuthenticator()
         source.add("ada", "right", is_superuser=True)

@@ -297,6 +297,18 @@ class TestUsers:
         with pytest.raises(StoreError, match=why):
             add_user(store, User("username", name))
 
+    @pytest.mark.parametrize(
+        "user",
+        [
+            User("username", "ada", groups=frozenset({"undefined"})),
+            User("username", "ada", attributes={"site": "undefined"}),
+        ],
+    )
+    def test_what_emqx_would_take_for_nothing_is_refused(self, store: Store, user: User) -> None:
+        with pytest.raises(StoreError, match="EMQX writes where there is none"):
+            add_user(store, user)
+        assert store.count_users() == 0
+
     def test_the_narrowest_network_is_found(self, store: Store) -> None:
         add_user(store, User("address", "10.0.0.0/8"), User("address", "10.1.2.3"), User("address", "fd00::/8"))
         found = {
@@ -624,8 +636,8 @@ class TestTenants:
         assert found is not None
         assert not found.enabled
 
-    @pytest.mark.parametrize("name", ["", "a/b", "a+", "#", "a,b", "x" * 257])
-    def test_names_that_would_be_wildcards_or_lists_are_refused(self, store: Store, name: str) -> None:
+    @pytest.mark.parametrize("name", ["", "a/b", "a+", "#", "a,b", "x" * 257, "undefined"])
+    def test_names_that_would_be_wildcards_or_lists_or_none_are_refused(self, store: Store, name: str) -> None:
         with pytest.raises(StoreError), store.edit("test") as edit:
             edit.tenants.add(Tenant(name))
 

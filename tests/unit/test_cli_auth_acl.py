@@ -117,6 +117,15 @@ def test_a_rule_that_cannot_be_meant_is_refused(acl: Command, arguments: list[st
     assert not DATABASE.exists()
 
 
+def test_a_rule_for_an_attribute_that_emqx_is_not_told_is_added_with_a_warning(acl: Command) -> None:
+    acl("add", "allow", "${client_attrs.site}/x", "--attribute", "site=berlin")
+    assert acl.errors == ""
+    acl("add", "allow", "${client_attrs.line}/x", "--attribute", "hall=7")
+    assert "hall, line" in acl.errors
+    assert "auth.client_attributes" in acl.errors
+    assert len(acl.json("list")) == 2
+
+
 def test_a_rule_before_one_that_is_not_there(acl: Command) -> None:
     everybody(acl, "allow", "a")
     acl("add", "allow", "b", "--everybody", "--before", "7", status=ExitStatus.NOT_FOUND)
