@@ -25,6 +25,7 @@ from auth.errors import BackendDownError
 from auth.fetching import Fetcher, FetchError
 from auth.jwt_keys import VerificationKey, usable
 from auth.jwt_parsing import json_object
+from auth.waiting import until_due, until_set
 from bridge.backoff import Backoff
 from config.errors import ConfigError
 
@@ -242,19 +243,12 @@ class JwksKeys:
         self._asked.set()
         if at_once or self._fetching:
             fetched = self._fetched
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_WAIT_S):
-                    await fetched.wait()
+            await until_set(fetched, _WAIT_S)
 
     async def _run(self) -> None:
         while True:
             await self._fetch()
-            while (left_ns := self._schedule.due_ns() - self._monotonic_ns()) > 0:
-                self._asked.clear()
-                # Not wait_for, which before Python 3.12 swallows a cancellation that meets the event: no stop then.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(left_ns / 1e9):
-                        await self._asked.wait()
+            await until_due(self._schedule.due_ns, self._monotonic_ns, self._asked)
 
     async def _fetch(self) -> None:
         self._schedule.began(self._monotonic_ns())

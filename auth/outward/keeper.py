@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from auth.errors import CredentialError
+from auth.waiting import until_due, until_set
 from bridge.ports import Credential
 from config.errors import GatewayError, forget_frames
 from config.grammar import format_duration
@@ -121,19 +122,12 @@ class Keeper:
         if self._task is None or not (self._looking or self._plan.due_ns() <= self._monotonic_ns()):
             return
         looked = self._looked
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE_S):
-                await looked.wait()
+        await until_set(looked, _PATIENCE_S)
 
     async def _run(self) -> None:
         while True:
             await self._look()
-            while (left_ns := self._plan.due_ns() - self._monotonic_ns()) > 0:
-                self._asked.clear()
-                # Not wait_for, which before Python 3.12 swallows a cancellation that meets the event: no stop then.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(left_ns / 1e9):
-                        await self._asked.wait()
+            await until_due(self._plan.due_ns, self._monotonic_ns, self._asked)
 
     async def _look(self) -> None:
         self._plan.began(self._monotonic_ns())
