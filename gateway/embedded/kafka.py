@@ -262,6 +262,7 @@ class KafkaCluster:
         )
 
     def _start_once(self) -> None:
+        self._reserve_ports()  # may wait for others: a folder made before would outlive a kill in that time
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="gateway-kafka-"))
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -269,7 +270,6 @@ class KafkaCluster:
             self.log_file(node).unlink(missing_ok=True)
         if self._tls:
             self.certificates = make_certificates(self._directory / "certificates")
-        self._reserve_ports()
         for node in self._numbers:
             self._configure(node)
         for node in self._numbers:
