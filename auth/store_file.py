@@ -19,6 +19,7 @@ __all__ = [
 ]
 
 import contextlib
+import fcntl
 import os
 import secrets
 import sqlite3
@@ -29,7 +30,7 @@ from auth.errors import StoreError
 from auth.passwords import DEVICE_KEY_BYTES, device_key_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 _APPLICATION_ID: Final = 0x4D4B4741  # "MKGA"
@@ -99,20 +100,37 @@ FORMAT: Final = len(_STEPS)
 def prepare(path: Path) -> None:
     """Make the database if there is none, and bring an older one up to date. Blocks. Raises StoreError."""
     try:
-        _create(path)
-        db = connect(path, wait_s=10.0)
-        try:
-            _migrate(path, db)
-        finally:
-            db.close()
+        path.parent.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            path.parent.mkdir(mode=0o700)
+        with _alone(path.parent):
+            _create(path)
+            db = connect(path, wait_s=10.0)
+            try:
+                _migrate(path, db)
+            finally:
+                db.close()
     except (sqlite3.Error, OSError) as error:
         raise StoreError(explain(path, error)) from error
 
 
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Of several processes that start at once, one at a time looks at the file and makes it.
+
+    SQLite's own locks do not serve here: the change to WAL is refused at once while another process writes, however
+    long one would wait, and the questions that tell an empty file from somebody else's are several. The directory is
+    locked and not the file, since closing a second descriptor of a file drops the process's SQLite locks on it.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _create(path: Path) -> None:
-    path.parent.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        path.parent.mkdir(mode=0o700)
     try:
         # By ourselves, since SQLite would make it readable for everybody. Its -wal and -shm get the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -126,7 +144,7 @@ def _migrate(path: Path, db: sqlite3.Connection) -> None:
     if _format(path, db) == FORMAT:
         return
     db.execute("PRAGMA journal_mode = WAL")
-    db.execute("BEGIN IMMEDIATE")  # of two processes that start at once, one does it and the other finds it done
+    db.execute("BEGIN IMMEDIATE")
     try:
         for step in _STEPS[_format(path, db) :]:
             step(db)

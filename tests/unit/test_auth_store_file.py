@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -139,3 +141,18 @@ def test_a_reading_connection_cannot_write(path: Path) -> None:
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         db.execute("DELETE FROM users")
     db.close()
+
+
+def test_many_that_start_at_once_share_one_database(tmp_path: Path) -> None:
+    """Without a lock of our own, one in ten took it for somebody else's, or found it locked."""
+    for number in range(10):
+        path = tmp_path / str(number) / "auth.sqlite3"
+        together = threading.Barrier(6)
+
+        def start(path: Path = path, together: threading.Barrier = together) -> None:
+            together.wait(timeout=30)
+            store_file.prepare(path)
+
+        with ThreadPoolExecutor(6) as pool:
+            for started in [pool.submit(start) for _ in range(6)]:
+                started.result(timeout=30)
