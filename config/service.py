@@ -1,11 +1,12 @@
 """Settings of the worker itself: flow control, dead letters, HTTP port, logs."""
 
-__all__ = ["DeadLetterSettings", "FlowSettings", "HttpSettings", "LogSettings"]
+__all__ = ["DeadLetterSettings", "FlowSettings", "HttpSettings", "HttpTlsSettings", "LogSettings"]
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from config.grammar import ByteCount, Count, Duration
 from config.model import Table
@@ -72,14 +73,34 @@ class DeadLetterSettings(Table):
     cause is mended; a restart tries at once."""
 
 
+class HttpTlsSettings(Table):
+    certificate_file: Path
+    """PEM file with the certificate that the HTTP port shows, and its chain. Required where the table is there."""
+
+    key_file: Path | None = None
+    """PEM file with its private key. Unset: the key is looked for in `certificate_file`."""
+
+    client_ca_file: Path | None = None
+    """PEM file with the authorities whose clients may read everything (mutual TLS). Unset: no certificate is asked
+    for, and `http.token` is what opens."""
+
+
 class HttpSettings(Table):
     host: Annotated[str, Field(min_length=1, max_length=253)] = "127.0.0.1"
-    """Address to listen on for `/metrics`, `/healthz` and `/readyz`. This machine alone unless told, since nothing
-    there asks for a password; in a container `0.0.0.0`."""
+    """Address to listen on. This machine alone unless told; in a container `0.0.0.0`. On any other than a loopback
+    address the status page and `/status` open to `http.token` or a client certificate alone."""
 
     port: Annotated[Count, Field(ge=0, le=65535)] = 9464
     """Port to listen on. 9464 is the one that OpenTelemetry gives Prometheus exporters; 0 takes a free one and logs
     it."""
+
+    token: SecretStr | None = None
+    """What a reader has to show, as `Authorization: Bearer …` or as the password of Basic authentication, which a
+    browser asks for. Everything but `/healthz` and `/readyz` needs it then. Unset: `/metrics` is open to all who reach
+    the port, the status page to this machine."""
+
+    tls: HttpTlsSettings | None = None
+    """TLS of the HTTP port. Unset: plain HTTP, which suits a loopback address or a closed network."""
 
     overdue_after: Annotated[Duration, Field(gt=timedelta(0), le=timedelta(hours=24))] = timedelta(seconds=30)
     """Age of the oldest unacknowledged message at which `/readyz` turns red. 30 s outlasts an election of Kafka's

@@ -5,10 +5,14 @@ them all.
 """
 
 __all__ = [
+    "AdminSettings",
     "AuthSettings",
+    "CanarySettings",
     "DeadLetterSettings",
+    "EmqxSettings",
     "FlowSettings",
     "HttpSettings",
+    "HttpTlsSettings",
     "InterceptorSettings",
     "KafkaSettings",
     "LedgerSettings",
@@ -43,8 +47,9 @@ from config.interceptors import InterceptorSettings
 from config.kafka import KafkaSettings, SaslSettings, TopicSettings, TopicsSettings
 from config.ledger import LedgerSettings
 from config.mqtt import MqttSettings, ProxySettings, SessionGroupSettings, StatusSettings
+from config.operate import AdminSettings, CanarySettings, EmqxSettings
 from config.routes import MetadataHeader, RouteSettings
-from config.service import DeadLetterSettings, FlowSettings, HttpSettings, LogSettings
+from config.service import DeadLetterSettings, FlowSettings, HttpSettings, HttpTlsSettings, LogSettings
 from config.spool import SpoolSettings
 from config.stream import StreamSettings
 from config.tls import TlsSettings
@@ -114,6 +119,15 @@ class Settings(BaseSettings):
 
     log: LogSettings = LogSettings()
     """Logs."""
+
+    emqx: EmqxSettings = EmqxSettings()
+    """EMQX's REST API, which tells what was lost before the gateway."""
+
+    admin: AdminSettings = AdminSettings()
+    """The commands that administrate Kafka: `gateway topics`, `groups`, `leaders`, `cluster`."""
+
+    canary: CanarySettings = CanarySettings()
+    """A synthetic device that goes the whole way."""
 
     stream: StreamSettings = StreamSettings()
     """The Spark jobs."""

@@ -13,8 +13,13 @@ from importlib.metadata import version
 
 from config.errors import ExitStatus, GatewayError
 
-_COMMANDS = (
-    "run", "restart", "retire", "identity", "verify", "dlq", "spool", "auth", "config", "dev", "demo", "stream",
+_COMMANDS = (  # each in the module of its name, with _ after one that Python has taken
+    "run", "reload", "restart", "retire",
+    "doctor", "tail", "explain", "routes", "config",
+    "topics", "groups", "leaders", "cluster",
+    "verify", "dlq", "spool", "identity",
+    "trial", "simulate", "import_", "compare",
+    "auth", "stream", "dev", "demo",
 )  # fmt: skip
 _EPILOG = (
     "exit status: 0 success, 1 failure, 2 wrong arguments, 3 messages missing, 4 nothing is there that was asked for, "

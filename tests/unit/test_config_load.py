@@ -416,7 +416,7 @@ def test_one_misspelling_is_told_once_and_not_by_its_consequences() -> None:
     [
         ("sessions = 4", 'did you mean "mqtt.sessions"?'),
         ("[mqtt]\ncompression = 1", 'did you mean "kafka.compression"?'),
-        ("[http]\nxyzzy = 1", "[http] knows host, port, overdue_after"),
+        ("[http]\nxyzzy = 1", "[http] knows host, port, token, tls, overdue_after, token_file"),
         ("[mqt]", 'did you mean "mqtt"?'),
         ("[mqtt]\npasswordfile = 1", 'did you mean "mqtt.password_file"?'),
         (ROUTE + "filter = 1", 'did you mean "routes[0].filters"?'),

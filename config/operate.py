@@ -1,0 +1,74 @@
+"""Settings for those who operate the gateway: EMQX's REST API, Kafka's administration, the canary."""
+
+__all__ = ["AdminSettings", "CanarySettings", "EmqxSettings"]
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr
+
+from config.grammar import Duration
+from config.kafka import SaslSettings
+from config.model import Table
+from config.tls import TlsSettings
+
+
+class EmqxSettings(Table):
+    url: Annotated[str, Field(pattern=r"^https?://[^\s/@]+/?$")] | None = None
+    """EMQX's REST API, `http://host:18083`. With it the gateway reads what EMQX dropped for its client ids before they
+    got it: loss that it cannot see itself. Unset: nobody looks."""
+
+    api_key: Annotated[str, Field(min_length=1)] | None = None
+    """An API key of EMQX (dashboard, System, API Key); the role `viewer` suffices. Required with `url`."""
+
+    api_secret: SecretStr | None = None
+    """The secret of `api_key`. Required with `url`."""
+
+    interval: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(hours=1))] = timedelta(seconds=15)
+    """How often EMQX is asked. 15 s is how often Prometheus usually looks. Short: requests without use. Long: a queue
+    that drops is seen late."""
+
+    timeout: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(minutes=1))] = timedelta(seconds=5)
+    """Longest wait for an answer. Traffic does not wait for it."""
+
+    tls: TlsSettings = TlsSettings()
+    """TLS to the REST API; used with `https` alone."""
+
+
+class AdminSettings(Table):
+    security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] | None = None
+    """`security.protocol` of the administrating commands. Unset: that of `kafka.security`, with `kafka.tls` and
+    `kafka.sasl`; set, `admin.tls` and `admin.sasl` count instead."""
+
+    tls: TlsSettings = TlsSettings()
+    """TLS to Kafka for these commands, where `admin.security` is set."""
+
+    sasl: SaslSettings | None = None
+    """User and password for these commands, where `admin.security` is set: rights to create topics or elect leaders
+    need not be those of the gateway that runs."""
+
+    timeout: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(minutes=10))] = timedelta(
+        seconds=10
+    )
+    """Longest wait for an answer to one question. 10 s outlasts the election of a controller."""
+
+    audit_file: Path | None = None
+    """File to which every action (not every look) is appended: when, who, what, with what result. Unset: `admin.log`
+    in `data_dir`."""
+
+
+class CanarySettings(Table):
+    enabled: bool = False
+    """Whether a synthetic device publishes, and its messages are read back from Kafka: success and latency of the
+    whole way as metrics. Off: its messages would be a surprise among the others."""
+
+    topic: Annotated[str, Field(min_length=1, max_length=65535)] = "canary/${instance}"
+    """MQTT topic that the canary publishes to, with `${instance}` as the one placeholder. A route has to take it; one
+    of its own, to a Kafka topic of its own, keeps the canary away from readers of telemetry."""
+
+    interval: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(hours=1))] = timedelta(seconds=10)
+    """How often a message is sent. 10 s finds a failure within half a minute."""
+
+    timeout: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(hours=1))] = timedelta(seconds=15)
+    """How long a message may take to come back before it counts as failed. 15 s outlasts an election."""
