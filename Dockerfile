@@ -32,7 +32,7 @@ COPY streaming/ streaming/
 COPY gateway/ gateway/
 RUN /opt/build/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir own . \
     && /opt/build/bin/pip --python /opt/gateway/bin/python install --no-index --no-deps own/*.whl
-COPY deploy/healthcheck.py /opt/gateway/healthcheck.py
+COPY deploy/healthcheck.py deploy/kubernetes/pre_stop.py /opt/gateway/
 
 
 # Runs as a user without a shell and without rights; works with a read-only root file system. What must outlive the

@@ -136,7 +136,7 @@ def test_everything_in_deploy_is_mounted_or_copied() -> None:
     left = {
         path.relative_to(ROOT).as_posix()
         for path in DEPLOY.rglob("*")
-        if path.is_file() and not {"wheelhouse", "secrets", "__pycache__"} & set(path.parts)
+        if path.is_file() and not {"wheelhouse", "secrets", "kubernetes", "__pycache__"} & set(path.parts)
     }
     assert left <= used
 
@@ -499,7 +499,7 @@ def test_secrets_are_neither_in_git_nor_in_the_image() -> None:
     ignored = (DEPLOY / "secrets" / ".gitignore").read_text().split()
     assert ignored[-3:] == ["*", "!.gitignore", "!README.md"]
     sent = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!deploy")]
-    assert sorted(sent) == ["!deploy/healthcheck.py", "!deploy/wheelhouse"]
+    assert sorted(sent) == ["!deploy/healthcheck.py", "!deploy/kubernetes/pre_stop.py", "!deploy/wheelhouse"]
 
 
 def test_volumes_of_secrets_begin_with_their_owner() -> None:
