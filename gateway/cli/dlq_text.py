@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["as_json", "describe", "moment", "readable", "replay_state", "retention", "short_place", "table"]
+__all__ = ["as_json", "describe", "moment", "one_line", "readable", "replay_state", "retention", "short_place", "table"]
 
 import string
 from datetime import UTC, datetime, timedelta
@@ -53,8 +53,8 @@ def table(letters: Sequence[DeadLetter], marks: Marks, default_topic: str, width
                 letter.reason,
                 size,
                 replay_state(marks.of(*letter.place)),
-                _line(letter.mqtt_topic or "-"),
-                _line(letter.error),
+                one_line(letter.mqtt_topic or "-"),
+                one_line(letter.error),
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
@@ -126,10 +126,10 @@ def describe(letter: DeadLetter, marks: Marks) -> Iterator[str]:
         ("key", "(none)" if letter.key is None else readable(letter.key)),
         ("replayed", _replayed(replay)),
     ]
-    yield from (f"{name:<12} {_line(text)}" for name, text in rows)
+    yield from (f"{name:<12} {one_line(text)}" for name, text in rows)
     yield "headers"
     for name, value in letter.headers:
-        yield f"  {_line(name)}: {'(null)' if value is None else readable(value)}"
+        yield f"  {one_line(name)}: {'(null)' if value is None else readable(value)}"
     if not letter.complete:
         yield f"payload: {len(letter.places)} of {letter.parts} parts are there, so it is not whole"
     if letter.value is None:
@@ -170,9 +170,9 @@ def _as_text(value: bytes) -> str | None:
 def readable(value: bytes) -> str:
     """Bytes on one line: as text, or in hexadecimal digits."""
     text = _as_text(value)
-    return _line(text) if text is not None else f"0x{value.hex()}"
+    return one_line(text) if text is not None else f"0x{value.hex()}"
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
     """On one line, and without what would move a terminal's cursor."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

@@ -1,0 +1,81 @@
+"""What several commands ask for in the same words: the settings file, numbers, moments."""
+
+from __future__ import annotations
+
+__all__ = ["UsageError", "add_config", "add_json", "between", "moment", "positive", "run_quietly"]
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ExitStatus, GatewayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from config.settings import LogSettings
+
+
+class UsageError(GatewayError):
+    """Arguments that do not go together, or name nothing."""
+
+    exit_status = ExitStatus.USAGE
+
+
+def add_config(parser: argparse.ArgumentParser, what: str = "the gateway's settings") -> None:
+    """Add ``--config FILE``."""
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help=f"{what} (default: $GATEWAY_CONFIG, then ./gateway.toml)"
+    )
+
+
+def add_json(parser: argparse.ArgumentParser, help_text: str = "print one JSON object instead of text") -> None:
+    """Add ``--json``."""
+    parser.add_argument("--json", action="store_true", help=help_text)
+
+
+def positive(text: str) -> int:
+    """A whole number above 0."""
+    if not (text.isascii() and text.isdigit()) or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
+def between(lowest: float, highest: float, *, whole: bool = False) -> Callable[[str], float]:
+    """A number within bounds, both included."""
+
+    def parse(text: str) -> float:
+        try:
+            value: float = int(text) if whole else float(text)
+        except ValueError:
+            value = float("nan")
+        if not lowest <= value <= highest:
+            kind = "whole number" if whole else "number"
+            raise argparse.ArgumentTypeError(f"{text!r} is no {kind} from {lowest:,} to {highest:,}")
+        return value
+
+    return parse
+
+
+def moment(text: str) -> int:
+    """Milliseconds since 1970 of a time (UTC unless it says otherwise), or of so long ago: ``2h``, ``2h ago``."""
+    from gateway.cli.dlq_selection import parse_moment
+
+    try:
+        return parse_moment(text.removesuffix(" ago"), time.time_ns() // 1_000_000)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def run_quietly(command: Coroutine[Any, Any, int], log: LogSettings) -> int:
+    """Run a command whose output is for people or a pipe: logs go to stderr, and only what is an error."""
+    import asyncio
+
+    from gateway import logs
+
+    undo = logs.configure(log.model_copy(update={"level": "error"}))
+    try:
+        return asyncio.run(command)
+    finally:
+        undo()

@@ -1,0 +1,254 @@
+"""``gateway tail``: the records that reach Kafka, as they arrive."""
+
+from __future__ import annotations
+
+__all__ = ["add_parser"]
+
+import argparse
+import shutil
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ExitStatus
+from gateway.cli.arguments import UsageError, add_config, moment, positive, run_quietly
+
+if TYPE_CHECKING:
+    from bridge.dead_letter_reading import DeadLetter, LoggedRecord
+    from bridge.kafka_reader import Partition, TopicReader
+    from config.settings import Settings
+    from gateway.cli.tail_selection import TailFilter
+
+_DESCRIPTION = """\
+Shows records of Kafka topics while they arrive, until Ctrl-C: time, partition and offset, MQTT topic, device (or key),
+size, how long the record took from the gateway's receipt to here, and the payload.
+
+PAYLOADS ARE SHOWN: that is what this command is for. What a payload or topic holds is printed in a form that a terminal
+does not obey. Reads only: no consumer group, nothing committed, nothing marked as read.
+"""
+_EPILOG = """\
+examples:
+  gateway tail                                     all routes of ./gateway.toml
+  gateway tail --route telemetry --device plant-3/pump-7
+  gateway tail --topic telemetry --since 10m --where 'json.temperature > 80' --no-follow
+  gateway tail --dead-letters --json | jq .dead_letter.reason
+
+--where takes the expressions of the filter interceptor (docs/interceptors.md): json, topic, properties, key, headers,
+size. A record that it cannot judge, since it has no such field, is not shown; how many there were is said at the end.
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway tail`` to the command's parser."""
+    parser = commands.add_parser(
+        "tail",
+        help="show records in Kafka as they arrive, payloads included",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    which = parser.add_argument_group("which topics (all routes' where none is named)")
+    which.add_argument("--topic", action="append", default=[], metavar="T", help="a Kafka topic; may be repeated")
+    which.add_argument("--route", action="append", default=[], metavar="R", help="the Kafka topic of a route")
+    which.add_argument("--dead-letters", action="store_true", help="the dead-letter topics, with the reasons")
+    start = parser.add_argument_group(
+        "from where (what arrives from now on, unless told)"
+    ).add_mutually_exclusive_group()
+    start.add_argument("--since", type=moment, metavar="WHEN", help="records of then and later: 10m, or a time (UTC)")
+    start.add_argument(
+        "--from",
+        dest="start",
+        metavar="PLACE",
+        help="'beginning', or [TOPIC/]PARTITION:OFFSET for that partition alone",
+    )
+    parser.add_argument("--no-follow", action="store_true", help="end where the topics end now")
+    filters = parser.add_argument_group("filters", "All that are given must hold; of one that is repeated, any.")
+    filters.add_argument("--key", action="append", default=[], metavar="TEXT", help="the record's key")
+    filters.add_argument(
+        "--device",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="header gateway.device; the key where there is none",
+    )
+    filters.add_argument(
+        "--mqtt-topic", action="append", default=[], metavar="FILTER", help="MQTT filter, with + and #"
+    )
+    filters.add_argument(
+        "--header", action="append", default=[], type=_header, metavar="K=V", help="a header and value"
+    )
+    filters.add_argument("--where", metavar="EXPR", help="an expression over the message; see below")
+    parser.add_argument("-n", "--limit", type=positive, metavar="N", help="end after N records that were shown")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line: everything in the record")
+    add_config(parser)
+    parser.set_defaults(run=_run)
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE")
+    return name, value.encode()
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from config.load import load
+
+    settings = load(arguments.config).settings
+    topics = _topics(arguments, settings)
+    wanted = _filter(arguments)
+    try:
+        return run_quietly(_tail(arguments, settings, topics, wanted), settings.log)
+    except KeyboardInterrupt:
+        return ExitStatus.OK  # how a tail ends
+    finally:
+        if wanted.unjudged:
+            print(
+                f"gateway: {wanted.unjudged} records could not be judged by --where, the first because: {wanted.why}",
+                file=sys.stderr,
+            )
+
+
+def _topics(arguments: argparse.Namespace, settings: Settings) -> tuple[str, ...]:
+    """The Kafka topics that are meant. Raises UsageError."""
+    if arguments.dead_letters:
+        if arguments.topic or arguments.route:
+            raise UsageError("--dead-letters chooses the topics; give it without --topic and --route.")
+        return settings.dead_letter_topics
+    routes = {route.name: route for route in settings.routes}
+    for name in arguments.route:
+        if name not in routes:
+            known = ", ".join(routes) or "none"
+            raise UsageError(f"--route {name}: the settings have no such route; there are: {known}.")
+    chosen = [routes[name] for name in arguments.route]
+    if not arguments.topic and not arguments.route:
+        chosen = list(settings.routes)
+        if not chosen:
+            raise UsageError(
+                "The settings have no routes: name the Kafka topic with --topic, or the file with --config."
+            )
+    made = [route.name for route in chosen if "${" in route.topic]
+    if made and (arguments.route or len(made) == len(chosen)):
+        raise UsageError(
+            f"Route {made[0]} makes its Kafka topics from each message ({routes[made[0]].topic}): name those you mean "
+            "with --topic."
+        )
+    if made:
+        print(f"gateway: not shown, name them with --topic: the topics that {', '.join(made)} makes", file=sys.stderr)
+    return tuple(dict.fromkeys([*arguments.topic, *(route.topic for route in chosen if "${" not in route.topic)]))
+
+
+def _filter(arguments: argparse.Namespace) -> TailFilter:
+    from bridge.filters import FilterError, validate_filter
+    from gateway.cli.tail_selection import TailFilter
+
+    where = None
+    try:
+        for text in arguments.mqtt_topic:
+            validate_filter(text)
+        if arguments.where is not None:
+            from bridge.intercept.expression import Expression
+
+            where = Expression(arguments.where)
+    except FilterError as error:
+        raise UsageError(f"--mqtt-topic: {error}") from None
+    except ValueError as error:
+        raise UsageError(f"--where: {error}") from None
+    return TailFilter(
+        keys=tuple(key.encode() for key in arguments.key),
+        devices=tuple(arguments.device),
+        mqtt_filters=tuple(arguments.mqtt_topic),
+        headers=tuple(arguments.header),
+        where=where,
+    )
+
+
+async def _tail(arguments: argparse.Namespace, settings: Settings, topics: tuple[str, ...], wanted: TailFilter) -> int:
+    from bridge.kafka_reader import TopicReader
+    from gateway.cli.tail_text import LinePrinter, as_json_line
+    from gateway.outward import kafka_login
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    printer = LinePrinter(width, topics=len(topics) > 1)
+    shown = 0
+    async with (
+        kafka_login(settings.kafka) as login,
+        TopicReader(settings.kafka, f"{settings.instance}-tail", topics, login) as reader,
+    ):
+        ends = await reader.ends()
+        starts = await _starts(arguments, reader, ends, topics)
+        letters = _Letters(dead_letters=arguments.dead_letters)
+
+        def show(record: LoggedRecord) -> bool:
+            """Whether that was the last one."""
+            nonlocal shown
+            letter = letters.take(record)
+            if letter is None or not wanted.takes(letter):
+                return False
+            at = (letter.place.topic, letter.place.partition)
+            # What was there before says nothing of latency.
+            fresh = letter.place.offset >= ends.get(at, 0)
+            latency_ms = max(0, time.time_ns() // 1_000_000 - letter.timestamp_ms) if fresh else None
+            text = as_json_line(letter, latency_ms) if arguments.json else printer.line(letter, latency_ms)
+            print(text, flush=True)
+            shown += 1
+            return bool(shown == arguments.limit)
+
+        if arguments.no_follow:
+            async for record in reader.read(starts, {at: ends[at] for at in starts}):
+                if show(record):
+                    break
+            return ExitStatus.OK
+        async for records in reader.follow(starts):
+            for record in records:
+                if show(record):
+                    return ExitStatus.OK
+    return ExitStatus.OK
+
+
+async def _starts(
+    arguments: argparse.Namespace, reader: TopicReader, ends: dict[Partition, int], topics: tuple[str, ...]
+) -> dict[Partition, int]:
+    """From which offset each partition is read; of partitions that are not meant there is none."""
+    from gateway.cli.dlq_selection import parse_place
+
+    if arguments.since is not None:
+        return await reader.offsets_at(arguments.since)
+    if arguments.start is None:
+        return ends
+    beginnings = await reader.beginnings()
+    if arguments.start == "beginning":
+        return beginnings
+    try:
+        place = parse_place(arguments.start, topics[0] if len(topics) == 1 else "")
+    except ValueError:
+        raise UsageError(
+            f"--from {arguments.start}: write 'beginning' or PARTITION:OFFSET; of several topics TOPIC/PARTITION:OFFSET."
+        ) from None
+    at = (place.topic, place.partition)
+    if at not in ends:
+        raise UsageError(f"--from {arguments.start}: there is no such partition in {', '.join(topics)}.")
+    if not beginnings[at] <= place.offset <= ends[at]:
+        raise UsageError(
+            f"--from {arguments.start}: {place.topic}/{place.partition} has the offsets from {beginnings[at]} "
+            f"to {ends[at] - 1}."
+        )
+    return {at: place.offset}
+
+
+class _Letters:
+    """Records one by one; dead letters put together from their parts, without the marks of replays."""
+
+    def __init__(self, *, dead_letters: bool) -> None:
+        from bridge.dead_letter_reading import Assembler
+        from bridge.replay_marks import Marks
+
+        self._assembler = Assembler() if dead_letters else None
+        self._marks = Marks()
+
+    def take(self, record: LoggedRecord) -> DeadLetter | None:
+        from gateway.cli.tail_selection import as_letter
+
+        if self._assembler is None:
+            return as_letter(record)
+        return None if self._marks.take(record) else self._assembler.take(record)

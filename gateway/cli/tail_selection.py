@@ -1,0 +1,75 @@
+"""Which records ``gateway tail`` shows."""
+
+from __future__ import annotations
+
+__all__ = ["TailFilter", "as_letter", "as_record"]
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bridge.dead_letter_reading import DeadLetter
+from bridge.errors import BridgeError
+from bridge.filters import matches
+from bridge.message import MessageView
+from bridge.record import Record
+
+if TYPE_CHECKING:
+    from bridge.dead_letter_reading import LoggedRecord
+    from bridge.intercept.expression import Expression
+
+
+def as_letter(record: LoggedRecord) -> DeadLetter:
+    """An ordinary record, read the way dead letters are: its headers say the same things in the same words."""
+    place, timestamp_ms, key, value, headers = record
+    return DeadLetter((place,), 1, timestamp_ms, key, value, len(value or b""), tuple(headers), {})
+
+
+def as_record(letter: DeadLetter) -> Record:
+    """What an expression of the ``filter`` interceptor looks at, as far as the record's headers tell it."""
+    message = MessageView(
+        letter.mqtt_topic or "", letter.flags, letter.properties(), letter.value or b"", letter.timestamp_ms
+    )
+    return Record(message, letter.place.topic, letter.key, letter.value, letter.headers, letter.timestamp_ms)
+
+
+@dataclass(slots=True)
+class TailFilter:
+    """All that are given must hold; of several of one kind, any. ``unjudged`` counts records that ``where`` could say
+    nothing about, ``why`` is what the first of them lacked."""
+
+    keys: tuple[bytes, ...] = ()
+    devices: tuple[str, ...] = ()
+    mqtt_filters: tuple[str, ...] = ()
+    headers: tuple[tuple[str, bytes], ...] = ()
+    where: Expression | None = None
+    unjudged: int = field(default=0, init=False)
+    why: str = field(default="", init=False)
+
+    def takes(self, letter: DeadLetter) -> bool:
+        """Whether the record is to be shown."""
+        if self.keys and letter.key not in self.keys:
+            return False
+        if self.devices and _device(letter) not in self.devices:
+            return False
+        topic = letter.mqtt_topic
+        if self.mqtt_filters and (topic is None or not any(matches(text, topic) for text in self.mqtt_filters)):
+            return False
+        if self.headers and not all(pair in letter.headers for pair in self.headers):
+            return False
+        return self.where is None or self._holds(letter)
+
+    def _holds(self, letter: DeadLetter) -> bool:
+        assert self.where is not None
+        try:
+            return bool(self.where.evaluate(as_record(letter)))
+        except (BridgeError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            self.unjudged += 1
+            self.why = self.why or str(error)
+            return False
+
+
+def _device(letter: DeadLetter) -> str | None:
+    """The header that names the device; where the route writes none, the key, which often is the device."""
+    if letter.device is not None:
+        return letter.device
+    return None if letter.key is None else letter.key.decode(errors="replace")
