@@ -223,7 +223,7 @@ async def _starts(
         place = parse_place(arguments.start, topics[0] if len(topics) == 1 else "")
     except ValueError:
         raise UsageError(
-            f"--from {arguments.start}: write 'beginning' or PARTITION:OFFSET; of several topics TOPIC/PARTITION:OFFSET."
+            f"--from {arguments.start}: write 'beginning', or [TOPIC/]PARTITION:OFFSET."
         ) from None
     at = (place.topic, place.partition)
     if at not in ends:
