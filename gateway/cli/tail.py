@@ -222,9 +222,7 @@ async def _starts(
     try:
         place = parse_place(arguments.start, topics[0] if len(topics) == 1 else "")
     except ValueError:
-        raise UsageError(
-            f"--from {arguments.start}: write 'beginning', or [TOPIC/]PARTITION:OFFSET."
-        ) from None
+        raise UsageError(f"--from {arguments.start}: write 'beginning', or [TOPIC/]PARTITION:OFFSET.") from None
     at = (place.topic, place.partition)
     if at not in ends:
         raise UsageError(f"--from {arguments.start}: there is no such partition in {', '.join(topics)}.")
