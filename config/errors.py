@@ -5,6 +5,7 @@
     ├── bridge.errors            the data path: what may be retried, what may not, what poisons a batch
     ├── gateway.mqtt.errors      the MQTT connection
     ├── gateway.embedded.errors  the brokers of laptop and tests
+    ├── gateway.admin.errors     Kafka's administration
     ├── auth.errors              credentials, and the service that EMQX asks
     ├── streaming.errors         the Spark jobs
     └── …                        an error that only one module raises stands in that module

@@ -1,0 +1,293 @@
+"""Consumer groups: who is in them, what they have committed, and how far they are behind."""
+
+from __future__ import annotations
+
+__all__ = ["OFFSETS_TOPIC", "GroupReading", "java_hash", "offsets_partition"]
+
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
+from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.consumer.fetch import FetchRequest
+from kafka.protocol.consumer.group import OffsetFetchRequest
+from kafka.protocol.consumer.offsets import ListOffsetsRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
+
+from gateway.admin import messages
+from gateway.admin.errors import AdminError, AdminMissingError, AdminUnsupportedError
+from gateway.admin.model import Answers, Group, GroupListing, Offsets, TopicPartition
+from gateway.admin.reading import check, described_member, listed_member
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gateway.admin.links import Links
+    from gateway.admin.model import Topic
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+_OFFSETS_PARTITIONS: Final = 50  # offsets.topic.num.partitions by default; the real count is asked for
+_END, _START = -1, -2  # timestamps of ListOffsets that mean the log's end and its start
+_BATCH_HEADER = struct.Struct(">qiiBIhiqq")  # base offset … first and largest timestamp, as Kafka writes them
+_MAGIC: Final = 2
+_ID_NOT_FOUND: Final = 69
+
+
+class ConsumerGroupDescribeRequest(ApiMessage, load_json=messages):  # type: ignore[misc, call-arg]
+    """KIP-848; kafka-python has none."""
+
+
+class ConsumerGroupDescribeResponse(ApiMessage, load_json=messages):  # type: ignore[misc, call-arg]
+    """Found by kafka-python through its number, once it is defined."""
+
+
+def java_hash(text: str) -> int:
+    """Java's ``String.hashCode``: over UTF-16 code units, in 32 bits with a sign."""
+    value = 0
+    data = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(data), 2):
+        value = (31 * value + (data[at] << 8 | data[at + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+def offsets_partition(group: str, partitions: int) -> int:
+    """The partition of ``__consumer_offsets`` that holds a group, as Kafka computes it: ``Utils.abs`` of the hash,
+    which makes the smallest number 0, modulo the topic's partitions."""
+    value = java_hash(group)
+    return (0 if value == -(1 << 31) else abs(value)) % partitions
+
+
+class GroupReading:
+    """The part of ``KafkaAdmin`` that is about groups."""
+
+    _links: Links
+    timeout_s: float
+
+    def _meet(self) -> None:
+        raise NotImplementedError
+
+    def topics(self, names: Iterable[str] | None = None) -> tuple[Topic, ...]:
+        raise NotImplementedError
+
+    def groups(self) -> Answers[tuple[GroupListing, ...]]:
+        """Every group, by the broker that coordinates it. Asks all brokers."""
+        self._meet()
+
+        def asking(number: int) -> Any:
+            def ask() -> tuple[GroupListing, ...]:
+                answer = self._links.ask(number, ListGroupsRequest(states_filter=[], types_filter=[]))
+                check(answer.error_code, f"Broker {number} does not list its groups")
+                return tuple(
+                    GroupListing(one.group_id, (one.group_type or "").lower(), one.group_state or "",
+                                 one.protocol_type or "", number)
+                    for one in answer.groups
+                )  # fmt: skip
+
+            return ask
+
+        return self._links.ask_each({number: asking(number) for number in self._links.brokers})
+
+    def coordinator(self, group: str) -> int:
+        """The broker that keeps a group. Raises AdminRetriableError while there is none."""
+        self._meet()
+        answer = self._links.ask_any(
+            lambda: FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group]), max_version=6
+        )
+        found = answer.coordinators[0] if answer.coordinators else answer
+        check(found.error_code, f"Group {group!r} has no coordinator now", found.error_message)
+        return int(found.node_id)
+
+    def offsets_partitions(self) -> int:
+        """Partitions of ``__consumer_offsets``; Kafka's default while nobody has made it yet."""
+        found = self.topics([OFFSETS_TOPIC])
+        return len(found[0].partitions) if found and found[0].partitions else _OFFSETS_PARTITIONS
+
+    def group(self, name: str) -> Group:
+        """A group with its members. Raises AdminMissingError for one that Kafka does not know, and AdminError for one
+        of a kind that only Kafka's own tools describe (share, streams)."""
+        coordinator = self.coordinator(name)
+        partitions = self.offsets_partitions()
+        place = {"coordinator": coordinator, "offsets_partition": offsets_partition(name, partitions),
+                 "offsets_partitions": partitions}  # fmt: skip
+        try:
+            answer = self._links.ask(coordinator, ConsumerGroupDescribeRequest(group_ids=[name]))
+        except AdminUnsupportedError:  # before 4.0
+            return self._classic(name, place)
+        found = answer.groups[0]
+        if found.error_code == _ID_NOT_FOUND:  # none of this kind: a classic one, or none at all
+            return self._classic(name, place)
+        check(found.error_code, f"Group {name!r} cannot be described", found.error_message)
+        return Group(
+            id=name, type="consumer", state=found.group_state, protocol=found.assignor_name,
+            members=tuple(described_member(one) for one in found.members), epoch=found.group_epoch, **place,
+        )  # fmt: skip
+
+    def _classic(self, name: str, place: dict[str, int]) -> Group:
+        answer = self._links.ask(place["coordinator"], DescribeGroupsRequest(groups=[name]))
+        found = answer.groups[0]
+        check(found.error_code, f"Group {name!r} cannot be described", found.error_message)
+        if found.group_state == "Dead" and not found.members and not self.committed(name).values:
+            raise AdminMissingError(
+                f"Kafka knows no group {name!r}: nobody ever committed an offset in it, or all have expired "
+                "(offsets.retention.minutes). List those that are there: gateway groups list."
+            )
+        return Group(
+            id=name, type="classic", state=found.group_state, protocol=found.protocol_data,
+            members=tuple(listed_member(one) for one in found.members), **place,
+        )  # fmt: skip
+
+    # --- offsets ---
+
+    def committed(self, group: str) -> Offsets:
+        """What the group has committed, by partition."""
+        coordinator = self.coordinator(group)
+        asked = OffsetFetchRequest.OffsetFetchRequestGroup
+        request = OffsetFetchRequest(
+            group_id=group, topics=None, groups=[asked(group_id=group, topics=None)], require_stable=False
+        )
+        answer = self._links.ask(coordinator, request, max_version=9)  # from 10 on topics are ids
+        found = answer.groups[0] if answer.groups else answer
+        check(found.error_code, f"The offsets of group {group!r} cannot be read")
+        told = Offsets()
+        for topic in found.topics:
+            for one in topic.partitions:
+                place = TopicPartition(topic.name, one.partition_index)
+                if one.error_code != 0:
+                    told.problems[place] = _sentence(one.error_code, f"The offset of {place} cannot be read")
+                elif one.committed_offset >= 0:
+                    told.values[place] = one.committed_offset
+        return told
+
+    def log_ends(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """The offset that the next record of each partition gets (its high watermark), asked of the leaders."""
+        return self._listed(partitions, _END)
+
+    def log_starts(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """The first offset that each partition still holds."""
+        return self._listed(partitions, _START)
+
+    def _listed(self, partitions: Iterable[TopicPartition], at: int) -> Offsets:
+        wanted = sorted(set(partitions))
+        told = Offsets()
+        leaders = self._by_leader(wanted, told)
+
+        def asking(number: int) -> Any:
+            return lambda: self._links.ask(number, _list_offsets(leaders[number], at, int(self.timeout_s * 1000)))
+
+        answers = self._links.ask_each({number: asking(number) for number in leaders})
+        for answer in answers.by_broker.values():
+            for topic in answer.topics:
+                for one in topic.partitions:
+                    place = TopicPartition(topic.name, one.partition_index)
+                    if one.error_code != 0:
+                        told.problems[place] = _sentence(one.error_code, f"The log of {place} is not told")
+                    else:
+                        told.values[place] = one.offset
+        for silent in answers.unanswered:
+            for place in leaders.get(silent.id if silent.id is not None else -1, ()):
+                told.problems[place] = f"its leader, {silent.name}, did not answer"
+        return Offsets(told.values, told.problems, answers.unanswered)
+
+    def record_times(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """When the record at each of these offsets was written, in milliseconds since 1970: the first time stamp of
+        the batch that holds it. Partitions without such a record, or that we may not read, are left out. Reads one
+        batch of each, so it is for a few hundred partitions and not for thousands; needs the right to read."""
+        told = Offsets()
+        leaders = self._by_leader(sorted(offsets), told)
+
+        def asking(number: int) -> Any:
+            def ask() -> dict[TopicPartition, int]:
+                times = {}
+                for place in leaders[number]:
+                    answer = self._links.ask(number, _fetch(place, offsets[place]), max_version=12)
+                    at = _first_time(answer)
+                    if at is not None:
+                        times[place] = at
+                return times
+
+            return ask
+
+        answers = self._links.ask_each({number: asking(number) for number in leaders})
+        return {place: at for times in answers.by_broker.values() for place, at in times.items()}
+
+    def _by_leader(self, partitions: list[TopicPartition], told: Offsets) -> dict[int, list[TopicPartition]]:
+        """Partitions by the broker that leads them; the others become problems."""
+        known = {
+            TopicPartition(topic.name, one.number): one.leader
+            for topic in self.topics({place.topic for place in partitions})
+            for one in topic.partitions
+        }
+        leaders: dict[int, list[TopicPartition]] = {}
+        for place in partitions:
+            leader = known.get(place)
+            if place not in known:
+                told.problems[place] = "the topic or partition is gone"
+            elif leader is None:
+                told.problems[place] = "nobody leads it now"
+            elif leader not in self._links.brokers:
+                told.problems[place] = f"its leader, broker {leader}, is not registered"
+            else:
+                leaders.setdefault(leader, []).append(place)
+        return leaders
+
+
+def _sentence(code: int, what: str) -> str:
+    try:
+        check(code, what)
+    except AdminError as error:
+        return str(error)
+    return ""
+
+
+def _list_offsets(partitions: list[TopicPartition], at: int, timeout_ms: int) -> Any:
+    asked = ListOffsetsRequest.ListOffsetsTopic
+    by_topic: dict[str, list[int]] = {}
+    for place in partitions:
+        by_topic.setdefault(place.topic, []).append(place.partition)
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=0,
+        topics=[
+            asked(
+                name=topic,
+                partitions=[asked.ListOffsetsPartition(partition_index=one, timestamp=at, max_num_offsets=1)
+                            for one in numbers],
+            )
+            for topic, numbers in by_topic.items()
+        ],
+        timeout_ms=timeout_ms,
+    )  # fmt: skip
+
+
+def _fetch(place: TopicPartition, offset: int) -> Any:
+    """A question for the one batch that holds an offset: with a limit of one byte Kafka gives it whole, and no more."""
+    asked = FetchRequest.FetchTopic
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[
+            asked(
+                topic=place.topic,
+                partitions=[
+                    asked.FetchPartition(partition=place.partition, fetch_offset=offset, partition_max_bytes=1)
+                ],
+            )
+        ],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+
+
+def _first_time(answer: Any) -> int | None:
+    """The first time stamp of the batch that a fetch brought; its header is not compressed."""
+    for topic in answer.responses:
+        for one in topic.partitions:
+            data = bytes(one.records or b"")
+            if one.error_code == 0 and len(data) >= _BATCH_HEADER.size and data[16] == _MAGIC:
+                return int(_BATCH_HEADER.unpack_from(data)[7])
+    return None

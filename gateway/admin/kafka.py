@@ -1,0 +1,293 @@
+"""``KafkaAdmin``: what Kafka tells its administrator, and the few changes that a gateway's operator makes.
+
+kafka-python's messages are used in this package alone; its admin client is not (see ``gateway.admin.link``).
+"""
+
+from __future__ import annotations
+
+__all__ = ["KafkaAdmin"]
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import kafka.errors as kafka_errors
+from kafka.protocol.admin import (
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribeLogDirsRequest,
+    DescribeQuorumRequest,
+    DescribeTopicPartitionsRequest,
+    ListPartitionReassignmentsRequest,
+)
+from kafka.protocol.broker_version_data import infer_broker_version_from_api_versions
+from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
+
+from gateway.admin.errors import AdminError, AdminRefusedError, AdminUnsupportedError
+from gateway.admin.groups import GroupReading
+from gateway.admin.links import Links
+from gateway.admin.login import AdminLogin
+from gateway.admin.model import (
+    Answers,
+    Broker,
+    BrokerVersion,
+    Cluster,
+    ConfigEntry,
+    LogDir,
+    Quorum,
+    Reassignment,
+    Topic,
+)
+from gateway.admin.reading import check, config_entry, log_dir, quorum_replica, topic_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Literal, Self
+
+    from config.settings import Settings
+
+_RESOURCE: Final = {"topic": 2, "broker": 4}
+_METADATA_TOPIC: Final = "__cluster_metadata"
+_PAGE: Final = 2000  # partitions of one answer
+
+
+class KafkaAdmin(GroupReading):
+    """A connection to a whole cluster for administrating commands; a context manager.
+
+    Made from settings: ``admin.security`` with its tables when it is set, else ``kafka.*``. Every method blocks, for
+    ``admin.timeout`` at most (or ``timeout_s``) per question, also when a broker is frozen; one frozen broker does not
+    keep the others' answers back. Any thread may use it. Errors are sentences: AdminError and its branches
+    (``gateway.admin.errors``), ConfigError for TLS files, CredentialError for tokens.
+    """
+
+    def __init__(self, settings: Settings, *, timeout_s: float | None = None) -> None:
+        self.timeout_s = settings.admin.timeout.total_seconds() if timeout_s is None else timeout_s
+        login = AdminLogin(settings)
+        client_id = f"{settings.instance}-admin"
+        self._links = Links(settings.kafka.bootstrap_servers, login, client_id, self.timeout_s)
+        self._met = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every connection. Never raises."""
+        self._links.close()
+
+    # --- cluster ---
+
+    def cluster(self) -> Cluster:
+        """Who is there: id, brokers (fenced ones too where Kafka tells them), controller."""
+        self._meet()
+        try:
+            answer = self._links.ask_any(lambda: DescribeClusterRequest(include_fenced_brokers=True))
+        except AdminUnsupportedError:  # before 2.8
+            answer = self._links.ask_any(lambda: MetadataRequest(topics=[]))
+            brokers = [Broker(found.node_id, found.host, found.port, found.rack) for found in answer.brokers]
+        else:
+            check(answer.error_code, "The cluster cannot be described", answer.error_message)
+            told = answer.version is not None and answer.version >= 2
+            brokers = [
+                Broker(found.broker_id, found.host, found.port, found.rack, bool(found.is_fenced) if told else None)
+                for found in answer.brokers
+            ]
+        brokers.sort(key=lambda broker: broker.id)
+        self._links.note(broker for broker in brokers if broker.port > 0)
+        level = self._metadata_version()  # unset: no KRaft
+        try:
+            quorum, problem = self.quorum(), ""
+        except AdminError as error:
+            quorum, problem = None, str(error)
+        controller = quorum.leader if quorum is not None else None
+        if quorum is None and level is None:  # clients of a KRaft cluster are told any broker as the controller
+            controller, problem = (answer.controller_id if answer.controller_id >= 0 else None), ""
+        return Cluster(answer.cluster_id or "", tuple(brokers), controller, level, quorum, problem)
+
+    def brokers(self) -> tuple[Broker, ...]:
+        return self.cluster().brokers
+
+    def _metadata_version(self) -> int | None:
+        answer = self._links.ask_any(
+            lambda: ApiVersionsRequest(client_software_name="mqtt-kafka-gateway", client_software_version="1")
+        )
+        levels = {feature.name: feature.max_version_level for feature in answer.finalized_features or ()}
+        level = levels.get("metadata.version")
+        return None if level is None else int(level)
+
+    def versions(self) -> Answers[BrokerVersion]:
+        """What each broker speaks. Asks all of them."""
+        self._meet()
+        return self._links.ask_each({number: self._version_of(number) for number in self._links.brokers})
+
+    def _version_of(self, number: int) -> Any:
+        def ask() -> BrokerVersion:
+            request = ApiVersionsRequest(client_software_name="mqtt-kafka-gateway", client_software_version="1")
+            answer = self._links.ask(number, request)
+            known = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+            try:
+                speaks = ".".join(str(part) for part in infer_broker_version_from_api_versions(known))
+            except kafka_errors.KafkaError:
+                speaks = ""
+            features = {one.name: (one.min_version, one.max_version) for one in answer.supported_features or ()}
+            return BrokerVersion(number, speaks, features)
+
+        return ask
+
+    def quorum(self) -> Quorum:
+        """Who keeps the metadata, and how far each is. AdminUnsupportedError for a cluster with ZooKeeper."""
+        self._meet()
+        asked = DescribeQuorumRequest.TopicData
+        answer = self._links.ask_any(
+            lambda: DescribeQuorumRequest(
+                topics=[asked(topic_name=_METADATA_TOPIC, partitions=[asked.PartitionData(partition_index=0)])]
+            ),
+            controller=True,
+        )
+        check(answer.error_code, "The metadata quorum cannot be described", answer.error_message)
+        found = answer.topics[0].partitions[0]
+        check(found.error_code, "The metadata quorum cannot be described", found.error_message)
+        ends = [one.log_end_offset for one in found.current_voters if one.replica_id == found.leader_id]
+        end = ends[0] if ends else found.high_watermark
+        now_ms = time.time() * 1000
+        return Quorum(
+            leader=found.leader_id,
+            epoch=found.leader_epoch,
+            high_watermark=found.high_watermark,
+            voters=tuple(quorum_replica(one, end, now_ms) for one in found.current_voters),
+            observers=tuple(quorum_replica(one, end, now_ms) for one in found.observers),
+        )
+
+    def reassignments(self) -> tuple[Reassignment, ...]:
+        """Partitions that are on their way to other brokers now."""
+        self._meet()
+        timeout_ms = int(self.timeout_s * 1000)
+        answer = self._links.ask_any(
+            lambda: ListPartitionReassignmentsRequest(timeout_ms=timeout_ms, topics=None), controller=True
+        )
+        check(answer.error_code, "Running reassignments cannot be listed", answer.error_message)
+        return tuple(
+            Reassignment(topic.name, one.partition_index, tuple(one.replicas), tuple(one.adding_replicas),
+                         tuple(one.removing_replicas))
+            for topic in answer.topics
+            for one in topic.partitions
+        )  # fmt: skip
+
+    def log_dirs(self, brokers: Sequence[int] | None = None) -> Answers[tuple[LogDir, ...]]:
+        """Folders of these brokers (default: all), with each replica's size."""
+        self._meet()
+        numbers = self._links.brokers if brokers is None else brokers
+        return self._links.ask_each({number: self._log_dirs_of(number) for number in numbers})
+
+    def _log_dirs_of(self, number: int) -> Any:
+        def ask() -> tuple[LogDir, ...]:
+            answer = self._links.ask(number, DescribeLogDirsRequest(topics=None))
+            check(answer.error_code, f"Broker {number} does not tell its folders")
+            if not answer.results:  # versions before 3 have no other way to refuse
+                raise AdminRefusedError(
+                    f"Broker {number} tells of no folder: it does so when the right is missing, which is Describe on "
+                    "the cluster."
+                )
+            return tuple(log_dir(found) for found in answer.results)
+
+        return ask
+
+    # --- topics ---
+
+    def topics(self, names: Iterable[str] | None = None) -> tuple[Topic, ...]:
+        """These topics (default: all), by name; those that are not there, or not shown to us, are left out. Never
+        creates one."""
+        self._meet()
+        wanted = None if names is None else sorted(set(names))
+        if wanted == []:
+            return ()
+        try:
+            found = self._topics_with_elr(wanted or [])
+        except AdminUnsupportedError:  # before 3.9
+            found = self._metadata_topics(self._links.ask_any(lambda: _metadata(wanted)))
+        return tuple(sorted((topic_of(one) for one in found), key=lambda topic: topic.name))
+
+    def topics_by_broker(self, names: Iterable[str]) -> Answers[tuple[Topic, ...]]:
+        """These topics as each broker's own metadata has them: the same everywhere, some moments after a change."""
+        self._meet()
+        wanted = sorted(set(names))
+
+        def asking(number: int) -> Any:
+            return lambda: tuple(
+                topic_of(one) for one in self._metadata_topics(self._links.ask(number, _metadata(wanted)))
+            )
+
+        return self._links.ask_each({number: asking(number) for number in self._links.brokers})
+
+    def _topics_with_elr(self, names: list[str]) -> list[Any]:
+        """Every topic of a DescribeTopicPartitions, page by page; no names are all of them."""
+        found: dict[str, Any] = {}
+        cursor: Any = None
+        while True:
+            answer = self._links.ask_any(partial(_page, names, cursor))
+            for topic in answer.topics:
+                if topic.error_code != 0 or topic.name is None:
+                    continue
+                if topic.name in found:
+                    found[topic.name].partitions += topic.partitions
+                else:
+                    found[topic.name] = topic
+            cursor = answer.next_cursor
+            if cursor is None:
+                return list(found.values())
+
+    def _metadata_topics(self, answer: Any) -> list[Any]:
+        return [topic for topic in answer.topics if topic.error_code in {0, 5} and topic.name is not None]
+
+    def configs(self, kind: Literal["topic", "broker"], names: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]:
+        """Each one's whole configuration, by name and key. Brokers are named by their number, and asked themselves.
+        Raises AdminMissingError for one that is not there."""
+        self._meet()
+        resource = DescribeConfigsRequest.DescribeConfigsResource
+        wanted = sorted(set(names))
+        if not wanted:
+            return {}
+
+        def make(chosen: list[str]) -> Any:
+            return DescribeConfigsRequest(
+                resources=[
+                    resource(resource_type=_RESOURCE[kind], resource_name=name, configuration_keys=None)
+                    for name in chosen
+                ],
+                include_synonyms=False,
+                include_documentation=False,
+            )
+
+        if kind == "topic":
+            results = list(self._links.ask_any(lambda: make(wanted)).results)
+        else:
+            results = [one for name in wanted for one in self._links.ask(int(name), make([name])).results]
+        told: dict[str, dict[str, ConfigEntry]] = {}
+        for one in results:
+            check(one.error_code, f"The configuration of {kind} {one.resource_name} is not told", one.error_message)
+            told[one.resource_name] = {entry.name: config_entry(entry) for entry in one.configs}
+        return told
+
+    # --- inside ---
+
+    def _meet(self) -> None:
+        if not self._met:
+            self._links.meet()
+            self._met = True
+
+
+def _page(names: list[str], at: Any) -> Any:
+    """A question for a page of topics, from the first or from where the one before ended."""
+    asked = DescribeTopicPartitionsRequest
+    return asked(
+        topics=[asked.TopicRequest(name=name) for name in names],
+        response_partition_limit=_PAGE,
+        cursor=None if at is None else asked.Cursor(topic_name=at.topic_name, partition_index=at.partition_index),
+    )
+
+
+def _metadata(names: list[str] | None) -> Any:
+    topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+    return MetadataRequest(topics=topics, allow_auto_topic_creation=False)

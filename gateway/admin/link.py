@@ -1,0 +1,254 @@
+"""One connection to one broker: a question, its answer, and an end to the waiting.
+
+kafka-python's own network layer is not used: its bootstrap waits for one broker, taken by chance, until the whole time
+is over, so that one frozen broker of three ends every third command; it also logs what goes wrong instead of raising
+it. Its messages (``kafka.protocol``) and logins (``kafka.net.sasl``) are used.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Link"]
+
+import contextlib
+import logging
+import socket
+import ssl
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import kafka.errors as kafka_errors
+from kafka.protocol.metadata import ApiVersionsRequest
+from kafka.protocol.parser import KafkaProtocol
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+
+from gateway.admin.errors import (
+    AdminRefusedError,
+    AdminUnsupportedError,
+    BrokerSilentError,
+    BrokerUnreachableError,
+)
+
+if TYPE_CHECKING:
+    from gateway.admin.login import AdminLogin
+
+# Its lines are about what we raise as sentences; without a handler Python would print them on stderr.
+_KAFKA_LOG = logging.getLogger("kafka")
+_KAFKA_LOG.addHandler(logging.NullHandler())
+_KAFKA_LOG.propagate = False
+
+_UNSUPPORTED_VERSION: Final = 35
+_READ_BYTES: Final = 1 << 16
+_FRAME_BYTES: Final = 256 << 20  # an answer larger than this is none
+
+
+class Link:
+    """A connection that is made when it is first needed, and again after it broke.
+
+    One question at a time; a second thread waits for the first. ``close`` may be called from any thread and ends a
+    question that waits. ``name`` is how messages call the broker.
+    """
+
+    def __init__(self, host: str, port: int, name: str, login: AdminLogin, client_id: str) -> None:
+        self.host, self.port, self.name = host, port, name
+        self._login = login
+        self._client_id = client_id
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._protocol: Any = None
+        self._closed = False
+        self.versions: dict[int, tuple[int, int]] = {}  # api key → lowest and highest version; empty until connected
+        self.api_versions: Any = None  # the whole answer
+
+    @property
+    def connected(self) -> bool:
+        return self._socket is not None
+
+    def ask(self, request: Any, timeout_s: float, *, max_version: int | None = None, again: bool = True) -> Any:
+        """The answer to a message of kafka-python's, in the newest version that both sides know. Blocks, connecting
+        included, for ``timeout_s`` at most. ``again``: a question that may be asked twice; it is, when a connection
+        that lay idle turns out to be dead.
+
+        Raises BrokerUnreachableError, BrokerSilentError, AdminRefusedError, AdminUnsupportedError.
+        """
+        deadline = time.monotonic() + timeout_s
+        if not self._lock.acquire(timeout=timeout_s):
+            raise BrokerSilentError(f"{self.name} did not answer an earlier question within {timeout_s:g} s.")
+        try:
+            reused = self._socket is not None
+            try:
+                return self._asked(request, deadline, timeout_s, max_version)
+            except BrokerUnreachableError:
+                if not (reused and again) or self._closed:
+                    raise
+                return self._asked(request, deadline, timeout_s, max_version)
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """End the connection, and a wait on it. Never raises."""
+        self._closed = True
+        self._drop()
+
+    def _asked(self, request: Any, deadline: float, timeout_s: float, max_version: int | None) -> Any:
+        try:
+            if self._socket is None:
+                self._connect(deadline)
+            request.API_VERSION = self._version(request, max_version)
+            return self._exchange(request, deadline)
+        except TimeoutError as error:
+            self._drop()
+            raise BrokerSilentError(
+                f"{self.name} did not answer within {timeout_s:g} s ({_what(request)}). A process that is frozen or "
+                "swamped still takes connections: look at its log and its CPU, and restart it if it is stuck."
+            ) from error
+        except (OSError, EOFError) as error:
+            self._drop()
+            raise BrokerUnreachableError(f"{self.name} {_cause(error)}") from error
+        except (kafka_errors.KafkaProtocolError, ValueError, IndexError) as error:
+            self._drop()
+            raise BrokerUnreachableError(
+                f"{self.name} answers what is no Kafka ({error}). Check the port, and {self._login.where}.security: "
+                "is the listener one with TLS?"
+            ) from error
+
+    def _version(self, request: Any, max_version: int | None) -> int:
+        ours = request.max_version if max_version is None else min(max_version, request.max_version)
+        low, high = self.versions.get(request.API_KEY, (0, -1))
+        if high < 0 or low > ours:
+            raise AdminUnsupportedError(
+                f"{self.name} does not know {_what(request)}: its Kafka is older than what brought it."
+            )
+        return int(min(ours, high))
+
+    # --- connecting ---
+
+    def _connect(self, deadline: float) -> None:
+        if self._closed:
+            raise BrokerUnreachableError(f"The connection to {self.name} was closed.")
+        raw = socket.create_connection((self.host, self.port), timeout=_left(deadline))
+        try:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._login.tls is not None:
+                raw = self._login.tls.wrap_socket(raw, server_hostname=self.host)
+        except BaseException:
+            raw.close()
+            raise
+        self._socket = raw
+        self._protocol = KafkaProtocol(client_id=self._client_id, receive_message_max_bytes=_FRAME_BYTES)
+        self._greet(deadline)
+        if self._login.sasl is not None:
+            self._log_in(deadline)
+
+    def _greet(self, deadline: float) -> None:
+        """Ask which versions the broker knows; an old one answers in version 0 what it can do."""
+        version = ApiVersionsRequest.max_version
+        while True:
+            request = ApiVersionsRequest(
+                version=version, client_software_name="mqtt-kafka-gateway", client_software_version="1"
+            )
+            answer = self._exchange(request, deadline)
+            if answer.error_code != _UNSUPPORTED_VERSION or version == 0:
+                break
+            known = [key.max_version for key in answer.api_keys if key.api_key == request.API_KEY]
+            version = min(known[0], version - 1) if known else 0
+        if answer.error_code != 0:
+            self._drop()
+            raise BrokerUnreachableError(f"{self.name} refuses to talk: {_said(answer.error_code)}.")
+        self.api_versions = answer
+        self.versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+
+    def _log_in(self, deadline: float) -> None:
+        sasl = self._login.sasl
+        assert sasl is not None
+        answer = self._exchange(SaslHandshakeRequest(version=1, mechanism=sasl.mechanism), deadline)
+        if answer.error_code != 0:
+            self._drop()
+            raise AdminRefusedError(
+                f"{self.name} does not know {sasl.mechanism}; it knows {', '.join(answer.mechanisms) or 'nothing'}. "
+                f"Set {self._login.where}.sasl.mechanism to one of them."
+            )
+        mechanism = self._login.mechanism()
+        high = self.versions.get(SaslAuthenticateRequest.API_KEY, (0, 0))[1]
+        while not mechanism.is_done():
+            request = SaslAuthenticateRequest(version=min(high, 2), auth_bytes=mechanism.auth_bytes())
+            answer = self._exchange(request, deadline)
+            said = answer.error_message or ""
+            if answer.error_code == 0:
+                try:
+                    mechanism.receive(answer.auth_bytes)
+                except (ValueError, KeyError) as error:
+                    said = str(error)
+                else:
+                    continue
+            self._drop()
+            self._login.refused()
+            raise AdminRefusedError(
+                f"{self.name} does not let {self._login.who} in: {said or _said(answer.error_code)}. "
+                f"{self._login.check}"
+            )
+        if not mechanism.is_authenticated():
+            self._drop()
+            self._login.refused()
+            raise AdminRefusedError(f"{self.name} does not let {self._login.who} in. {self._login.check}")
+
+    # --- bytes ---
+
+    def _exchange(self, request: Any, deadline: float) -> Any:
+        connection, protocol = self._socket, self._protocol
+        if connection is None:
+            raise EOFError
+        protocol.send_request(request)
+        connection.settimeout(_left(deadline))
+        connection.sendall(protocol.send_bytes())
+        while True:
+            connection.settimeout(_left(deadline))
+            data = connection.recv(_READ_BYTES)
+            if not data:
+                raise EOFError
+            for _, answer in protocol.receive_bytes(data):
+                return answer
+
+    def _drop(self) -> None:
+        connection, self._socket = self._socket, None
+        if connection is None:
+            return
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _what(request: Any) -> str:
+    return str(type(request).__name__.removesuffix("Request"))
+
+
+def _said(code: int) -> str:
+    return str(kafka_errors.for_code(code).__name__)
+
+
+def _cause(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"shows a certificate that is not trusted ({error.verify_message}). Check tls.ca_file and tls.server_name."
+        )
+    if isinstance(error, ssl.SSLError):
+        return (
+            f"and we agree on no TLS ({error.reason or error}). Check that the port is one with TLS, and its version."
+        )
+    if isinstance(error, socket.gaierror):
+        return "cannot be reached: its name is not known here. Check the name, and advertised.listeners of the broker."
+    if isinstance(error, EOFError | ConnectionResetError | BrokenPipeError):
+        return (
+            "closed the connection. It may be stopping, or its listener wants TLS or a login that is not configured "
+            "here: check the security setting."
+        )
+    if isinstance(error, ConnectionRefusedError):
+        return "refuses connections. Is the broker running, and is this its address and port?"
+    return f"cannot be reached ({error}). Check the address, firewalls and advertised.listeners."
