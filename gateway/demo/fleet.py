@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-__all__ = ["Fleet", "FleetCounts", "FleetSettings"]
+__all__ = ["Fleet", "FleetCounts", "FleetSettings", "allow_a_socket_per_device"]
 
 import asyncio
 import csv
 import json
+import resource
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Literal
 
 from bridge.backoff import Backoff
+from gateway.demo.mischief import Mischief
 from gateway.demo.outbox import DeviceLedger, Outbox
 from gateway.demo.physics import START_S, TIME_SCALE, DeviceModel, build_fleet
+from gateway.demo.profiles import PROFILES
 from gateway.mqtt.device import DeviceConnectError, DeviceConnection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from gateway.demo.mischief import FaultShares
+    from gateway.demo.physics import DeviceType
+    from gateway.mqtt.device import Way
 
 _CONNECTS_AT_ONCE = 16  # more only queue in the broker's accept backlog
 _CONNECT_TIMEOUT_S = 10.0
@@ -46,6 +54,15 @@ class FleetSettings:
     """Unacknowledged messages a device has under way at most (or the broker's receive maximum, if that is less)."""
     secrets_file: str = ""
     """CSV file with name and secret of each device, to log in with; "" logs in without."""
+    qos: Literal[0, 1, 2] = 1
+    profile: str = "steady"
+    """When they send: a name of ``gateway.demo.profiles``."""
+    only: DeviceType | None = None
+    """All of one type; None for the mix."""
+    prefix: str = "devices"
+    """What their MQTT topics begin with."""
+    status: bool = True
+    """Whether they publish retained birth and death messages, which stay at the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +83,31 @@ class _Device:
     """One device: readings go into its outbox, the outbox goes out while it is connected."""
 
     def __init__(
-        self, model: DeviceModel, settings: FleetSettings, connects: asyncio.Semaphore, secret: str | None
+        self,
+        model: DeviceModel,
+        settings: FleetSettings,
+        connects: asyncio.Semaphore,
+        secret: str | None,
+        way: Way | None,
+        faults: FaultShares | None,
     ) -> None:
         self.model = model
+        self.mischief = None if faults is None else Mischief(faults, settings.seed, model.device)
+        self.readings = 0
+        self.cuts = 0  # connections that it lost on purpose
         self._secret = secret
+        self._way = way
         self.outbox = Outbox(_DEVICE_MEMORY)
         self.connection: DeviceConnection | None = None
         self.connects = 0
         self.last_error = ""
+        self.failure: DeviceConnectError | None = None  # of the last attempt to connect
         self._settings = settings
         self._connect_slots = connects
         rng = Random(f"{settings.seed}/reconnect/{model.device}")
         self._backoff = Backoff(_BACKOFF_FIRST_NS, _BACKOFF_MAX_NS, 0.5, rng=rng)
-        self._telemetry_topic = f"devices/{model.device}/telemetry"
-        self._status_topic = f"devices/{model.device}/status"
+        self._telemetry_topic = f"{settings.prefix}/{model.device}/telemetry"
+        self._status_topic = f"{settings.prefix}/{model.device}/status"
         self._status_ids: set[int] = set()
         self._window = settings.window
         self._paused = False
@@ -94,18 +122,25 @@ class _Device:
                 async with self._connect_slots:
                     await self._connect()
             except DeviceConnectError as error:
-                self.last_error = str(error)
+                self.last_error, self.failure = str(error), error
             else:
                 self._backoff.started(time.monotonic_ns())
                 await self._lost.wait()
             await asyncio.sleep(self._backoff.next_ns(time.monotonic_ns()) / 1e9)
 
     async def _connect(self) -> None:
-        connection = DeviceConnection(self.model.device, self)
-        if self._secret is not None:
-            connection.login(self.model.device, self._secret)
-        connection.will(self._status_topic, self._status("offline", "connection lost"))
-        await connection.connect(self._settings.host, self._settings.port, timeout_s=_CONNECT_TIMEOUT_S)
+        way = self._way
+        protocol = "5" if way is None else way.settings.protocol
+        connection = DeviceConnection(self.model.device, self, protocol=protocol)
+        if self._settings.status:
+            connection.will(self._status_topic, self._status("offline", "connection lost"))
+        if way is not None:
+            secret = None if self._secret is None else (self.model.device, self._secret)
+            await connection.connect_by(way, timeout_s=_CONNECT_TIMEOUT_S, login=secret)
+        else:
+            if self._secret is not None:
+                connection.login(self.model.device, self._secret)
+            await connection.connect(self._settings.host, self._settings.port, timeout_s=_CONNECT_TIMEOUT_S)
         self.connection = connection
         self.connects += 1
         self._window = min(self._settings.window, connection.receive_maximum)
@@ -118,24 +153,46 @@ class _Device:
             return
         body = {
             "device": self.model.device,
-            "seq": self.outbox.next_sequence(),
+            "seq": self.readings,
             "ts": time.time_ns() // 1_000_000,
             "type": self.model.type,
             **self.model.read(model_s),
         }
-        self.outbox.take(json.dumps(body, separators=(",", ":")).encode())
+        self.readings += 1
+        if self.mischief is None:
+            self.outbox.take(json.dumps(body, separators=(",", ":")).encode())
+            self.pump()
+            return
+        for payload in self.mischief.payloads(body):
+            self.outbox.take(payload)
+        self.pump()
+        if self.connection is not None and self.mischief.disconnects():
+            self.cuts += 1
+            self.connection.abort()
+            self.on_lost("cut on purpose")
+
+    def take_rest(self) -> None:
+        """No more readings: what was held back goes out."""
+        for payload in self.mischief.rest() if self.mischief is not None else ():
+            self.outbox.take(payload)
         self.pump()
 
     def pump(self) -> None:
         """Sends what waits, as far as connection and window allow."""
-        connection, outbox = self.connection, self.outbox
+        connection, outbox, qos = self.connection, self.outbox, self._settings.qos
         if connection is None or self._paused:
             return
         while outbox.in_flight < self._window and (message := outbox.head()) is not None:
-            packet_id = connection.publish(self._telemetry_topic, message.payload)
+            if not qos and connection.unwritten:
+                return  # nothing is acknowledged, so that the socket's own buffer is the window
+            packet_id = connection.publish(self._telemetry_topic, message.payload, qos=qos)
             if packet_id is None:
                 return
             outbox.sent(packet_id)
+            if not qos:
+                outbox.settle(packet_id, 0)
+        if not qos:
+            self._tell_settled()
 
     async def drain(self) -> None:
         """Waits until everything taken is acknowledged."""
@@ -164,6 +221,9 @@ class _Device:
             self._paused = True
             asyncio.get_running_loop().call_later(_REFUSED_PAUSE_S, self._resume)
         self.pump()
+        self._tell_settled()
+
+    def _tell_settled(self) -> None:
         if self.outbox.empty and not self._status_ids:
             self._settled.set()
 
@@ -180,7 +240,7 @@ class _Device:
         self.pump()
 
     def _publish_status(self, status: Literal["online", "offline"], reason: str) -> None:
-        if self.connection is not None:
+        if self.connection is not None and self._settings.status:
             packet_id = self.connection.publish(self._status_topic, self._status(status, reason), retain=True)
             if packet_id is not None:
                 self._status_ids.add(packet_id)
@@ -200,13 +260,14 @@ class _Device:
 class Fleet:
     """All devices. Create and use it on one running loop: :meth:`start`, watch :meth:`counts`, :meth:`stop`."""
 
-    def __init__(self, settings: FleetSettings) -> None:
+    def __init__(self, settings: FleetSettings, *, way: Way | None = None, faults: FaultShares | None = None) -> None:
+        """``way`` leads to the broker instead of ``host`` and ``port``; with ``faults`` devices do things wrong."""
         self._settings = settings
         connects = asyncio.Semaphore(_CONNECTS_AT_ONCE)
         secrets = _secrets(settings.secrets_file)
         self._devices = [
-            _Device(model, settings, connects, secrets.get(model.device))
-            for model in build_fleet(settings.devices, settings.seed)
+            _Device(model, settings, connects, secrets.get(model.device), way, faults)
+            for model in build_fleet(settings.devices, settings.seed, only=settings.only)
         ]
         self._tasks: list[asyncio.Task[None]] = []
         self._clock: asyncio.Task[None] | None = None
@@ -224,6 +285,8 @@ class Fleet:
         What was not acknowledged by then stands in :meth:`ledger` as unacknowledged.
         """
         await _cancel([self._clock])
+        for device in self._devices:
+            device.take_rest()
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.gather(*(device.drain() for device in self._devices))
@@ -258,20 +321,39 @@ class Fleet:
         """Why a device that is not connected is not, in words; empty if there is nothing to tell."""
         return next((d.last_error for d in self._devices if d.connection is None and d.last_error), "")
 
+    def refusal(self) -> DeviceConnectError | None:
+        """Why a device that never connected could not; None if there is none."""
+        return next((d.failure for d in self._devices if d.connects == 0 and d.failure is not None), None)
+
+    @property
+    def readings(self) -> int:
+        """Readings that devices took."""
+        return sum(device.readings for device in self._devices)
+
     def ledger(self) -> Mapping[str, DeviceLedger]:
         """Each device's own account, by device."""
         return {device.model.device: device.outbox.ledger() for device in self._devices}
 
+    def mischief(self) -> Mapping[str, Mischief]:
+        """What each device did wrong, by device; nothing of a fleet without ``faults``."""
+        return {device.model.device: device.mischief for device in self._devices if device.mischief is not None}
+
+    @property
+    def cuts(self) -> int:
+        """Connections that devices lost on purpose."""
+        return sum(device.cuts for device in self._devices)
+
     async def _take_readings(self) -> None:
         """One clock for all devices: they share the period and differ in phase, so the order they are due in stays."""
+        moment_s = PROFILES[self._settings.profile].moment_s
         period_ns = int(1e9 / self._settings.rate)
         random = Random(f"{self._settings.seed}/phases")
         phases = sorted((random.randrange(period_ns), index) for index in range(len(self._devices)))
         started_ns = origin_ns = time.monotonic_ns()
-        in_a_row = 0
+        steady_ns = in_a_row = 0
         while True:
             for phase_ns, index in phases:
-                due_ns = origin_ns + phase_ns
+                due_ns = origin_ns + int(moment_s((steady_ns + phase_ns) / 1e9) * 1e9)
                 now_ns = time.monotonic_ns()
                 in_a_row += 1
                 if now_ns < due_ns:
@@ -283,7 +365,7 @@ class Fleet:
                     origin_ns += max(0, now_ns - due_ns - _BEHIND_NS)
                 wall_s = (time.monotonic_ns() - started_ns) / 1e9
                 self._devices[index].take_reading(START_S + wall_s * TIME_SCALE)
-            origin_ns += period_ns
+            steady_ns += period_ns
 
     async def _keep_alive(self) -> None:
         while True:
@@ -291,6 +373,14 @@ class Fleet:
             for device in self._devices:
                 if device.connection is not None:
                     device.connection.keep_alive()
+                    device.pump()  # with QoS 0 no acknowledgement says that there is room again
+
+
+def allow_a_socket_per_device() -> None:
+    """Raises this process's limit of open files as far as the system lets it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # the system's own ceiling may be below the hard limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _secrets(file: str) -> dict[str, str]:

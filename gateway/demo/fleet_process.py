@@ -11,15 +11,13 @@ __all__ = ["main"]
 
 import asyncio
 import json
-import resource
 import signal
 import sys
 import time
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from gateway.demo.fleet import Fleet, FleetSettings
+from gateway.demo.fleet import Fleet, FleetSettings, allow_a_socket_per_device
 from gateway.demo.outbox import ledger_as_json
 
 _PROGRESS_S = 0.5
@@ -27,12 +25,6 @@ _PROGRESS_S = 0.5
 
 def _say(event: str, **fields: Any) -> None:
     print(json.dumps({"event": event, **fields}, separators=(",", ":")), flush=True)
-
-
-def _allow_a_socket_per_device() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # the system's own ceiling may be below the hard limit
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _commands() -> asyncio.StreamReader:
@@ -75,7 +67,7 @@ async def _run(settings: FleetSettings) -> int:
 def main() -> int:
     """Runs the fleet its argument describes; returns the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to interpret
-    _allow_a_socket_per_device()
+    allow_a_socket_per_device()
     return asyncio.run(_run(FleetSettings(**json.loads(sys.argv[1]))))
 
 

@@ -1,33 +1,67 @@
-"""One MQTT 5 connection of a publishing device, driven by an asyncio loop without a thread of its own.
+"""One MQTT connection of a publishing device, driven by an asyncio loop without a thread of its own.
 
 The simulated devices and load generators use it; the gateway's own sessions do not. It is thin on purpose: connect,
-publish at QoS 1, tell what was acknowledged, disconnect. What to send again after a lost connection is its owner's
-decision (``gateway.demo.outbox``), so an object serves one connection and is then thrown away.
+publish, tell what was acknowledged, disconnect. What to send again after a lost connection is its owner's decision
+(``gateway.demo.outbox``), so an object serves one connection and is then thrown away.
 """
 
 from __future__ import annotations
 
-__all__ = ["DeviceConnectError", "DeviceConnection", "DeviceEvents"]
+__all__ = ["DeviceConnectError", "DeviceConnection", "DeviceEvents", "DeviceRefusedError", "Way"]
 
 import asyncio
 import contextlib
 import socket
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from paho.mqtt.client import MQTT_ERR_SUCCESS, Client
+from paho.mqtt.client import MQTT_ERR_SUCCESS, Client, WebsocketConnectionError
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from config.errors import GatewayError
+from bridge.fresh_secret import fresh
+from config.errors import ExitStatus, GatewayError
+from gateway.mqtt import reasons
 
 if TYPE_CHECKING:
     from paho.mqtt.properties import Properties
     from paho.mqtt.reasoncodes import ReasonCode
 
+    from config.addresses import MqttAddress
+    from config.settings import MqttSettings
+    from gateway.mqtt.login import Login
+
+Qos = Literal[0, 1, 2]
+_PENDING_READS = 1000  # packets that a TLS record has room for; more than that waits for the next turn
+_FINAL = frozenset(("credentials", "not_authorised", "client_id", "protocol"))
 _DEFAULT_RECEIVE_MAXIMUM = 65_535  # MQTT 5.0, 3.2.2.3.3: what holds when CONNACK does not say
 
 
 class DeviceConnectError(GatewayError):
     """A device's connection was refused or could not be made; the message says by whom and why."""
+
+    exit_status = ExitStatus.UNAVAILABLE
+
+
+class DeviceRefusedError(DeviceConnectError):
+    """The broker answered, and will say no again: who we are, or our client id."""
+
+    exit_status = ExitStatus.REFUSED
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How to reach a broker as the settings say: transport, TLS, proxy, protocol version, and what to show."""
+
+    address: MqttAddress
+    settings: MqttSettings
+    login: Login
+
+
+class _Client(Client):
+    def _get_proxy(self) -> dict[str, Any] | None:
+        """Ours or none; paho would look into the environment as well (mqtt_proxy), unasked."""
+        proxy: dict[str, Any] = self._proxy
+        return proxy or None
 
 
 class DeviceEvents(Protocol):
@@ -48,20 +82,27 @@ class DeviceConnection:
     The session ends with the connection (clean start, expiry 0): the owner repeats what was not acknowledged.
     """
 
-    def __init__(self, client_id: str, events: DeviceEvents, *, keepalive_s: int = 30) -> None:
+    def __init__(
+        self, client_id: str, events: DeviceEvents, *, keepalive_s: int = 30, protocol: Literal["5", "3.1.1"] = "5"
+    ) -> None:
         self.client_id = client_id
         self.receive_maximum = _DEFAULT_RECEIVE_MAXIMUM
         self._events = events
         self._keepalive_s = keepalive_s
         self._loop = asyncio.get_running_loop()
         self._connected: asyncio.Future[None] = self._loop.create_future()
-        self._sock: socket.socket | None = None
+        self._sock: Any = None  # a socket, or what paho has around it for TLS or a WebSocket
         self._ended = asyncio.Event()
         self._attached = False
         self._writing = False
         self._closing = False
-        self._client = client = Client(
-            CallbackAPIVersion.VERSION2, client_id, protocol=MQTTProtocolVersion.MQTTv5, reconnect_on_failure=False
+        self._owed: set[int] = set()  # packet ids that the broker has to acknowledge
+        self._client = client = _Client(
+            CallbackAPIVersion.VERSION2,
+            client_id,
+            protocol=MQTTProtocolVersion.MQTTv5 if protocol == "5" else MQTTProtocolVersion.MQTTv311,
+            clean_session=None if protocol == "5" else True,
+            reconnect_on_failure=False,
         )
         client.max_inflight_messages_set(0)  # the owner's window decides, within the broker's receive maximum
         client.on_connect = self._on_connect
@@ -79,12 +120,7 @@ class DeviceConnection:
     async def connect(self, host: str, port: int, *, timeout_s: float) -> None:
         """Connects and waits for CONNACK. Raises :class:`DeviceConnectError`; the object is then of no further use."""
         try:
-            async with asyncio.timeout(timeout_s):
-                # paho opens the socket and writes CONNECT in the call, which blocks: off the loop.
-                self._client.connect_timeout = timeout_s
-                await asyncio.to_thread(self._client.connect, host, port, self._keepalive_s)
-                self._attach()
-                await self._connected
+            await self._open(host, port, timeout_s)
         except TimeoutError as error:
             self._detach()
             raise DeviceConnectError(
@@ -96,15 +132,56 @@ class DeviceConnection:
                 f"device {self.client_id}: cannot reach the MQTT broker at {host}:{port}: {error}; is it running?"
             ) from error
 
-    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> int | None:
-        """Sends one QoS 1 message and returns its packet id; None if the connection is gone (``on_lost`` follows)."""
+    async def connect_by(self, way: Way, *, timeout_s: float, login: tuple[str, str] | None = None) -> None:
+        """The same as :meth:`connect`, the way the settings say; ``login`` is user name and password instead of theirs.
+
+        Raises :class:`DeviceConnectError` and, for TLS files that cannot be used, ConfigError."""
+        address, settings, client = way.address, way.settings, self._client
+        try:
+            shown = await way.login.show(encrypted=address.encrypted)
+        except GatewayError as error:
+            raise DeviceConnectError(str(error)) from error
+        if shown.context is not None:
+            client.tls_set_context(shown.context)
+        username, password = login or (shown.username, shown.password)
+        if username is not None:
+            client.username_pw_set(username, password)
+        if address.websocket:
+            client.ws_set_options(settings.websocket_path, dict(settings.websocket_headers) or None)
+        if settings.proxy is not None:
+            import socks
+
+            proxy = settings.proxy
+            client.proxy_set(
+                proxy_type=socks.HTTP,
+                proxy_addr=proxy.host,
+                proxy_port=proxy.port,
+                proxy_username=proxy.username,
+                proxy_password=None if proxy.password is None else fresh(proxy.password, "mqtt.proxy.password"),
+            )
+        try:
+            await self._open(address.host, address.port, timeout_s)
+        except (OSError, ValueError, WebsocketConnectionError) as error:  # a time-out is an OSError
+            self._detach()
+            raise DeviceConnectError(str(reasons.connect_error(address, error, settings))) from error
+
+    def publish(self, topic: str, payload: bytes, *, qos: Qos = 1, retain: bool = False) -> int | None:
+        """Sends one message and returns its packet id; None if the connection is gone (``on_lost`` follows). With QoS 0
+        nothing is acknowledged."""
         if self._sock is None:
             return None
-        info = self._client.publish(topic, payload, qos=1, retain=retain)
+        info = self._client.publish(topic, payload, qos=qos, retain=retain)
         if info.rc != MQTT_ERR_SUCCESS:
             return None
+        if qos:
+            self._owed.add(info.mid)
         self._watch_writes()
         return info.mid
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether something waits for room in the socket."""
+        return self._writing
 
     def keep_alive(self) -> None:
         """Pings when due and ends a connection whose peer does not answer. Call it every second or so."""
@@ -129,13 +206,22 @@ class DeviceConnection:
         self._closing = True
         self._detach()
 
+    async def _open(self, host: str, port: int, timeout_s: float) -> None:
+        async with asyncio.timeout(timeout_s):
+            # paho opens the socket and writes CONNECT in the call, which blocks: off the loop.
+            self._client.connect_timeout = timeout_s
+            await asyncio.to_thread(self._client.connect, host, port, self._keepalive_s)
+            self._attach()
+            await self._connected
+
     def _attach(self) -> None:
         # From here the loop owns the socket. paho is given no register-write callback: without one it writes at once,
         # which spares an epoll round trip per message; what does not fit is watched for in _watch_writes.
-        sock = cast("socket.socket | None", self._client.socket())
+        sock: Any = self._client.socket()
         if sock is None:
             raise ConnectionError("the broker closed the connection at once")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raw = getattr(sock, "_socket", sock)  # of a WebSocket
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock = sock
         self._attached = True
         self._client.on_socket_close = self._on_socket_close
@@ -148,7 +234,7 @@ class DeviceConnection:
             self._forget(sock)
             sock.close()
 
-    def _forget(self, sock: socket.socket) -> None:
+    def _forget(self, sock: Any) -> None:
         self._loop.remove_reader(sock.fileno())
         if self._writing:
             self._loop.remove_writer(sock.fileno())
@@ -158,6 +244,12 @@ class DeviceConnection:
 
     def _readable(self) -> None:
         self._client.loop_read()
+        for _ in range(_PENDING_READS):
+            # What TLS has decrypted already makes no descriptor readable.
+            pending = getattr(self._sock, "pending", None)
+            if pending is None or not pending():
+                break
+            self._client.loop_read()
         self._watch_writes()
 
     def _writable(self) -> None:
@@ -184,8 +276,9 @@ class DeviceConnection:
         if self._connected.done():
             return
         if reason.is_failure:
+            kind = DeviceRefusedError if reasons.connect_label(reason.value) in _FINAL else DeviceConnectError
             self._connected.set_exception(
-                DeviceConnectError(f"device {self.client_id}: the MQTT broker refused the connection: {reason}")
+                kind(f"device {self.client_id}: the MQTT broker refused the connection: {reason}")
             )
             return
         self.receive_maximum = getattr(properties, "ReceiveMaximum", _DEFAULT_RECEIVE_MAXIMUM)
@@ -194,7 +287,9 @@ class DeviceConnection:
     def _on_publish(
         self, _client: Any, _data: Any, packet_id: int, reason: ReasonCode, _properties: Properties
     ) -> None:
-        self._events.on_acknowledged(packet_id, reason.value)
+        if packet_id in self._owed:  # paho says of QoS 0 that it was sent, even before publish returns
+            self._owed.discard(packet_id)
+            self._events.on_acknowledged(packet_id, reason.value)
 
     def _on_disconnect(self, _client: Any, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
         if self._closing or not self._attached:  # before _attach we are in connect()'s thread, and connect() raises

@@ -1,0 +1,84 @@
+"""What real devices do wrong, at given shares: messages twice, out of order, with a wrong clock, or broken.
+
+Decides without I/O, and reproducibly: what a device does depends on the seed and its name alone.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CORRUPT", "FaultShares", "Mischief"]
+
+import json
+from array import array
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+CORRUPT: Final = -1
+"""Stands in :attr:`Mischief.numbers` for a payload that names no reading any more."""
+_FAR_MS = 10 * 365 * 86_400_000  # how wrong a wrong clock is: up to ten years, either way
+_JUNK_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class FaultShares:
+    """How often, as shares from 0 to 1: of the messages, and for ``wrong_clock`` of the devices."""
+
+    duplicates: float = 0.0
+    reorder: float = 0.0
+    wrong_clock: float = 0.0
+    corrupt: float = 0.0
+    disconnects: float = 0.0
+
+    @property
+    def any(self) -> bool:
+        return any((self.duplicates, self.reorder, self.wrong_clock, self.corrupt, self.disconnects))
+
+
+class Mischief:
+    """The faults of one device. ``numbers`` has, for each payload it gave out, the ``seq`` in it, or ``CORRUPT``."""
+
+    def __init__(self, shares: FaultShares, seed: int, device: str) -> None:
+        self._shares = shares
+        self._random = Random(f"{seed}/mischief/{device}")
+        self._held: tuple[int, bytes] | None = None
+        self.numbers = array("q")
+        self.clock_offset_ms = 0
+        if self._random.random() < shares.wrong_clock:
+            self.clock_offset_ms = self._random.choice((-1, 1)) * self._random.randrange(60_000, _FAR_MS)
+        self.duplicates = self.corrupt = self.reordered = 0
+
+    def payloads(self, body: dict[str, Any]) -> list[bytes]:
+        """What the device sends for a reading with these fields: mostly one payload, none while one is held back to
+        come behind the next, several after that or for one that is sent twice."""
+        shares, random = self._shares, self._random
+        body["ts"] += self.clock_offset_ms
+        number, payload = body["seq"], json.dumps(body, separators=(",", ":")).encode()
+        if random.random() < shares.corrupt:
+            payload = payload[: random.randrange(len(payload))] + random.randbytes(_JUNK_BYTES)
+            number = CORRUPT
+            self.corrupt += 1
+        out = [(number, payload)]
+        if random.random() < shares.duplicates:
+            self.duplicates += 1
+            out.append((number, payload))
+        if self._held is not None:
+            out.append(self._held)
+            self._held = None
+            self.reordered += 1
+        elif len(out) == 1 and random.random() < shares.reorder:
+            self._held = out.pop()
+        self.numbers.extend(number for number, _ in out)
+        return [payload for _, payload in out]
+
+    def rest(self) -> list[bytes]:
+        """What is still held back."""
+        if self._held is None:
+            return []
+        number, payload = self._held
+        self._held = None
+        self.numbers.append(number)
+        return [payload]
+
+    def disconnects(self) -> bool:
+        """Whether the device loses its connection now, without a word."""
+        return self._random.random() < self._shares.disconnects
