@@ -25,6 +25,7 @@ from config import (
     relations_jwt,
     relations_kafka,
     relations_mqtt,
+    relations_operate,
     relations_spool,
 )
 from config.errors import ConfigError
@@ -64,6 +65,7 @@ _RELATIONS = (
     relations_jwt,
     relations_auth,
     relations_auth_backends,
+    relations_operate,
 )
 _REFUSED = tuple(rule for relations in _RELATIONS for rule in relations.REFUSED)
 _WARNED = tuple(rule for relations in _RELATIONS for rule in relations.WARNED)

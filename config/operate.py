@@ -6,16 +6,26 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
+from config.addresses import parse_http_url
 from config.grammar import Duration
 from config.kafka import SaslSettings
 from config.model import Table
 from config.tls import TlsSettings
 
 
+def _check_emqx_url(text: str) -> str:
+    parse_http_url(text)
+    _, _, rest = text.partition("://")
+    host, slash, path = rest.partition("/")
+    if "?" in host or path or (slash and not host):
+        raise ValueError('the address of EMQX\'s REST API ends with the port, "http://host:18083": /api/v5 is added')
+    return text.rstrip("/")
+
+
 class EmqxSettings(Table):
-    url: Annotated[str, Field(pattern=r"^https?://[^\s/@]+/?$")] | None = None
+    url: Annotated[str, AfterValidator(_check_emqx_url)] | None = None
     """EMQX's REST API, `http://host:18083`. With it the gateway reads what EMQX dropped for its client ids before they
     got it: loss that it cannot see itself. Unset: nobody looks."""
 

@@ -17,6 +17,7 @@ from config import (
     relations_jwt,
     relations_kafka,
     relations_mqtt,
+    relations_operate,
     relations_spool,
 )
 from config.errors import ConfigError
@@ -24,7 +25,7 @@ from config.load import Loaded, load
 from config.relations import View, check
 from config.schema import dotted, walk
 from config.settings import Settings
-from tests import credential_cases
+from tests import credential_cases, operate_cases
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +39,7 @@ RELATIONS = (
     relations_jwt,
     relations_auth,
     relations_auth_backends,
+    relations_operate,
 )
 REFUSED = tuple(rule for relations in RELATIONS for rule in relations.REFUSED)
 WARNED = tuple(rule for relations in RELATIONS for rule in relations.WARNED)
@@ -532,6 +534,9 @@ SOUND = {
 }
 CONTRADICTIONS |= {name: Case(*case) for name, case in credential_cases.REFUSED.items()}
 DOUBTS |= {name: Case(*case) for name, case in credential_cases.WARNED.items()}
+CONTRADICTIONS |= {name: Case(*case) for name, case in operate_cases.REFUSED.items()}
+DOUBTS |= {name: Case(*case) for name, case in operate_cases.WARNED.items()}
+SOUND |= operate_cases.SOUND
 CONTRADICTIONS |= {
     "auth for all machines without a secret": Case(
         '[auth]\nhost = "0.0.0.0"',
