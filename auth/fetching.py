@@ -13,6 +13,7 @@ import asyncio
 import importlib
 import os
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -63,9 +64,9 @@ class Fetcher:
     def __str__(self) -> str:
         return f"{self._setting}: {self._shown}"
 
-    async def get(self) -> Answer:
+    async def get(self, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:
         """What a GET yields. Raises FetchError; ConfigError when the files of its TLS cannot be used."""
-        return await self._ask("GET", {}, None)
+        return await self._ask("GET", headers, None)
 
     async def post(self, form: Mapping[str, str], headers: Mapping[str, str]) -> Answer:
         """What a POST of this form yields. Raises FetchError; ConfigError when the files of its TLS cannot be used."""

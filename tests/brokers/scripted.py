@@ -11,6 +11,8 @@ connection that takes nothing for 15 s is ended. ``Rules`` has what a test chang
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
@@ -132,6 +134,16 @@ class ScriptedBroker:
         for packet_id, flying in session.flying.items():
             self._send(session, packet_id, flying, dup=True)
         self._pump(session)
+        self._tell_of(session, "connected")
+
+    def _tell_of(self, session: Session, event: str) -> None:
+        """An event message of EMQX's: QoS 0, from nobody, and counted by nobody."""
+        if self.rules.sys_events:
+            payload = {"clientid": session.client_id, "username": "undefined", "proto_ver": 5, "protocol": "mqtt"}
+            payload |= {"connected_at": session.connected_ms, "ts": time.time_ns() // 1_000_000}
+            payload |= {"reason": "tcp_closed"} if event == "disconnected" else {"keepalive": 30, "clean_start": True}
+            topic = f"$SYS/brokers/emqx@127.0.0.1/clients/{session.client_id}/{event}"
+            self._route(Message(topic, json.dumps(payload).encode(), publisher="emqx_sys"))
 
     def _properties(self, session: Session) -> bytes:
         properties = b"\x21" + session.window.to_bytes(2)
@@ -157,6 +169,8 @@ class ScriptedBroker:
         session.link = link
         session.expiry = connect.expiry
         session.connects += 1
+        session.connected_ms = time.time_ns() // 1_000_000
+        session.dropped_here = 0
         session.window = min(connect.receive_maximum, self.rules.max_inflight)
         link.session = session
         return session, present
@@ -166,6 +180,7 @@ class ScriptedBroker:
         if session is None or connect is None:
             return
         session.link = None
+        self._tell_of(session, "disconnected")
         if connect.will is not None and not link.goodbye:
             self.publish(connect.will)
         if not session.expiry:
@@ -258,11 +273,17 @@ class ScriptedBroker:
     def publish(self, message: Message) -> bool:
         """A device's message, acknowledged to it whatever becomes of it; whether anybody was subscribed."""
         self.published += 1
-        reached = False
         if message.retain:
             self.retained[message.topic] = message
             if not message.payload:
                 del self.retained[message.topic]
+        reached = self._route(message)
+        if not reached:
+            self.unrouted.append(message)
+        return reached
+
+    def _route(self, message: Message) -> bool:
+        reached = False
         for session in list(self.sessions.values()):
             for text, options in session.filters.items():
                 if not text.startswith("$share/") and packets.matches(text, message.topic):
@@ -272,8 +293,6 @@ class ScriptedBroker:
             if packets.matches(key[1], message.topic):
                 self._dispatch_shared(key, message)
                 reached = True
-        if not reached:
-            self.unrouted.append(message)
         return reached
 
     def _dispatch_shared(self, key: tuple[str, str], message: Message) -> None:
@@ -296,6 +315,8 @@ class ScriptedBroker:
         self._pump(session)
         if len(session.queue) > self.rules.queue:
             self.dropped.append(session.queue.popleft().message)
+            session.dropped += 1
+            session.dropped_here += 1
 
     def _pump(self, session: Session) -> None:
         while session.link is not None and session.queue and len(session.flying) < self._window(session, session.link):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -42,6 +43,7 @@ class Rules:
     check: Callable[[packets.Connect], int | None] | None = None  # the code of a refusal, as refuse_connect
     puback: int | None = None  # reason code for the gateways' own messages, which then go nowhere
     disconnects_publishers: int | None = None  # DISCONNECT instead, as EMQX with deny_action = disconnect
+    sys_events: bool = False  # $SYS/brokers/NODE/clients/ID/connected and disconnected; EMQX's default is on
 
 
 @dataclass
@@ -69,6 +71,10 @@ class Session:
     incoming: set[int] = field(default_factory=set)  # packet ids of QoS 2 from the client
     last_id: int = 0
     connects: int = 0
+    created_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    connected_ms: int = 0  # when its present or last connection began
+    dropped: int = 0  # by its queue, for as long as the session lives
+    dropped_here: int = 0  # the same, since the connection began
     acknowledged: list[int] = field(default_factory=list)  # packet ids in the order of PUBACK and PUBREC
 
     def take_id(self) -> int:

@@ -1,0 +1,1 @@
+"""What EMQX knows of this gateway's sessions, and what it lost before the gateway got it."""
