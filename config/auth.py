@@ -430,7 +430,8 @@ class AuthSettings(Table):
     """Port that EMQX reaches it at. 8085 is taken by nothing that EMQX itself opens; 0 takes a free one and logs it."""
 
     operator_host: Host = "127.0.0.1"
-    """Address for `/metrics`, `/healthz` and `/readyz` of the service."""
+    """Address for `/metrics`, `/healthz`, `/readyz` and `/status` of the service. `http.token` and `http.tls` guard it
+    as they guard the gateway's own port."""
 
     operator_port: Annotated[Count, Field(ge=0, le=65535)] = 9465
     """Port for them, beside the gateway's own 9464. 0 takes a free one and logs it."""

@@ -22,6 +22,7 @@ from config import (
     relations_auth_backends,
     relations_credentials,
     relations_flow,
+    relations_http,
     relations_jwt,
     relations_kafka,
     relations_mqtt,
@@ -66,6 +67,7 @@ _RELATIONS = (
     relations_auth,
     relations_auth_backends,
     relations_operate,
+    relations_http,
 )
 _REFUSED = tuple(rule for relations in _RELATIONS for rule in relations.REFUSED)
 _WARNED = tuple(rule for relations in _RELATIONS for rule in relations.WARNED)
@@ -197,7 +199,7 @@ def require_runnable(loaded: Loaded) -> None:
         problems.append(
             "routes: none is given, so nothing can be subscribed; add a [[routes]] table with name, filters and topic"
         )
-    for side in ("mqtt", "kafka"):
+    for side in ("mqtt", "kafka", "http"):
         for path, file in _files(getattr(loaded.settings, side), (side,)):
             if reason := _unreadable(file):
                 problems.append(f"{dotted(path)} ({loaded.origin(path)}): the file cannot be read: {reason}")

@@ -1,7 +1,7 @@
 """The operator's HTTP port of a worker that runs alone, of a supervisor, or of the service that EMQX asks:
-``/metrics``, ``/healthz``, ``/readyz``, ``/status``.
+``/metrics``, ``/healthz``, ``/readyz``, ``/status``, and of a gateway the status page at ``/``.
 
-On the loopback interface unless the settings say otherwise: nothing here asks who is calling.
+Who may read what is ``gateway.http_guard``'s to say. Nothing here changes anything: GET and HEAD are all there is.
 """
 
 from __future__ import annotations
@@ -17,17 +17,38 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from config.errors import ExitStatus, GatewayError
-from gateway.answers import PATHS
+from gateway.answers import PATHS, Answer, json_answer
+from gateway.http_guard import Guard, Question
+from gateway.server_tls import TlsContext
 
 if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Mapping
+
     from aiohttp import web
 
     from config.settings import HttpSettings
     from gateway.answers import Answers
+    from gateway.http_guard import Verdict
+    from gateway.page import Document
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 
 _LINGER_S: Final = 0.5  # a stop waits so long for answers under way; none takes more than milliseconds
+_CONNECTIONS: Final = 100  # beyond them the oldest is closed: whoever can reach the port cannot use up the descriptors
+_HANDSHAKE_S: Final = 10.0
+_KEEPALIVE_S: Final = 75.0  # longer than scrapes are apart
+
+_READING: Final = ("GET", "HEAD")
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Server": "gateway",  # and not which versions of what
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
 
 
 class HttpPortError(GatewayError):
@@ -55,12 +76,22 @@ class HttpServer:
     name: Final = "http"
 
     def __init__(
-        self, settings: HttpSettings, answers: Answers, *, names: tuple[str, str] = ("http.host", "http.port")
+        self,
+        settings: HttpSettings,
+        answers: Answers,
+        *,
+        names: tuple[str, str] = ("http.host", "http.port"),
+        page: bool = False,
     ) -> None:
+        """``page``: whether ``/`` is the status page, which asks ``/status`` of ``answers``."""
         self._host = settings.host
         self._port = settings.port
+        self._tls = settings.tls
+        self._guard = Guard(settings, names[0])
         self._answers = answers
         self._names = names
+        self._paths = (("/",) if page else ()) + PATHS
+        self._page: Document | None = None
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[web.AppRunner] | None = None
 
@@ -75,19 +106,21 @@ class HttpServer:
     def url(self) -> str:
         """Where to reach this server, without a path; only between start and stop."""
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self.port}"
+        return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
 
     async def start(self) -> None:
         """Opens the port and returns; the first answer comes when aiohttp is loaded.
 
         Raises:
             HttpPortError: the port is taken, not permitted, or the host is none of this machine's.
+            ConfigError: a file of ``http.tls`` cannot be used.
         """
+        context = None if self._tls is None else TlsContext(self._tls, "http.tls", optional=True).following()
         try:
             self._socket = await listening_socket(self._host, self._port)
         except (OSError, UnicodeError) as error:
             raise HttpPortError(self._host, self._port, error, self._names) from error
-        self._serving = asyncio.create_task(self._serve(self._socket), name="http")
+        self._serving = asyncio.create_task(self._serve(self._socket, context), name="http")
         self._serving.add_done_callback(_report_failure)
         _log.info("http_listening", url=self.url)
 
@@ -119,24 +152,108 @@ class HttpServer:
         await asyncio.wait({cleaning}, timeout=left_s + _LINGER_S)
         cleaning.cancel()
 
-    async def _serve(self, listening: socket.socket) -> web.AppRunner:
+    async def _serve(self, listening: socket.socket, context: ssl.SSLContext | None) -> web.AppRunner:
         aiohttp_web = await asyncio.to_thread(_import_libraries)
         application = aiohttp_web.Application()
-        for path in PATHS:
-            application.router.add_get(path, self._answer)
+        application.router.add_route("*", "/{path:.*}", self._respond)
         runner: web.AppRunner = aiohttp_web.AppRunner(
-            application, access_log=None, handle_signals=False, shutdown_timeout=_LINGER_S
+            application,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=_LINGER_S,
+            keepalive_timeout=_KEEPALIVE_S,
         )
         await runner.setup()
-        await aiohttp_web.SockSite(runner, listening).start()
+        await _Site(runner, listening, context).start()
         return runner
 
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def _respond(self, request: web.Request) -> web.Response:
         from aiohttp import web
 
-        found = await self._answers.answer(request.path, ",".join(request.headers.getall("Accept", ())))
-        headers = {"Content-Type": found.type, "Cache-Control": "no-store"}
-        return web.Response(body=found.body.encode(), status=found.status, headers=headers)
+        answer, headers = await self._answer(request)
+        headers = {**_HEADERS, "Content-Type": answer.type, **headers}
+        return web.Response(body=answer.body.encode(), status=answer.status, headers=headers)
+
+    async def _answer(self, request: web.Request) -> tuple[Answer, Mapping[str, str]]:
+        """The answer to a request, and headers of its own."""
+        path = request.path
+        if path not in self._paths:
+            return _sentence(404, f"There is nothing at {path[:100]}. There is: {', '.join(self._paths)}."), {}
+        if request.method not in _READING:
+            sentence = f"{path} is only read: GET or HEAD, and not {request.method[:20]}."
+            return _sentence(405, sentence), {"Allow": ", ".join(_READING)}
+        verdict = self._guard.judge(_question(request))
+        if verdict.tried:
+            _log.warning("http_token_wrong", path=path, peer=request.remote, repeat_key=request.remote)
+        if verdict.status != 200:
+            return _sentence(verdict.status, verdict.sentence), _challenge(verdict)
+        if path == "/":
+            return await self._show_page()
+        found = await self._answers.answer(path, ",".join(request.headers.getall("Accept", ())))
+        return (_without_reasons(found) if verdict.terse and path == "/readyz" else found), {}
+
+    async def _show_page(self) -> tuple[Answer, Mapping[str, str]]:
+        if self._page is None:
+            self._page = await asyncio.to_thread(_load_page)
+        return Answer(200, "text/html; charset=utf-8", self._page.html), {"Content-Security-Policy": self._page.policy}
+
+
+class _Site:
+    """Takes a runner's connections from a socket, and no more than _CONNECTIONS at a time."""
+
+    def __init__(self, runner: web.AppRunner, listening: socket.socket, context: ssl.SSLContext | None) -> None:
+        assert runner.server is not None, "the runner is not set up"
+        self._server = runner.server
+        self._listening = listening
+        self._context = context
+
+    async def start(self) -> None:
+        """From now on connections are answered, until the runner is cleaned up and the socket closed."""
+        await asyncio.get_running_loop().create_server(
+            self._connect,
+            sock=self._listening,
+            ssl=self._context,
+            ssl_handshake_timeout=None if self._context is None else _HANDSHAKE_S,
+        )
+
+    def _connect(self) -> asyncio.BaseProtocol:
+        open_now = self._server.connections  # in the order in which they came
+        if len(open_now) >= _CONNECTIONS:
+            open_now[0].force_close()
+            _log.warning("http_connections_many", limit=_CONNECTIONS, consequence="the oldest is closed", repeat_key="")
+        return self._server()
+
+
+def _question(request: web.Request) -> Question:
+    headers, transport = request.headers, request.transport
+    return Question(
+        path=request.path,
+        host=headers.get("Host", ""),
+        authorization=headers.get("Authorization", ""),
+        fetch_site=headers.get("Sec-Fetch-Site", ""),
+        fetch_dest=headers.get("Sec-Fetch-Dest", ""),
+        # Empty unless one was asked for, shown, and verified: see TlsContext.
+        certified=transport is not None and bool(transport.get_extra_info("peercert")),
+    )
+
+
+def _sentence(status: int, sentence: str) -> Answer:
+    return Answer(status, "text/plain; charset=utf-8", f"{sentence}\n")
+
+
+def _challenge(verdict: Verdict) -> Mapping[str, str]:
+    """What makes a browser ask for a password."""
+    return {"WWW-Authenticate": 'Basic realm="gateway", charset="UTF-8"'} if verdict.status == 401 else {}
+
+
+def _without_reasons(answer: Answer) -> Answer:
+    return json_answer({"ready": answer.status == 200}, status=answer.status)
+
+
+def _load_page() -> Document:
+    from gateway.page import load
+
+    return load()
 
 
 def _import_libraries() -> Any:

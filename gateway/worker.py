@@ -155,7 +155,7 @@ class Worker:
             snapshot=self.snapshot,
             facts=partial(facts, self),
         )
-        self.http = HttpServer(settings.http, self.answers) if membership is None else None
+        self.http = HttpServer(settings.http, self.answers, page=True) if membership is None else None
         self.service = Service(
             core=self._core(membership),
             recover=self._recover,

@@ -15,15 +15,14 @@ from auth.counts import Counts
 from auth.hashing import Hasher
 from auth.service import AccessService
 from auth.store import Store, database_path
-from config.settings import HttpSettings
 from gateway import memory
 from gateway.auth_service.metrics import AuthMetrics
 from gateway.auth_service.operator import AuthAnswers, Health
 from gateway.auth_service.server import AuthServer
-from gateway.auth_service.tls import TlsContext
 from gateway.http import HttpServer
 from gateway.instruments import EventLoopProbe
 from gateway.lifecycle import Lifecycle, Service, State, StopRequest
+from gateway.server_tls import TlsContext
 from gateway.signals import StopSignals
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class AuthProcess:
         )
         lifecycle = Lifecycle()
         self.operator = HttpServer(
-            HttpSettings(host=auth.operator_host, port=auth.operator_port),
+            settings.http.model_copy(update={"host": auth.operator_host, "port": auth.operator_port}),
             AuthAnswers(self.metrics, lifecycle, self.health),
             names=("auth.operator_host", "auth.operator_port"),
         )

@@ -38,7 +38,7 @@ def require_servable(loaded: Loaded) -> None:
     if problems:
         raise ConfigError(*problems)
     if settings.tls is not None:
-        from gateway.auth_service.tls import TlsContext
+        from gateway.server_tls import TlsContext
 
         TlsContext(settings.tls)
 

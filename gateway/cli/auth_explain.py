@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from auth.explain import Explanation
     from auth.model import Allow, LoginRequest
     from auth.protection import LockedNow
-    from config.settings import AuthSettings, Settings
+    from config.settings import Settings
 
 _ASK_S = 2.0  # the service's operator port answers in a millisecond, or not at all
-_STATUS_BYTES = 1 << 20
 _DESCRIPTION = """\
 Says what the service decides about a client, and why: who in auth.chain knows it, what stands in its way, what EMQX is
 told when it logs in, and with --topic which rule decides and why those before it do not.
@@ -126,7 +125,7 @@ async def _explain(settings: Settings, arguments: argparse.Namespace) -> Explana
                 request,
                 access=access,
                 known=_known(arguments),
-                lock_outs=await asyncio.to_thread(_lock_outs, settings.auth),
+                lock_outs=await asyncio.to_thread(_lock_outs, settings),
                 now_s=time.time(),
             )
         finally:
@@ -136,25 +135,23 @@ async def _explain(settings: Settings, arguments: argparse.Namespace) -> Explana
         store.close()
 
 
-def _lock_outs(settings: AuthSettings) -> list[LockedNow] | None:
-    """What the running service says of them; None when none answers."""
-    import http.client
+def _lock_outs(settings: Settings) -> list[LockedNow] | None:
+    """What the running service says of them; None when none answers, or it does not tell us."""
     import json
 
     from auth.protection import LockedNow
+    from gateway.http_asking import ask
 
-    connection = http.client.HTTPConnection(settings.operator_host, settings.operator_port, timeout=_ASK_S)
+    auth = settings.auth
+    port = settings.http.model_copy(update={"host": auth.operator_host, "port": auth.operator_port})
     try:
-        connection.request("GET", "/status")
-        document = json.loads(connection.getresponse().read(_STATUS_BYTES))
+        _, body = ask(port, "/status", timeout_s=_ASK_S)
         return [
             LockedNow(one["kind"], one["name"], one["address"], one["seconds"] * 1_000_000_000)
-            for one in document["lock_outs"]
+            for one in json.loads(body)["lock_outs"]
         ]
-    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
-        return None  # no service, or something else's port
-    finally:
-        connection.close()
+    except (OSError, ValueError, LookupError, TypeError):
+        return None  # no service, something else's port, or one that wants a token which the settings do not have
 
 
 def _request(arguments: argparse.Namespace) -> LoginRequest:

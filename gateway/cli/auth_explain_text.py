@@ -119,7 +119,8 @@ def _lock_out(explanation: Explanation, settings: AuthSettings, paint: _Paint) -
         yield "  lock-out    none"
     elif settings.protection.failures or settings.protection.address_failures:
         where = f"{settings.operator_host}:{settings.operator_port}"
-        yield paint(f"  lock-out    not known: no service answers at {where} (auth.operator_port)", _DIM)
+        text = f"  lock-out    not known: no service tells it at {where} (auth.operator_port; http.token opens it)"
+        yield paint(text, _DIM)
 
 
 def _tenant(explanation: Explanation, settings: AuthSettings) -> str:

@@ -81,7 +81,7 @@ class Supervisor:
         self._metrics = SupervisorMetrics()
         self._metrics.reload_timestamp.child().value = time.time()
         self._doing = "running"
-        self._http = HttpServer(settings.http, FleetAnswers(self.fleet, self._metrics, lambda: self._doing))
+        self._http = HttpServer(settings.http, FleetAnswers(self.fleet, self._metrics, lambda: self._doing), page=True)
         self._asked: asyncio.Queue[Operation] = asyncio.Queue()
 
     def ask(self, operation: Operation) -> None:

@@ -12,7 +12,7 @@ import structlog
 
 from config.auth import AuthLimitSettings, AuthTlsSettings
 from config.settings import AuthSettings
-from gateway.auth_service.tls import TlsContext, TlsFilesError
+from gateway.server_tls import TlsContext, TlsFilesError
 from tests.auth_site import auth_site, eventually, login
 from tests.servers.authority import Authority
 
@@ -131,7 +131,7 @@ async def test_bad_new_files_leave_the_old_certificate_in_use(authority: Authori
         fresh = authority.issue("other")
         shutil.copy(fresh.certificate, settings.certificate_file)  # its key is not there yet
         assert tls.refresh() is False
-        assert log[-1]["event"] == "auth_tls_not_reloaded"
+        assert log[-1]["event"] == "server_tls_not_reloaded"
         assert "key" in log[-1]["error"]
         assert tls.refresh() is None  # said once
         assert serial(await site.connect(client_tls(authority))) == serial(before)

@@ -14,6 +14,7 @@ from config import (
     relations_auth_backends,
     relations_credentials,
     relations_flow,
+    relations_http,
     relations_jwt,
     relations_kafka,
     relations_mqtt,
@@ -40,6 +41,7 @@ RELATIONS = (
     relations_auth,
     relations_auth_backends,
     relations_operate,
+    relations_http,
 )
 REFUSED = tuple(rule for relations in RELATIONS for rule in relations.REFUSED)
 WARNED = tuple(rule for relations in RELATIONS for rule in relations.WARNED)
@@ -629,6 +631,28 @@ SOUND |= {
     "auth's ports are both chosen by the system": "[auth]\nport = 0\noperator_port = 0",
     "a directory over TLS": '[auth]\nchain = ["ldap"]\n[auth.ldap]\naddress = "ldaps://ldap.plant"',
     "servers of users on this machine": '[auth]\nchain = ["database", "postgresql", "mysql", "redis", "ldap"]',
+}
+
+OPEN_PORT = '[http]\nhost = "0.0.0.0"\n'
+LONG_TOKEN = 'token = "0123456789abcdef"\n'
+CONTRADICTIONS |= {
+    "a token that no header can carry": Case('[http]\ntoken = "ümlaut"', ("http.token (gateway.toml:2)", "visible")),
+    "an empty token": Case('[http]\ntoken = ""', ("http.token", "is empty", "stay closed")),
+    "a short token for all machines": Case(
+        f'{OPEN_PORT}token = "hunter2"\ntls = {{ certificate_file = "c" }}',
+        ("http.token (gateway.toml:3)", "fewer than 16", 'http.host = "0.0.0.0" (gateway.toml:2)', "found by trying"),
+    ),
+}
+DOUBTS |= {
+    "a token that travels readable": Case(
+        f"{OPEN_PORT}{LONG_TOKEN}", ("http.token (gateway.toml:3)", "readable", 'http.host = "0.0.0.0"', "[http.tls]")
+    ),
+    "a short token": Case('[http]\ntoken = "hunter2"', ("http.token (gateway.toml:2)", "fewer than 16")),
+}
+SOUND |= {
+    "a token on this machine": f"[http]\n{LONG_TOKEN}",
+    "a token over TLS": f'{OPEN_PORT}{LONG_TOKEN}[http.tls]\ncertificate_file = "c"',
+    "a port for all machines that shows metrics alone": OPEN_PORT,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 import socket
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 import structlog
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from pydantic import SecretStr
 
 from bridge.ledger import Ledger
 from config.errors import ExitStatus
@@ -44,8 +46,10 @@ GOOD = ReadinessSnapshot(
 class Worker:
     """What the server reads, and the server, on a free port."""
 
-    def __init__(self, *, host: str = "127.0.0.1", port: int = 0) -> None:
-        settings = Settings(http=HttpSettings(host=host, port=port))
+    def __init__(
+        self, *, host: str = "127.0.0.1", port: int = 0, token: SecretStr | None = None, page: bool = True
+    ) -> None:
+        settings = Settings(http=HttpSettings(host=host, port=port, token=token))
         self.metrics = Metrics(settings)
         self.lifecycle = Lifecycle()
         self.ledger = Ledger(lambda: 3)
@@ -59,7 +63,7 @@ class Worker:
             snapshot=lambda: self.snapshot,
             facts=lambda: {"instance_id": "17"},
         )
-        self.server = HttpServer(settings.http, answers)
+        self.server = HttpServer(settings.http, answers, page=page)
 
     async def stop(self) -> None:
         await self.server.stop(time.monotonic_ns() + 5 * SECOND_NS)
@@ -184,14 +188,98 @@ async def test_status_tells_the_sessions_and_the_account() -> None:
         }
 
 
-async def test_other_paths_and_methods_are_refused() -> None:
+async def test_other_paths_and_methods_are_refused_with_a_sentence() -> None:
     async with serving(Worker()) as client:
-        async with client.get("/") as response:
-            assert response.status == 404
-        async with client.post("/metrics") as response:
-            assert response.status == 405
+        for path in ["/nowhere", "/status/", "/metrics/x", "/%2e%2e/etc/passwd"]:
+            async with client.get(path) as response:
+                assert response.status == 404
+                assert "There is: /, /metrics, /healthz, /readyz, /status." in await response.text()
+                assert response.headers["Content-Type"] == "text/plain; charset=utf-8"
+        for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "PROPFIND"]:
+            async with client.request(method, "/metrics", data=b"x" * 1000) as response:
+                assert response.status == 405
+                assert response.headers["Allow"] == "GET, HEAD"
+                assert await response.text() == f"/metrics is only read: GET or HEAD, and not {method}.\n"
         async with client.head("/readyz") as response:
             assert response.status == 200
+            assert await response.read() == b""
+
+
+async def test_a_server_without_the_page_has_nothing_at_its_root() -> None:
+    worker = Worker(page=False)
+    async with serving(worker) as client, client.get("/") as response:
+        assert response.status == 404
+
+
+async def test_no_answer_may_be_framed_stored_guessed_or_read_by_another_origin() -> None:
+    async with serving(Worker()) as client:
+        for path in ["/", "/metrics", "/status", "/readyz", "/nowhere"]:
+            async with client.get(path, headers={"Origin": "http://evil.example"}) as response:
+                headers = response.headers
+                assert headers["X-Content-Type-Options"] == "nosniff"
+                assert headers["X-Frame-Options"] == "DENY"
+                assert headers["Cache-Control"] == "no-store"
+                assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+                assert headers["Content-Security-Policy"].startswith("default-src 'none'; ")
+                assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+                assert headers["Server"] == "gateway"
+                left = {"Set-Cookie"} | {name for name in headers if name.startswith("Access-Control-")}
+                assert not left & headers.keys(), "cookies, or leave for other origins"
+
+
+async def test_a_port_for_all_machines_shows_metrics_and_yes_or_no() -> None:
+    worker = Worker(host="0.0.0.0")
+    worker.snapshot = replace(GOOD, state=State.STARTING)
+    async with serving(worker) as client:
+        async with client.get("/metrics") as response:
+            assert response.status == 200
+        async with client.get("/readyz") as response:
+            assert response.status == 503
+            assert await response.json() == {"ready": False}
+        for path in ["/", "/status"]:
+            async with client.get(path) as response:
+                assert response.status == 403
+                assert "http.token" in await response.text()
+
+
+async def test_with_a_token_a_browser_is_asked_for_it_and_a_scraper_sends_it() -> None:
+    token = "of-the-test-0123456789"
+    basic = f"Basic {base64.b64encode(f'anybody:{token}'.encode()).decode()}"
+    worker = Worker(token=SecretStr(token))
+    async with serving(worker) as client:
+        with structlog.testing.capture_logs() as logs:
+            async with client.get("/") as response:
+                assert response.status == 401
+                assert response.headers["WWW-Authenticate"] == 'Basic realm="gateway", charset="UTF-8"'
+            assert logs == []
+            async with client.get("/metrics", headers={"Authorization": "Bearer wrong"}) as response:
+                assert response.status == 401
+            [line] = logs
+        assert (line["event"], line["log_level"], line["path"]) == ("http_token_wrong", "warning", "/metrics")
+        assert "wrong" not in {value for key, value in line.items() if key != "event"}
+        async with client.get("/metrics", headers={"Authorization": f"Bearer {token}"}) as response:
+            assert response.status == 200
+        async with client.get("/status", headers={"Authorization": basic}) as response:
+            assert response.status == 200
+        async with client.get("/healthz") as response:
+            assert response.status == 200
+
+
+async def test_connections_beyond_the_limit_close_the_oldest() -> None:
+    """Or whoever reaches the port could take the descriptors that MQTT and Kafka need."""
+    worker = Worker()
+    async with serving(worker) as client:
+        async with client.get("/healthz") as response:
+            assert response.status == 200
+        idle = [await asyncio.open_connection("127.0.0.1", worker.server.port) for _ in range(120)]
+        try:
+            async with client.get("/healthz") as response:
+                assert response.status == 200
+            async with asyncio.timeout(10):
+                assert await idle[0][0].read() == b"", "the oldest is still open"
+        finally:
+            for _, writer in idle:
+                writer.close()
 
 
 async def test_several_scrapers_at_once_are_answered_over_kept_connections() -> None:

@@ -1,0 +1,57 @@
+"""What a command asks the running process on this machine: a path of its HTTP port, with the settings' own token."""
+
+from __future__ import annotations
+
+__all__ = ["ask"]
+
+import contextlib
+import http.client
+import ssl
+from typing import TYPE_CHECKING, Final
+
+from bridge.fresh_secret import fresh
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from config.settings import HttpSettings, HttpTlsSettings
+
+_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
+_LARGEST: Final = 256 * 1024 * 1024
+
+
+def ask(settings: HttpSettings, path: str, *, timeout_s: float = 2.0) -> tuple[int, bytes]:
+    """Status and body of what the process with these settings answers. Blocks for a few times ``timeout_s`` at most.
+
+    Raises OSError when nothing answers, its certificate is not that of the settings, or what answers is no HTTP.
+    """
+    host = _EVERYWHERE.get(settings.host, settings.host)
+    headers = {"Accept": "*/*"}
+    if settings.token is not None:
+        headers["Authorization"] = f"Bearer {fresh(settings.token, 'http.token')}"
+    with _connection(settings.tls, host, settings.port, timeout_s) as connection:
+        try:
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read(_LARGEST)
+        except http.client.HTTPException as error:
+            raise OSError(f"what answers at {host}:{settings.port} does not speak HTTP: {error!r}") from error
+
+
+@contextlib.contextmanager
+def _connection(
+    tls: HttpTlsSettings | None, host: str, port: int, timeout_s: float
+) -> Iterator[http.client.HTTPConnection]:
+    if tls is None:
+        connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    else:
+        # It has to show the certificate of the settings; for which name that was made does not matter here.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.load_verify_locations(tls.certificate_file)
+        connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+    try:
+        yield connection
+    finally:
+        connection.close()

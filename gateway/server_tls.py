@@ -1,0 +1,155 @@
+"""The TLS of a server of ours: a context made from files, and made again when they change."""
+
+from __future__ import annotations
+
+__all__ = ["ServerTlsSettings", "TlsContext", "TlsFilesError"]
+
+import os
+import ssl
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+
+from config.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pydantic import SecretStr
+
+_log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
+
+
+class ServerTlsSettings(Protocol):
+    """A table of settings with the files of a server."""
+
+    @property
+    def certificate_file(self) -> Path: ...
+    @property
+    def key_file(self) -> Path | None: ...
+    @property
+    def key_password(self) -> SecretStr | None: ...
+    @property
+    def client_ca_file(self) -> Path | None: ...
+
+
+class TlsFilesError(ConfigError):
+    """A certificate, a key or an authority that cannot be used; the sentence says which."""
+
+
+class TlsContext:
+    """The context for new connections. Connections that are there keep the one they began with.
+
+    ``where`` is the name of the table. Where it names authorities of clients, a certificate of theirs is required, or,
+    ``optional``, only verified if there is one.
+    """
+
+    def __init__(self, settings: ServerTlsSettings, where: str = "auth.tls", *, optional: bool = False) -> None:
+        """Reads the files; blocks briefly. Raises TlsFilesError."""
+        self._settings = settings
+        self._where = where
+        self._optional = optional
+        self._seen = self._signature()
+        self.context = self._make()
+
+    def refresh(self) -> bool | None:
+        """Makes the context anew where a file has changed: True when done, None when nothing has changed, False when
+        the new files cannot be used, and the old context stays. Blocks briefly.
+
+        A certificate and its key are two files that change one after the other: between the two they do not fit, and
+        the change of the second is noticed as one of its own.
+        """
+        signature = self._signature()
+        if signature == self._seen:
+            return None
+        self._seen = signature
+        try:
+            self.context = self._make()
+        except TlsFilesError as error:
+            _log.error(
+                "server_tls_not_reloaded",
+                table=self._where,
+                error=str(error),
+                consequence="the earlier certificate stays in use",
+            )
+            return False
+        _log.info("server_tls_reloaded", table=self._where)
+        return True
+
+    def following(self) -> ssl.SSLContext:
+        """A context for asyncio's servers, which keep the one they are given: each handshake looks at the files."""
+        return _FollowingContext.of(self)
+
+    def _signature(self) -> tuple[object, ...]:
+        return tuple(_state_of(file) for file in _files(self._settings))
+
+    def _make(self) -> ssl.SSLContext:
+        settings = self._settings
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        password = settings.key_password.get_secret_value() if settings.key_password is not None else ""
+        try:
+            # A password that is always given, or OpenSSL would ask the terminal for that of an encrypted key.
+            context.load_cert_chain(settings.certificate_file, settings.key_file, password)
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            raise TlsFilesError(self._explain_pair(error)) from None
+        if settings.client_ca_file is not None:
+            context.verify_mode = ssl.CERT_OPTIONAL if self._optional else ssl.CERT_REQUIRED
+            try:
+                context.load_verify_locations(settings.client_ca_file)
+            except (OSError, ValueError) as error:
+                raise TlsFilesError(
+                    f"{self._where}.client_ca_file cannot be used: {_why(error)}. It has to be a PEM file with "
+                    "certificates of authorities."
+                ) from None
+        return context
+
+    def _explain_pair(self, error: OSError | ValueError) -> str:
+        names = f"{self._where}.certificate_file"
+        if self._settings.key_file is not None:
+            names += f" and {self._where}.key_file"
+        return (
+            f"{names} cannot be used: {_why(error)}. Both have to be PEM, the key has to be the certificate's, and "
+            f"{self._where}.key_password its password if it is encrypted."
+        )
+
+
+class _FollowingContext(ssl.SSLContext):
+    """Stands where asyncio keeps a server's context; the handshakes are made by the one that is good now."""
+
+    _source: TlsContext
+
+    @classmethod
+    def of(cls, source: TlsContext) -> _FollowingContext:
+        made = cls(ssl.PROTOCOL_TLS_SERVER)
+        made._source = source
+        return made
+
+    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        self._source.refresh()
+        return self._source.context.wrap_bio(*args, **kwargs)
+
+
+def _files(settings: ServerTlsSettings) -> Iterator[Path]:
+    for file in (settings.certificate_file, settings.key_file, settings.client_ca_file):
+        if file is not None:
+            yield file
+
+
+def _state_of(file: Path) -> object:
+    """What changes when a file is written or replaced; the file behind a link, as a mounted secret is one."""
+    try:
+        found = os.stat(file)  # noqa: PTH116 - the result's fields are wanted, whatever the path is
+    except OSError as error:
+        return error.errno
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev
+
+
+def _why(error: OSError | ValueError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "OpenSSL cannot read it"
+    if isinstance(error, OSError):
+        return error.strerror or "it cannot be read"
+    return "it cannot be read"

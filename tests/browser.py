@@ -1,0 +1,115 @@
+"""Debian's Chromium without a screen, driven through Debian's chromedriver: nothing is downloaded, nobody asked."""
+
+from __future__ import annotations
+
+__all__ = ["Browser", "browser"]
+
+import json
+import os
+import shutil
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from selenium.webdriver.remote.webelement import WebElement
+
+DEADLINE_S = 20.0
+WIDE, PHONE = (1280, 1000), (360, 740)
+
+
+class Browser:
+    """One window. What it does with the network and what it complains of is recorded."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+
+    def open(self, url: str, *, size: tuple[int, int] = WIDE, dark: bool = False) -> None:
+        """Load a page as a window of that size shows it; what was recorded before is forgotten."""
+        self.resize(size)
+        features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        self.driver.get("about:blank")
+        self.driver.get_log("browser")
+        self.driver.get_log("performance")
+        self.driver.get(url)
+
+    def resize(self, size: tuple[int, int]) -> None:
+        width, height = size
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 640}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+    def script(self, code: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(code, *arguments)  # type: ignore[no-untyped-call]
+
+    def text(self, selector: str) -> str:
+        return self.driver.find_element(By.CSS_SELECTOR, selector).text
+
+    def all(self, selector: str) -> list[WebElement]:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def style(self, selector: str, name: str) -> str:
+        return str(
+            self.script("return getComputedStyle(document.querySelector(arguments[0]))[arguments[1]]", selector, name)
+        )
+
+    def wait(self, condition: Callable[[], object], what: str) -> None:
+        end = time.monotonic() + DEADLINE_S
+        while not condition():
+            shown = self.text("body")[:500]
+            assert time.monotonic() < end, f"not within {DEADLINE_S:g} s: {what}. The page says: {shown}"
+            time.sleep(0.02)
+
+    def complaints(self) -> list[str]:
+        """What its console says since the page was opened; reading it takes it away."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+    def requested(self) -> list[str]:
+        """Every URL that was asked for since the page was opened; reading it takes them away."""
+        events = (json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance"))
+        return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+
+    def save(self, path: str) -> None:
+        """A picture of the whole page."""
+        size = self.script("return [document.documentElement.scrollWidth, document.documentElement.scrollHeight]")
+        self.resize((int(size[0]), int(size[1])))
+        self.driver.save_screenshot(path)
+
+
+def _missing() -> str | None:
+    absent = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
+    return (
+        f"{' and '.join(absent)} not installed (Debian: apt-get install chromium chromium-driver)" if absent else None
+    )
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One browser for a file's tests."""
+    if reason := _missing():
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(shutil.which("chromium"))
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",  # tests may run as root, for whom it does not start otherwise
+        "--disable-dev-shm-usage",
+        "--disable-gpu",
+        "--no-proxy-server",
+        "--hide-scrollbars",
+    ):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    # The driver is named, so that selenium does not look for one, which it would do over the network.
+    driver = webdriver.Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
+    try:
+        driver.set_page_load_timeout(DEADLINE_S)
+        yield Browser(driver)
+    finally:
+        driver.quit()

@@ -1,0 +1,182 @@
+"""The HTTP port over TLS: client certificates open it, files that change are followed, commands find their way in."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+import structlog
+from pydantic import SecretStr
+
+from config.errors import ConfigError
+from config.settings import HttpSettings, HttpTlsSettings
+from gateway.answers import Answer
+from gateway.http import HttpServer
+from gateway.http_asking import ask
+from tests.servers.authority import Authority
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+TOKEN = "of-the-test-0123456789"
+
+
+class Answers:
+    async def answer(self, path: str, accept: str) -> Answer:
+        return Answer(503 if path == "/readyz" else 200, "application/json", '{"reasons": ["of the test"]}')
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "pki")
+
+
+def settings(authority: Authority, *, mutual: bool = False, token: bool = False, name: str = "server") -> HttpSettings:
+    issued = authority.issue(name)
+    ca = authority.ca_file if mutual else None
+    tls = HttpTlsSettings(certificate_file=issued.certificate, key_file=issued.key, client_ca_file=ca)
+    return HttpSettings(port=0, token=SecretStr(TOKEN) if token else None, tls=tls)
+
+
+def client_context(authority: Authority, name: str | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=authority.ca_file)
+    if name is not None:
+        issued = authority.issue(name)
+        context.load_cert_chain(issued.certificate, issued.key)
+    return context
+
+
+@asynccontextmanager
+async def serving(http: HttpSettings) -> AsyncIterator[HttpServer]:
+    server = HttpServer(http, Answers())
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop(time.monotonic_ns() + 5_000_000_000)
+
+
+async def get(server: HttpServer, path: str, context: ssl.SSLContext, **options: Any) -> tuple[int, str]:
+    connector = aiohttp.TCPConnector(ssl=context)
+    timeout = aiohttp.ClientTimeout(total=20)
+    async with (
+        aiohttp.ClientSession(server.url, connector=connector, timeout=timeout) as client,
+        client.get(path, **options) as response,
+    ):
+        return response.status, await response.text()
+
+
+async def test_over_tls(authority: Authority) -> None:
+    async with serving(settings(authority)) as server:
+        assert server.url.startswith("https://127.0.0.1:")
+        assert (await get(server, "/status", client_context(authority)))[0] == 200
+
+
+async def test_a_client_certificate_opens_what_nothing_else_does(authority: Authority) -> None:
+    async with serving(settings(authority, mutual=True)) as server:
+        bare, certified = client_context(authority), client_context(authority, "operator")
+        assert (await get(server, "/healthz", bare))[0] == 200
+        assert (await get(server, "/readyz", bare))[0] == 503
+        status, text = await get(server, "/status", bare)
+        assert status == 403
+        assert "http.tls.client_ca_file" in text
+        assert (await get(server, "/metrics", bare))[0] == 403
+        assert (await get(server, "/status", certified))[0] == 200
+        assert (await get(server, "/metrics", certified))[0] == 200
+
+
+async def test_a_strangers_certificate_ends_the_handshake(authority: Authority, tmp_path: Path) -> None:
+    stranger = Authority(tmp_path / "stranger").issue("operator")
+    context = client_context(authority)
+    context.load_cert_chain(stranger.certificate, stranger.key)
+    async with serving(settings(authority, mutual=True)) as server:
+        with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
+            await get(server, "/healthz", context)
+
+
+async def test_with_a_token_and_authorities_either_opens(authority: Authority) -> None:
+    async with serving(settings(authority, mutual=True, token=True)) as server:
+        bare = client_context(authority)
+        assert (await get(server, "/status", bare))[0] == 401
+        assert (await get(server, "/status", bare, headers={"Authorization": f"Bearer {TOKEN}"}))[0] == 200
+        assert (await get(server, "/status", client_context(authority, "operator")))[0] == 200
+
+
+async def serial(server: HttpServer, authority: Authority) -> str:
+    """Of the certificate that a new connection is shown."""
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=client_context(authority))
+    try:
+        return str(writer.get_extra_info("peercert")["serialNumber"])
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_new_certificate_is_shown_without_a_restart_and_half_of_one_is_not(authority: Authority) -> None:
+    http = settings(authority)
+    assert http.tls is not None
+    assert http.tls.key_file is not None
+    async with serving(http) as server:
+        first = await serial(server, authority)
+        renewed = authority.issue("renewed")
+        with structlog.testing.capture_logs() as logs:
+            shutil.copy(renewed.certificate, http.tls.certificate_file)  # its key is still to come
+            assert await serial(server, authority) == first
+            shutil.copy(renewed.key, http.tls.key_file)
+            assert await serial(server, authority) != first
+        assert [line["event"] for line in logs] == ["server_tls_not_reloaded", "server_tls_reloaded"]
+        assert {line["table"] for line in logs} == {"http.tls"}
+
+
+async def test_a_file_that_cannot_be_used_ends_the_start_with_its_name(authority: Authority, tmp_path: Path) -> None:
+    http = settings(authority)
+    assert http.tls is not None
+    other = authority.issue("other")
+    broken = http.model_copy(update={"tls": http.tls.model_copy(update={"key_file": other.key})})
+    server = HttpServer(broken, Answers())
+    with pytest.raises(ConfigError, match=r"http\.tls\.certificate_file and http\.tls\.key_file cannot be used"):
+        await server.start()
+    await server.stop(time.monotonic_ns())
+
+
+async def test_a_connection_that_speaks_no_tls_harms_nobody(authority: Authority) -> None:
+    async with serving(settings(authority)) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        async with asyncio.timeout(10):
+            assert b"200" not in await reader.read()
+        writer.close()
+        assert (await get(server, "/healthz", client_context(authority)))[0] == 200
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+async def test_a_command_on_this_machine_asks_with_the_settings_own_token(authority: Authority, mutual: bool) -> None:
+    """The certificate is made for another name: what counts is that it is the one of the settings."""
+    http = settings(authority, mutual=mutual, token=True)
+    async with serving(http) as server:
+        here = http.model_copy(update={"port": server.port})
+        status, body = await asyncio.to_thread(ask, here, "/status", timeout_s=20)
+        assert (status, body) == (200, b'{"reasons": ["of the test"]}')
+        assert (await asyncio.to_thread(ask, here.model_copy(update={"token": None}), "/status"))[0] == 401
+        other = settings(authority, token=True, name="other").model_copy(update={"port": server.port})
+        with pytest.raises(OSError, match="certificate verify failed"):
+            await asyncio.to_thread(ask, other, "/status")
+
+
+async def test_a_command_that_meets_something_else_says_so() -> None:
+    async def babble(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail.example\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(babble, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        with pytest.raises(OSError, match="does not speak HTTP"):
+            await asyncio.to_thread(ask, HttpSettings(port=port), "/status", timeout_s=20)
