@@ -58,7 +58,7 @@ class DeadLetters:
         max_record_bytes: int,
         counted: Callable[[DeadLetterReason, int], None],
         routes: Sequence[RouteSettings] = (),
-        made: Callable[[str, DeadLetterReason, BaseException], None] = lambda _route, _reason, _error: None,
+        made: Callable[[str, DeadLetterReason, BaseException, str | None], None] = lambda *_: None,
     ) -> None:
         self.topic = topic
         self._topics = {route.name: route.dead_letter_topic or topic for route in routes}
@@ -89,7 +89,7 @@ class DeadLetters:
             dead.messages -= 1  # its own slot has counted the message already
         slot.accumulator.hurry(dead)
         self._counted(reason, 1)
-        self._made(slot.route, reason, error)
+        self._made(slot.route, reason, error, slot.queue.topic)
 
     def _with_what_is_known(self, slot: Slot, record: StoredRecord) -> Headers:
         """A refused record's headers, behind those that its route leaves out and that are known all the same."""
@@ -127,7 +127,7 @@ class DeadLetters:
             whole=whole,
         )  # fmt: skip
         self._counted(reason, 1)
-        self._made(route, reason, error)
+        self._made(route, reason, error, kafka_topic)
         return slot
 
     def _write(

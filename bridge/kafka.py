@@ -29,6 +29,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 from aiokafka.record import MemoryRecords
 
+from bridge.contacts import Contacts
 from bridge.errors import (
     BridgeError,
     IncarnationError,
@@ -48,6 +49,7 @@ from config.errors import forget_frames
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from bridge.contacts import Contact
     from bridge.ports import BatchBuilder
     from config.settings import KafkaSettings
 
@@ -76,7 +78,9 @@ class KafkaProducer:
 
     ``confirm`` is told the cluster's id at each start, before anything is written; what it raises ends the start.
     ``on_retry`` is told topic and reason of each batch that is sent again by this producer itself. ``login`` is how it
-    proves itself; made from the settings where none is given, which does for everything but tokens."""
+    proves itself; made from the settings where none is given, which does for everything but tokens. ``contacts`` are
+    told when each broker answers, ``on_throttle`` of each answer that tells us to slow down, and for how many
+    milliseconds the broker did so (KIP-124)."""
 
     def __init__(
         self,
@@ -86,9 +90,13 @@ class KafkaProducer:
         confirm: Callable[[str | None], None] | None = None,
         on_retry: Callable[[str, BridgeError], None] | None = None,
         login: KafkaLogin | None = None,
+        contacts: Contacts | None = None,
+        on_throttle: Callable[[int], None] | None = None,
     ) -> None:
         self._settings = settings
         self._on_retry = on_retry
+        self._on_throttle = on_throttle
+        self.contacts = contacts or Contacts()
         self._login = login or KafkaLogin(settings)
         self._options = connection_options(settings, client_id)
         self._topics = set(topics)
@@ -103,6 +111,7 @@ class KafkaProducer:
         self._tasks: dict[asyncio.Task[None], Request] = {}
         self._refreshed_ns = 0
         self._troubles: dict[tuple[str, int], str] = {}  # what a broker said of a batch that it did not take
+        self._rights_missing: set[str] = set()  # topics whose batches were refused for want of them
         self._confirm = confirm
         self._cluster_id: str | None = None
         self._closed = False
@@ -110,7 +119,7 @@ class KafkaProducer:
 
     async def start(self) -> None:
         self._ended = asyncio.get_running_loop().create_future()
-        client = self._client = Client(self._login, **self._options)
+        client = self._client = Client(self._login, self.contacts, **self._options)
         client.cluster.add_listener(self._refreshed)
         try:
             await client.bootstrap()
@@ -241,6 +250,7 @@ class KafkaProducer:
             handover.attempts += 1
             topics.setdefault(handover.topic, []).append((handover.partition, handover.data))
         client, transport = self._live(), None
+        self.contacts.asked(leader)
         try:
             if await client.ready(leader):
                 transport = client._conns[leader, ConnectionGroup.DEFAULT]._writer.transport
@@ -259,12 +269,17 @@ class KafkaProducer:
             for handover in handovers:
                 self._settle(handover, kafka_errors.KafkaError(repr(error)))
             return
+        self.contacts.answered(leader, written=True)
+        throttled_ms = getattr(response, "throttle_time_ms", None)
+        if throttled_ms and self._on_throttle is not None:
+            self._on_throttle(throttled_ms)
         answers = {(topic, answer[0]): answer[1:] for topic, partitions in response.topics for answer in partitions}
         for handover in handovers:
             code, offset, *_ = answers.get((handover.topic, handover.partition), (-1, -1))
             if outcome(code) == "stored":
                 if self._troubles:
                     self._troubles.pop((handover.topic, handover.partition), None)
+                    self._rights_missing.discard(handover.topic)
                 if not handover.future.done():
                     handover.future.set_result(offset)
             else:
@@ -277,6 +292,7 @@ class KafkaProducer:
             transport.abort()
         forget_frames(error)  # they have the batches
         text = str(error) or type(error).__name__
+        self.contacts.failed(request.leader, error)
         log.warning("produce_failed", broker=request.leader, error=text, repeat_key=request.leader)
         for handover in request.handovers:
             self._settle(handover, error)
@@ -315,6 +331,7 @@ class KafkaProducer:
         self._troubles.pop(place, None)
         if isinstance(failure, RefusedError):
             self._troubles[place] = str(failure).rstrip(".")
+            self._rights_missing.add(handover.topic)
         if isinstance(failure, PoisonedError | RefusedError):
             if handover.attempts == 1:
                 # Nothing was stored: the next batch may have these numbers. One at a time keeps the order.
@@ -350,6 +367,14 @@ class KafkaProducer:
         if self.refused(topic):
             return "Kafka does not let us see it; check the ACLs: Describe and Write on it"
         return next((said for (name, _), said in self._troubles.items() if name == topic), None)
+
+    def trouble_of(self, topic: str, partition: int) -> str | None:
+        """Why brokers do not take what is sent to a partition, for more than a moment, in their words."""
+        return self._troubles.get((topic, partition))
+
+    def refuses(self, topic: str) -> bool:
+        """Whether rights of ours are missing for a topic, be it to see it or to write to it."""
+        return self._client is not None and (self.refused(topic) or topic in self._rights_missing)
 
     def refused(self, topic: str) -> bool:
         return topic in self._live().cluster.unauthorized_topics
@@ -396,6 +421,25 @@ class KafkaProducer:
         assert self._client is not None, "start() comes first"
         return self._client
 
-    def _refreshed(self, _cluster: object) -> None:
+    def leader(self, topic: str, partition: int) -> int | None:
+        """The broker that leads a partition by the last metadata."""
+        return self._leader(topic, partition) if self._client is not None else None
+
+    def replicas(self, topic: str, partition: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The brokers with a copy of a partition, and those of them that are in sync; empty where nothing is known."""
+        found = self._client.cluster._partitions.get(topic, {}).get(partition) if self._client is not None else None
+        return ((), ()) if found is None else (tuple(found.replicas), tuple(found.isr))
+
+    def connected(self, broker: int) -> bool:
+        """Whether a connection to a broker stands."""
+        return self._client is not None and self._client.connected(broker)
+
+    def probe(self, broker: Contact) -> None:
+        """Ask a broker something small, so that ``contacts`` learn whether it answers. Does not block."""
+        if self._client is not None and not self._closed:
+            self._client.probe(broker)
+
+    def _refreshed(self, cluster: Any) -> None:
         self._refreshed_ns = time.monotonic_ns()
+        self.contacts.listed((node.nodeId, node.host, node.port) for node in cluster._brokers.values())
         self._abandon_moved()

@@ -28,12 +28,14 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import StaleMetadata
 from aiokafka.protocol.metadata import MetadataRequest
 
+from bridge.contacts import Contacts
 from bridge.kafka_session import open_connection
 from config.errors import GatewayError, forget_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from bridge.contacts import Contact
     from bridge.kafka_login import KafkaLogin
     from bridge.kafka_session import SessionConnection
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("kafka")
 
 HEDGE_S = 0.5  # a metadata answer takes milliseconds; asking a second broker in vain costs one small request
+KNOCK_S = 2.0  # a connection takes a round trip
 RENEW_AT = (0.7, 0.8)  # share of a session's life at which its connection is replaced: at random, not all at once
 RENEWAL_WAITS_S = (0.2, 5.0)  # between attempts, doubling
 _BOOTSTRAP = "bootstrap"  # aiokafka's name for the connection it keeps until a broker is known
@@ -51,11 +54,14 @@ _NO_LOCK = contextlib.nullcontext()
 class Client(AIOKafkaClient):  # type: ignore[misc]
     """``AIOKafkaClient`` with some of its methods replaced; contract tests watch that it still calls them.
 
-    ``options`` are those of ``AIOKafkaClient`` without security, which is the ``login``'s."""
+    ``options`` are those of ``AIOKafkaClient`` without security, which is the ``login``'s. ``contacts`` are told which
+    broker was asked and which has answered."""
 
-    def __init__(self, login: KafkaLogin, **options: Any) -> None:
+    def __init__(self, login: KafkaLogin, contacts: Contacts | None = None, **options: Any) -> None:
         super().__init__(**options, **login.options())
         self._login = login
+        self.contacts = contacts or Contacts()
+        self._probing: dict[int, asyncio.Task[None]] = {}  # a probe under way, by node
         self._sync_task: asyncio.Task[None] | None = None
         self._connecting: dict[object, asyncio.Lock] = {}
         self._asking: dict[object, asyncio.Task[Any]] = {}  # a metadata request under way, by node
@@ -114,6 +120,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
             except (OSError, TimeoutError, kafka_errors.KafkaError) as error:
                 forget_frames(error)
                 text = str(error) or type(error).__name__
+                self.contacts.failed(node_id, error)
                 log.warning("broker_not_connected", broker=node_id, error=text, repeat_key=node_id)
                 self.force_metadata_update()  # perhaps it is elsewhere by now
                 return None
@@ -137,6 +144,15 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
             max_idle_ms=self._connections_max_idle_ms,
             **self._login.options(),
         )
+
+    async def _knock(self, contact: Contact) -> None:
+        """Whether a mute broker's machine takes connections for it: then the process is there, and frozen. Raises
+        OSError and TimeoutError."""
+        async with asyncio.timeout(KNOCK_S):
+            _, writer = await asyncio.open_connection(contact.host, contact.port)
+        writer.close()
+        if contact.asked_ns:
+            contact.accepts = True
 
     # --- renewal -----------------------------------------------------------------------------------
 
@@ -258,18 +274,56 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
         return None
 
     async def _ask(self, node: object, request: MetadataRequest) -> Any:
+        self.contacts.asked(node)
         connection = await self._get_conn(node)
         if connection is None:
             return None
         try:
-            return await connection.send(request)
+            answer = await connection.send(request)
         except (kafka_errors.KafkaError, TimeoutError) as error:
             forget_frames(error)
+            self.contacts.failed(node, error)
             log.warning("metadata_failed", broker=node, error=str(error) or type(error).__name__, repeat_key=node)
             return None
 
+        self.contacts.answered(node)
+        return answer
+
     def _asked(self, node: object, _task: asyncio.Task[Any]) -> None:
         del self._asking[node]
+
+    # --- probes ------------------------------------------------------------------------------------
+
+    def connected(self, node: int) -> bool:
+        """Whether a connection to a broker stands; it may be silent all the same."""
+        connection = self._conns.get((node, ConnectionGroup.DEFAULT))
+        return connection is not None and connection.connected()
+
+    def probe(self, contact: Contact) -> None:
+        """Ask a broker something small, so that the contacts learn whether it answers. Does not block."""
+        if contact.broker not in self._probing:
+            task = asyncio.get_running_loop().create_task(self._probe(contact))
+            self._probing[contact.broker] = task
+            task.add_done_callback(lambda _: self._probing.pop(contact.broker))
+
+    async def _probe(self, contact: Contact) -> None:
+        node, own = contact.broker, None
+        self.contacts.asked(node)
+        try:
+            connection = self._conns.get((node, ConnectionGroup.DEFAULT))
+            if connection is None or not connection.connected():
+                await self._knock(contact)
+                # Of its own: one for the data path is opened when that has something to send.
+                connection = own = await self._open_at(contact.host, contact.port)
+            await connection.send(MetadataRequest([]))
+        except (OSError, TimeoutError, kafka_errors.KafkaError, GatewayError) as error:
+            forget_frames(error)
+            self.contacts.failed(node, error)
+        else:
+            self.contacts.answered(node)
+        finally:
+            if own is not None:
+                own.close()
 
     async def close(self) -> None:
         renewals = list(self._renewals.values())
@@ -278,7 +332,13 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
             renewal.cancel()
         for connection in self._retiring.values():
             connection.close()
-        tasks = {*self._asking.values(), *self._retiring, *(one for one in renewals if isinstance(one, asyncio.Task))}
+        probes = self._probing.values()
+        tasks = {
+            *self._asking.values(),
+            *probes,
+            *self._retiring,
+            *(one for one in renewals if isinstance(one, asyncio.Task)),
+        }
         for task in tasks:
             task.cancel()
         if tasks:

@@ -30,6 +30,11 @@ class Backlog:
         self.loading = False
         self.turn = False  # what memory alone has, and the disk is not to have, goes next
 
+    @property
+    def holds(self) -> bool:
+        """Whether there is anything: it may be a place that is kept for what comes."""
+        return bool(self.behind or self.loaded or self.writing)
+
 
 class PartitionQueue:
     """What waits for one Kafka partition. ``in_flight`` is written by the sender alone."""
@@ -43,6 +48,7 @@ class PartitionQueue:
         "partition",
         "sealed",
         "topic",
+        "waiting_since_ns",
     )
 
     def __init__(self, topic: str, partition: int) -> None:
@@ -53,12 +59,35 @@ class PartitionQueue:
         self.in_flight: Batch | None = None
         self.not_before_ns = 0  # the sender leaves the partition alone until then
         self.last_acknowledged_ns = 0
+        self.waiting_since_ns = 0  # something has waited at every look since; written by ``Partitions.look``
         self.backlog: Backlog | None = None  # what of it is in the spool; written by the spooler alone
 
     @property
     def waiting(self) -> bool:
         """Whether there is something to send, behind what is under way."""
         return bool(self.sealed or self.open or self.backlog is not None)
+
+    @property
+    def holds(self) -> bool:
+        """Whether records wait for Kafka here: in memory, under way, or in the spool."""
+        backlog = self.backlog
+        return bool(self.in_flight or self.sealed or self.open or (backlog is not None and backlog.holds))
+
+    def unanswered_since_ns(self) -> int:
+        """Since when records wait and Kafka has acknowledged none; 0 while none wait. As of the last look."""
+        since_ns = self.waiting_since_ns
+        return max(since_ns, self.last_acknowledged_ns) if since_ns and self.holds else 0
+
+    def bytes(self) -> int:
+        """Bytes of the records that are held in memory."""
+        size = sum(batch.size for batch in self.batches())
+        return size + sum(slot.batch.builder.size() for slot in self.open if slot.batch is not None)
+
+    def spooled(self) -> int:
+        """How many messages the spool has for this partition, those among them that are on their way back."""
+        if self.backlog is None:
+            return 0
+        return self.backlog.behind_messages + sum(batch.messages_from_spool() for batch in self.batches())
 
     def in_front(self, batch: Batch) -> deque[Batch]:
         """Where a batch belongs that has to be sent again."""
@@ -128,6 +157,15 @@ class Partitions:
             if self.made is not None:
                 self.made(queue)
         return queue
+
+    def look(self, now_ns: int) -> None:
+        """Note which partitions have something waiting. Called once a second or so: that is how exact silence is,
+        and no message pays for it."""
+        for queue in self.queues.values():
+            if not queue.holds:
+                queue.waiting_since_ns = 0
+            elif not queue.waiting_since_ns:
+                queue.waiting_since_ns = now_ns
 
     def messages(self) -> int:
         """Messages in batches, waiting or under way."""

@@ -163,6 +163,10 @@ class CredentialSource(Protocol):
 
     failures: int
 
+    @property
+    def failing(self) -> bool:
+        """Whether the last attempt found none."""
+
     async def start(self) -> None:
         """Begin to keep a token. Returns at once; the first one may still be on its way. Raises ConfigError when no
         token can ever come (a file that is no text)."""

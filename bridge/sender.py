@@ -237,6 +237,8 @@ class Sender:
         if isinstance(error, PoisonedError | RefusedError):
             # Kafka said no and stored nothing: the producer has its sequence numbers back and serves on.
             queue.in_flight = None
+            if isinstance(error, PoisonedError):
+                queue.waiting_since_ns = 0  # an answer, if no acknowledgement: the partition is not silent
             if not batch.writing:  # else its place is in the spool, whose copy shows the fault again
                 self._put_back(queue, batch, error)
             self._answered.set()

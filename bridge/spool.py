@@ -119,6 +119,11 @@ class Spool:
         """Batches stored and not removed."""
         return self._batches
 
+    @property
+    def segments(self) -> int:
+        """Files of the log."""
+        return self._store.segments
+
     def oldest_ms(self) -> int:
         """Wall clock of the oldest stored batch, 0 without one. Follows removals within ``REMOVE_EVERY_S``."""
         return min((p.oldest_ms for p in self._partitions.values() if p.batches), default=0)

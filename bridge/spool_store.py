@@ -127,6 +127,11 @@ class Store:
         """Whether there is something to work with."""
         return self._state is not None
 
+    @property
+    def segments(self) -> int:
+        """Files of the log. The one thing that other threads may ask for: a length."""
+        return 0 if self._state is None else len(self._state.sizes)
+
     def open(self) -> SpoolReport:
         """Raises SpoolError."""
         self._state, report = open_state(self.folder, self._instance)

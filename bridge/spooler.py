@@ -120,6 +120,7 @@ class Spooler:
         self._retry_ns = 0
         self._closed = False  # nothing goes to the disk or comes from it any more
         self.problem: str | None = None  # why the disk takes nothing at the moment
+        self.full = False  # whether that is for want of room
         if policy.takes and not policy.after_ns:
             partitions.made = self._begin
 
@@ -294,6 +295,7 @@ class Spooler:
     def _note_full(self) -> None:
         """Back-pressure: what does not fit stays in memory, unacknowledged, until the disk has room again."""
         if self.problem is None:
+            self.full = True
             self.problem = f"the spool holds {self.store.bytes} bytes of spool.max_bytes = {self.store.max_bytes}"
             log.error("spool_full", bytes=self.store.bytes, max_bytes=self.store.max_bytes, advice=FULL_ADVICE)
 
@@ -360,6 +362,7 @@ class Spooler:
         """Everything stays in memory, unacknowledged: the windows close, and the broker holds what comes."""
         self._retry_ns = self._clock_ns() + round(RETRY_S * 1e9)
         self.problem = str(error)
+        self.full = isinstance(error, SpoolFullError)
         log.error("spool_not_written", error=str(error), repeat_key=type(error).__name__)
         for queue, batch in reversed(items):
             batch.writing = False

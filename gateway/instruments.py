@@ -98,6 +98,10 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += count
         self._sum += value * count
 
+    def counts(self) -> list[int]:
+        """Observations in each bucket, the last one being what is above all bounds."""
+        return list(self._counts)
+
     def cumulative(self) -> list[int]:
         """Observations at or below each bound, the last entry being all of them."""
         return list(accumulate(self._counts))
@@ -213,7 +217,7 @@ class HistogramFamily(_Family):
 
 
 F = TypeVar("F", bound="Family | HistogramFamily")
-Source = Literal["session", "route", "topic", "interceptor"]
+Source = Literal["session", "route", "topic", "interceptor", "broker", "partition"]
 
 
 @dataclass(frozen=True, slots=True)

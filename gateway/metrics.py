@@ -9,11 +9,12 @@ Series known from the settings exist at 0 from the start.
 
 from __future__ import annotations
 
-__all__ = ["Metrics", "markdown", "send_failure_labels", "versions"]
+__all__ = ["LATENCIES", "Metrics", "markdown", "send_failure_labels", "versions"]
 
 import functools
 import platform
 import sys
+import time
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +31,8 @@ from bridge.interceptors import OUTCOMES as INTERCEPT_OUTCOMES
 from bridge.wire import DeadLetterReason
 from gateway.group_plan import group_plans, session_names
 from gateway.instruments import MetricSet, counter, gauge, histogram
+from gateway.machine_facts import SOCKET_STATES
+from gateway.reload_metrics import LAST_RELOAD, RELOAD_SUCCESS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -86,10 +89,11 @@ _SEND_FAILURES: Final[tuple[tuple[type[Exception], str, str], ...]] = (  # the m
     (Exception, "other", "false"),
 )
 
-_LATENCIES: Final = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
+LATENCIES: Final = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 _INTERCEPT_TIMES: Final = (
     1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2, 1e-1,
 )  # fmt: skip
+_STORES: Final = (("memory",), ("disk",))
 _LEDGER_TERMS: Final = ("received", "recovered", "delivered", "filtered", "dead_lettered", "returned", "lost")
 
 
@@ -307,6 +311,44 @@ class Metrics(MetricSet):
         unit="partitions",
         labels=("topic",),
     )
+    kafka_partition_silence = gauge(
+        "gateway_kafka_partition_silence_seconds",
+        "How long records have waited for a partition without any acknowledgement, in memory or in the spool; 0 while"
+        " none wait. Exact to a second. A partition has a series from its first record on; of more than 2000"
+        " those that are silent are shown.",
+        "the broker that leads it: /status names it; kafka.request_timeout",
+        unit="seconds",
+        labels=("topic", "partition"),
+    )
+    kafka_broker_silence = gauge(
+        "gateway_kafka_broker_silence_seconds",
+        "How long a broker has acknowledged nothing while records wait for its partitions; 0 while none wait.",
+        "that broker: when it is frozen, restart it and nothing else",
+        unit="seconds",
+        labels=("broker",),
+    )
+    kafka_broker_up = gauge(
+        "gateway_kafka_broker_up",
+        "1 while a broker answers; 0 when it has owed an answer for five seconds. A broker that left the cluster in"
+        " good order has no series after ten minutes.",
+        "that broker, and the network between: gateway doctor",
+        unit="brokers",
+        labels=("broker",),
+    )
+    kafka_partitions_leaderless = gauge(
+        "gateway_kafka_partitions_leaderless",
+        "Partitions of the topic that nobody leads, by the latest metadata: what comes for them waits.",
+        "the brokers with their replicas: gateway topics describe",
+        unit="partitions",
+        labels=("topic",),
+    )
+    kafka_throttle_seconds = histogram(
+        "gateway_kafka_throttle_seconds",
+        "For how long brokers told the gateway to slow down, an observation for each answer that did so.",
+        "the quota (producer_byte_rate, request_percentage) of the gateway's user or client id at Kafka",
+        unit="seconds",
+        bounds=(0.01, 0.1, 0.5, 1.0, 5.0, 30.0),
+    )
     kafka_incarnations = counter(
         "gateway_kafka_producer_incarnations_total",
         "Producers started: 1 for the first, one more each time a batch's failure made the producer unusable.",
@@ -345,7 +387,7 @@ class Metrics(MetricSet):
         "Time from handing a batch to the producer to Kafka's acknowledgement; each record counts once.",
         "kafka.batch_bytes, kafka.compression; the brokers' own request metrics",
         unit="seconds",
-        bounds=_LATENCIES,
+        bounds=LATENCIES,
     )
     end_to_end_seconds = histogram(
         "gateway_end_to_end_seconds",
@@ -353,7 +395,7 @@ class Metrics(MetricSet):
         "flow.linger_max, flow.read_pacing_max",
         unit="seconds",
         labels=("route",),
-        bounds=_LATENCIES,
+        bounds=LATENCIES,
     )
     kafka_batch_records = histogram(
         "gateway_kafka_batch_records",
@@ -371,15 +413,27 @@ class Metrics(MetricSet):
     )
     buffer_bytes = gauge(
         "gateway_buffer_bytes",
-        "Bytes of records waiting in memory for Kafka's acknowledgement.",
-        "flow.memory_bytes",
+        "Bytes of records waiting for Kafka's acknowledgement: in memory, and in the spool.",
+        "flow.memory_bytes (memory), spool.max_bytes (disk)",
         unit="bytes",
+        labels=("store",),
+        fixed=_STORES,
+    )
+    buffer_records = gauge(
+        "gateway_buffer_records",
+        "Messages waiting for Kafka's acknowledgement: in memory alone, and in the spool.",
+        "as gateway_buffer_bytes",
+        unit="records",
+        labels=("store",),
+        fixed=_STORES,
     )
     buffer_limit_bytes = gauge(
         "gateway_buffer_limit_bytes",
-        "Bytes of records at which reading from MQTT pauses.",
-        "flow.memory_bytes",
+        "Bytes of records at which reading from MQTT pauses (memory), or the spool is full (disk; 0 where it is off).",
+        "flow.memory_bytes (memory), spool.max_bytes (disk)",
         unit="bytes",
+        labels=("store",),
+        fixed=_STORES,
     )
     last_ack_timestamp = gauge(
         "gateway_last_ack_timestamp_seconds",
@@ -443,12 +497,29 @@ class Metrics(MetricSet):
         "spool.replay_max_bytes_per_second",
         unit="seconds",
     )
+    spool_segments = gauge(
+        "gateway_spool_segments",
+        "Files of the spool; each is given back whole, once all of it is delivered.",
+        "as gateway_spool_bytes",
+        unit="segments",
+    )
     spool_failing = gauge(
         "gateway_spool_failing",
         "1 while the spool takes nothing, being full or its disk failing: MQTT clients are then held back; else 0.",
         "spool.max_bytes, data_dir (its disk)",
         unit="state",
     )
+    sockets = gauge(
+        "gateway_sockets",
+        "TCP sockets of this process by state. close_wait that grows: a peer hung up, and its connection was not closed"
+        " here.",
+        "mqtt.sessions; the number of Kafka brokers; the log when close_wait stays above 0",
+        unit="sockets",
+        labels=("state",),
+        fixed=tuple((state,) for state in SOCKET_STATES),
+    )
+    config_reload_success = RELOAD_SUCCESS
+    config_last_reload = LAST_RELOAD
     lifecycle_state = gauge(
         "gateway_lifecycle_state",
         "0 not running, 1 starting, 2 recovery, 3 running, 6 pending controlled shutdown, 7 shutting down.",
@@ -478,15 +549,24 @@ class Metrics(MetricSet):
                 "route": [route.name for route in settings.routes],
                 "topic": list(dict.fromkeys([*topics, *settings.dead_letter_topics])),
                 "interceptor": _interceptor_labels(settings),
+                "broker": (),  # known once Kafka has said it
+                "partition": (),  # from their first record on
             }
         )
         for row in Metrics.build_info.fixed:
             self.build_info.child(*row).value = 1
-        self.buffer_limit_bytes.child().value = settings.flow.memory_bytes
+        self.buffer_limit_bytes.child("memory").value = settings.flow.memory_bytes
+        self.config_reload_success.child().value = 1
+        self.config_last_reload.child().value = time.time()
         for plan in group_plans(settings):
             for number in range(plan.settings.mqtt.sessions):
                 window = self.mqtt_receive_window.child(plan.session_name(number))
                 window.value = plan.settings.mqtt.receive_maximum
+
+    def leave_reloads_to_supervisor(self) -> None:
+        """Show no series of reloads: one that belongs to all workers is there already."""
+        for definition in (RELOAD_SUCCESS, LAST_RELOAD):
+            del self.families[definition.name]
 
     def watch_ledger(self, ledger: Ledger) -> None:
         """Shows the ledger's terms and its imbalance."""

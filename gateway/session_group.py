@@ -57,7 +57,7 @@ class Shared:
     filtered: Callable[[str, str], None]
     chains: Chains
     dead_lettered: Callable[[DeadLetterReason, int], None]
-    dead_letter_made: Callable[[str, DeadLetterReason, BaseException], None]
+    dead_letter_made: Callable[[str, DeadLetterReason, BaseException, str | None], None]
 
 
 class SessionGroup:

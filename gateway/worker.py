@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from bridge.backoff import Backoff
+from bridge.contacts import Contacts
 from bridge.dead_letter import DeadLetters
 from bridge.dead_letter_limit import DeadLetterLimit
 from bridge.errors import BridgeError, PoisonedError, RetriableError
@@ -40,6 +41,7 @@ from gateway.metrics import Metrics, send_failure_labels
 from gateway.mqtt.login import Login
 from gateway.mqtt.orphans import Orphans
 from gateway.mqtt.renewal import Renewals
+from gateway.observation import Observation
 from gateway.outward import Outward, watch_outward
 from gateway.readiness import ReadinessSnapshot, SessionView, TopicView
 from gateway.session_group import SessionGroup, Shared
@@ -86,6 +88,8 @@ class Worker:
         self._stop = stop
         self._meters: dict[Slot, Meters] = {}
         self.metrics = Metrics(settings)
+        if membership is not None:
+            self.metrics.leave_reloads_to_supervisor()
         self.router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.own_topics)
         self.chains = load_chains(settings)
         self._kafka_client_id = settings.kafka.client_id.replace("${instance}", settings.instance).replace(
@@ -97,28 +101,29 @@ class Worker:
         self.mqtt_login = Login(settings.mqtt, self.outward.mqtt)
         self._topics = Topics(settings.kafka, self._kafka_client_id, self._kafka_login)
         self.topic_watch = TopicWatch(
-            self._kafka_producer,
+            self.kafka_producer,
             self._topics if settings.kafka.topics.create else None,
             time.monotonic_ns,
-            self._fatal,
+            self.fail,
             interval_s=settings.kafka.metadata_max_age.total_seconds(),
             pinned=self._pinned,
         )
         self.partitions = Partitions()
+        self.contacts = Contacts()
         self.ledger = Ledger(self._in_flight)
         limit = DeadLetterLimit.from_settings(settings.dead_letter)
-        self.route_stops = RouteStops(limit, time.monotonic_ns, self._fatal)
+        self.route_stops = RouteStops(limit, time.monotonic_ns, self.fail)
         policy = SenderPolicy(
             delivery_timeout_ns=_ns(settings.kafka.delivery_timeout), settle_ns=2 * _ns(settings.kafka.request_timeout)
         )
-        self.sender = Sender(self.partitions, self._make_producer, policy, self, time.monotonic_ns, self._fatal)
+        self.sender = Sender(self.partitions, self._make_producer, policy, self, time.monotonic_ns, self.fail)
         self._kafka_started = asyncio.Event()
         self._late: asyncio.Task[None] | None = None  # sees to the topics of a Kafka that was away at the start
         self.spooling: Spooling | None = None
         # Switched off, it still delivers what it holds.
         if settings.spool.enabled or spool_path(settings.data_dir, settings.worker).exists():
             self.spooling = Spooling(
-                settings, self.sender, self.ledger, lambda: self._stop.verb, self._fatal, self.topic_watch.preset
+                settings, self.sender, self.ledger, lambda: self._stop.verb, self.fail, self.topic_watch.preset
             )
             self._bury_from(self.spooling.spooler.accumulator)
         self.ledger_log = LedgerLog(settings, LedgerSource(self.ledger, self._started_producer, self.sender.renew))
@@ -129,13 +134,13 @@ class Worker:
             self.metrics,
             topics=self,
             verb=lambda: self._stop.verb,
-            failed=self._fatal,
+            failed=self.fail,
             registry=self.identity.registry,
             login=self.mqtt_login,
             filtered=self._count_filtered,
             chains=self.chains,
             dead_lettered=self._count_dead_letter,
-            dead_letter_made=self.route_stops.made,
+            dead_letter_made=self._dead_letter_made,
         )
         self._shared = shared
         self.groups = [SessionGroup(plan, shared) for plan in group_plans(settings)]
@@ -146,6 +151,7 @@ class Worker:
         self.orphans = Orphans()
         self._orphan_group: SessionGroup | None = None
         self._retirement: asyncio.Task[None] | None = None
+        self.observation = Observation(self)
         lifecycle = Lifecycle()
         self.answers = WorkerAnswers(
             settings,
@@ -174,7 +180,7 @@ class Worker:
         """
         probe = EventLoopProbe(self.metrics.event_loop_delay.child())
         spool = () if self.spooling is None else (self.spooling, _KafkaOrSpool(self))
-        kafka = (self.outward, _Kafka(self), self.topic_watch)
+        kafka = (self.observation.vitals, self.outward, _Kafka(self), self.topic_watch)
         last = (*spool, _Ledger(self), self.route_stops, probe, _Rest(self))
         if membership is not None:
             return (*kafka, membership, self.identity, *last)
@@ -192,7 +198,7 @@ class Worker:
             max_record_bytes=settings.kafka.max_record_bytes,
             counted=self._count_dead_letter,
             routes=settings.routes,
-            made=self.route_stops.made,
+            made=self._dead_letter_made,
         )
 
     async def _recover(self) -> None:
@@ -233,9 +239,9 @@ class Worker:
             self.spooling.remember(topic, count)
 
     def _started_producer(self) -> KafkaProducer | None:
-        return self._kafka_producer() if self.sender.started else None
+        return self.kafka_producer() if self.sender.started else None
 
-    def _kafka_producer(self) -> KafkaProducer:
+    def kafka_producer(self) -> KafkaProducer:
         producer = self.sender.producer
         assert isinstance(producer, KafkaProducer)
         return producer
@@ -243,7 +249,7 @@ class Worker:
     async def locate(self, topic: str) -> int:
         if not self.sender.started:
             raise RetriableError(f"Kafka has not answered yet; where topic {topic} is will be seen then.")
-        await self._topics.ensure(self._kafka_producer(), [topic])
+        await self._topics.ensure(self.kafka_producer(), [topic])
         count = self.partition_count(topic)
         if count is None:
             raise RetriableError(f"Kafka lists no partitions of topic {topic} yet.")
@@ -261,6 +267,8 @@ class Worker:
             self.identity.confirm_cluster,
             self.batch_retried,
             self._kafka_login,
+            self.contacts,
+            self._throttled,
         )
 
     async def start_kafka(self) -> None:
@@ -303,14 +311,14 @@ class Worker:
 
     def _ensured(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fatal(error)
+            self.fail(error)
 
     async def _ensure_topics(self, backoff: Backoff) -> None:
         await self._kafka_started.wait()
         while True:
             try:
-                await self._topics.ensure(self._kafka_producer(), self.routed_topics())
-                await self.ledger_log.ensure(self._topics, self._kafka_producer())
+                await self._topics.ensure(self.kafka_producer(), self.routed_topics())
+                await self.ledger_log.ensure(self._topics, self.kafka_producer())
             except RetriableError as error:
                 await self._wait_for_kafka(error, backoff)
             else:
@@ -393,6 +401,15 @@ class Worker:
         if number > 1:
             log.info("producer_replaced", incarnation=number)
 
+    def _throttled(self, milliseconds: int) -> None:
+        self.metrics.kafka_throttle_seconds.child().observe(milliseconds * 1_000_000)
+
+    def _dead_letter_made(
+        self, route: str, reason: DeadLetterReason, error: BaseException, topic: str | None = None
+    ) -> None:
+        self.observation.note_dead_letter(route, reason, error, topic)
+        self.route_stops.made(route, reason, error)
+
     def _kafka_not_renewed(self) -> None:
         self.metrics.kafka_renewal_failures.child().value += 1
 
@@ -403,7 +420,7 @@ class Worker:
         self.metrics.messages_filtered.child(route, reason).value += 1
 
     def _watch_metrics(self) -> None:
-        metrics, groups = self.metrics, self.groups
+        metrics = self.metrics
         metrics.watch_ledger(self.ledger)
         metrics.watch_chains(self.chains)
         metrics.watch_routes(self.ledger_log.intervals)
@@ -414,7 +431,7 @@ class Worker:
         )
         if self.spooling is not None:
             self.spooling.watch_metrics(metrics, self.settings.spool.max_bytes)
-        metrics.buffer_bytes.watch(lambda: sum(group.accumulator.buffered_bytes for group in groups))
+        self.observation.watch_metrics(metrics)
         metrics.oldest_unacked_age.watch(lambda: (self._oldest_age_ns() or 0) / 1e9)
         metrics.mqtt_messages_received.watch_rows(self.received_rows)
         metrics.mqtt_acks.watch(lambda: sum(session.acknowledged for session in self.all_sessions()))
@@ -462,7 +479,7 @@ class Worker:
 
     def snapshot(self) -> ReadinessSnapshot:
         """What /readyz decides from. Does not block."""
-        producer = self._kafka_producer()
+        producer = self.kafka_producer()
         refreshed_ns = producer.metadata_refreshed_ns() if self.sender.started else 0
         topics = []
         used = {state.name: state for state in self.topic_watch.states()}
@@ -486,6 +503,16 @@ class Worker:
             stopped_routes=tuple(self.route_stops.stopped.values()),
         )
 
+    def refused_topics(self) -> tuple[str, ...]:
+        """Topics in use to which Kafka does not let us write, or that it does not let us see."""
+        if not self.sender.started:
+            return ()
+        producer = self.kafka_producer()
+        return tuple(name for name in self._topics_in_use() if producer.refuses(name))
+
+    def _topics_in_use(self) -> list[str]:
+        return sorted({*self.routed_topics(), *(state.name for state in self.topic_watch.states())})
+
     def _ending(self) -> Ending:
         """Asked by the identity, which stops last."""
         if self._stop.forced or self._stop.error is not None or not self.service.stops_cleanly:
@@ -493,7 +520,7 @@ class Worker:
         left = self.spooling is not None and self.spooling.store.batches
         return Ending.RETIRED if self._stop.verb is StopVerb.RETIRE and not left else Ending.CLEAN
 
-    def _fatal(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         if isinstance(error, GatewayError):  # a sentence for people, and no defect of ours
             log.critical("worker_failed", error=str(error))
         else:

@@ -19,6 +19,8 @@ log = structlog.get_logger("worker")
 def facts(worker: Worker) -> dict[str, object]:
     """Who it is, what runs, and what of earlier lives it still has to do. Does not block."""
     identity, settings = worker.identity, worker.settings
+    seen = worker.observation.document()
+    brokers = seen.pop("brokers")
     return {
         "instance": settings.instance,
         "instance_id": identity.instance_id or None,
@@ -28,6 +30,7 @@ def facts(worker: Worker) -> dict[str, object]:
         "kafka": {
             "cluster_id": worker.sender.producer.cluster_id() or identity.cluster_id,
             "incarnation": int(worker.metrics.kafka_incarnations.child().value),
+            "brokers": brokers,
         },
         "spool": worker.spooling.facts() if worker.spooling is not None else None,
         "orphan_sessions": [
@@ -41,6 +44,7 @@ def facts(worker: Worker) -> dict[str, object]:
             if not orphan.gone
         ],
         "routes": _routes(worker),
+        **seen,
     }
 
 

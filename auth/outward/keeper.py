@@ -76,6 +76,11 @@ class Keeper:
             self._failure = f"{self._setting}: the gateway is stopping."
             self._end_attempt()
 
+    @property
+    def failing(self) -> bool:
+        """See ``CredentialSource``."""
+        return self._failure is not None
+
     async def current(self) -> Credential:
         """See ``CredentialSource``."""
         held = self._good()

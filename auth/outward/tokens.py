@@ -41,6 +41,7 @@ class StaticToken:
     """One token for ever. A JWT that has expired is still shown: there is no other, and the broker says why not."""
 
     failures = 0
+    failing = False
 
     def __init__(self, token: str, setting: str) -> None:
         self._setting = setting

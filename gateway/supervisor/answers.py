@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.answers import Answer, json_answer
 from gateway.supervisor.exposition import merge
+from gateway.supervisor.fleet_status import merged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,6 +102,7 @@ class FleetAnswers:
                 "ledger": _sum_ledgers([worker["ledger"] for worker in up]),
                 "routes": _sum_routes([worker["routes"] for worker in up]),
                 "slots_retiring": self._fleet.retiring,
+                **merged(up),
                 "workers": workers,
             }
         )

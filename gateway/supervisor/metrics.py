@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["SupervisorMetrics"]
 
 from gateway.instruments import MetricSet, counter, gauge
+from gateway.reload_metrics import LAST_RELOAD, RELOAD_SUCCESS
 
 
 class SupervisorMetrics(MetricSet):
@@ -36,18 +37,8 @@ class SupervisorMetrics(MetricSet):
         "shutdown_timeout; the log's slot_not_retired when it stays above 0",
         unit="slots",
     )
-    reload_success = gauge(
-        "gateway_config_reload_success",
-        "1 unless the last reload of the settings (SIGHUP) failed, so that older ones are in use: then 0.",
-        "the settings that the log's reload_failed names",
-        unit="success",
-    )
-    reload_timestamp = gauge(
-        "gateway_config_reload_timestamp_seconds",
-        "When the settings in use were read, in Unix time.",
-        "none",
-        unit="seconds",
-    )
+    reload_success = RELOAD_SUCCESS
+    last_reload = LAST_RELOAD
 
     def __init__(self) -> None:
         super().__init__({"worker": ()})

@@ -79,7 +79,7 @@ class Supervisor:
         self._place = place
         self.fleet = Fleet(spawner, settings)
         self._metrics = SupervisorMetrics()
-        self._metrics.reload_timestamp.child().value = time.time()
+        self._metrics.last_reload.child().value = time.time()
         self._doing = "running"
         self._http = HttpServer(settings.http, FleetAnswers(self.fleet, self._metrics, lambda: self._doing), page=True)
         self._asked: asyncio.Queue[Operation] = asyncio.Queue()
@@ -158,7 +158,7 @@ class Supervisor:
         problem = await self._reload_settings()
         self._metrics.reload_success.child().value = int(problem is None)
         if problem is None:
-            self._metrics.reload_timestamp.child().value = time.time()
+            self._metrics.last_reload.child().value = time.time()
             return None
         return f"The settings stay as they were: {problem}"
 

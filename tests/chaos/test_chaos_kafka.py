@@ -75,9 +75,11 @@ def test_frozen_under_a_flood_without_a_window(
         kafka.freeze()
         with Watch(gateway, rss_mib=RSS_MIB):
             broker.start_load(3000, qos=0, size=5000)
-            wait_until(lambda: gateway.metric("gateway_buffer_bytes") > 8 << 20, "the buffer is full", 30)
+            wait_until(
+                lambda: gateway.samples("gateway_buffer_bytes")['{store="memory"}'] > 8 << 20, "the buffer is full", 30
+            )
             outage(2.0)
-            assert gateway.metric("gateway_buffer_bytes") < 12 << 20
+            assert gateway.samples("gateway_buffer_bytes")['{store="memory"}'] < 12 << 20
             received = gateway.metric("gateway_ledger_messages_total")
             published = broker.stop_load()
             assert received < sum(published.values()), "reading has paused"

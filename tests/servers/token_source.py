@@ -29,6 +29,10 @@ class MadeTokens:
         self._now: Credential | None = None
         self._renew_at_s = 0.0
 
+    @property
+    def failing(self) -> bool:
+        return bool(self.broken)
+
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...

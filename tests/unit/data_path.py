@@ -107,7 +107,7 @@ class AnyPath:
         self._ids: list[bytes] = []
         self._number = 0
 
-    def _made(self, route: str, reason: DeadLetterReason, error: BaseException) -> None:
+    def _made(self, route: str, reason: DeadLetterReason, error: BaseException, _topic: str | None) -> None:
         self.made(route, reason, error)
 
     def _create_batch(self, compressed: bool) -> BatchBuilder:

@@ -1,0 +1,264 @@
+"""What is wrong between us and Kafka: which broker, which partitions, and who of them is to blame.
+
+A partition stands still for one of four reasons, and only one of them is its leader's:
+
+- its leader is mute: it owes an answer, and gives none to anybody;
+- a follower is mute: with acks=all the leader waits for each in-sync replica, until the cluster has put the mute one
+  out (``broker.session.timeout.ms``, ``replica.lag.time.max.ms``). Every partition that has a copy there stands still;
+- the leader answers questions, but nothing to batches: its disk hangs, or its request handlers do;
+- the leader says why (too few replicas, no rights).
+"""
+
+from __future__ import annotations
+
+__all__ = ["broker_health", "kafka_problems", "partition_health"]
+
+from typing import TYPE_CHECKING, Final
+
+from gateway.health_model import IDLE_NS, SECOND_NS, WAITING_NS, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from gateway.health_model import BrokerView, HealthLimits, HealthSnapshot, PartitionView, Severity
+
+STARTED_NS: Final = 10 * SECOND_NS  # a Kafka that lives answers a start in a tenth of that
+RESTART_NS: Final = 60 * SECOND_NS  # a broker that left in good order and is back within that was restarted
+LEADERLESS_NS: Final = 5 * SECOND_NS
+LEADERLESS_CRITICAL_NS: Final = 12 * SECOND_NS  # elections are over by then
+NAMED: Final = 12  # partitions in a sentence
+
+
+def partition_health(partition: PartitionView, brokers: Mapping[int, BrokerView], limits: HealthLimits) -> str:
+    """One word for a partition's colour."""
+    if partition.leader is None:
+        return "leaderless"
+    if partition.held:
+        return "held"
+    if partition.silent_ns >= limits.silent_ns or (
+        partition.silent_ns >= limits.mute_ns and _mute_copy(partition, brokers, limits) is not None
+    ):
+        return "silent"
+    if partition.spooling or partition.spooled:
+        return "spooling"
+    if partition.silent_ns >= WAITING_NS:
+        return "waiting"
+    idle = partition.last_ack_age_ns is None or partition.last_ack_age_ns > IDLE_NS
+    return "idle" if idle and not partition.waiting else "ok"
+
+
+def broker_health(broker: BrokerView, limits: HealthLimits) -> str:
+    """One word for a broker's colour."""
+    if broker.mute_ns >= limits.mute_ns:
+        return "silent" if broker.waiting else "unreachable"
+    if broker.silent_ns >= limits.silent_ns:
+        return "silent"
+    idle = broker.last_ack_age_ns is None or broker.last_ack_age_ns > IDLE_NS
+    return "idle" if idle and not broker.waiting else "ok"
+
+
+def kafka_problems(snapshot: HealthSnapshot, limits: HealthLimits) -> Iterator[Problem]:
+    """The problems with Kafka, in no order."""
+    unreachable = _unreachable(snapshot, limits)
+    if unreachable is not None:
+        yield unreachable
+        return
+    if snapshot.readiness.metadata_age_ns is None:
+        return  # a start
+    brokers = {broker.id: broker for broker in snapshot.brokers}
+    refused = set(snapshot.refused_topics)
+    blamed: set[tuple[str, int]] = set()
+    for broker in snapshot.brokers:
+        if broker.mute_ns >= limits.mute_ns:
+            yield from _about_mute(broker, snapshot.partitions, limits, blamed)
+    left = [p for p in snapshot.partitions if (p.topic, p.partition) not in blamed and p.topic not in refused]
+    yield from _about_leaders(left, brokers, limits)
+    yield from _about_leaderless(snapshot, brokers)
+
+
+def _unreachable(snapshot: HealthSnapshot, limits: HealthLimits) -> Problem | None:
+    age_ns = snapshot.readiness.metadata_age_ns
+    check = (
+        "Look whether the brokers run, and whether this machine reaches their addresses: gateway doctor. Do not restart"
+        " the gateway: it goes on by itself when Kafka does."
+    )
+    if age_ns is None:
+        if snapshot.in_state_ns < STARTED_NS:
+            return None
+        text = f"Kafka has not answered since the start; asked were {', '.join(snapshot.kafka_addresses)}."
+        return Problem("kafka-unreachable", "critical", text, check)
+    if age_ns <= limits.readiness.metadata_stale_after_ns:
+        return None
+    names = ", ".join(broker.name for broker in snapshot.brokers if not broker.away_ns)
+    text = f"No Kafka broker has answered for {_seconds(age_ns)}: {names or ', '.join(snapshot.kafka_addresses)}."
+    return Problem("kafka-unreachable", "critical", text, check)
+
+
+# --- a broker that gives no answer at all ---------------------------------------------------------
+
+
+def _about_mute(
+    broker: BrokerView, partitions: Iterable[PartitionView], limits: HealthLimits, blamed: set[tuple[str, int]]
+) -> Iterator[Problem]:
+    led = [p for p in partitions if p.leader == broker.id]
+    stuck = [p for p in led if p.silent_ns >= WAITING_NS]
+    behind = [
+        p
+        for p in partitions
+        if p.leader != broker.id and broker.id in p.in_sync and p.silent_ns >= limits.mute_ns and not p.held
+    ]
+    blamed.update((p.topic, p.partition) for p in (*led, *behind))
+    parted = not (stuck or behind or led or broker.lost) and (broker.away_ns or broker.refuses)
+    if parted and max(broker.away_ns, broker.mute_ns) < RESTART_NS:
+        return
+    how = _how(broker)
+    subject = f"broker {broker.id}"
+    if stuck or behind:
+        parts = [f"Broker {broker.name} has not answered for {_seconds(broker.mute_ns)}{how}."]
+        if stuck:
+            parts.append(f"{_count(stuck, 'record')} wait for {_plural(stuck)} that it leads: {_names(stuck)}.")
+        if behind:
+            parts.append(f"{_names(behind)} stand still as well: their leaders wait for the copy on it (acks=all).")
+        yield Problem("broker-silent", "critical", " ".join(parts), _RESTART_IT, subject)
+        return
+    if led:
+        then = f"It leads {_names(led)}, for which nothing waits now; what comes for them will wait."
+    elif broker.lost:
+        then = (
+            f"Others lead its partitions by now ({_some(broker.lost)}), and messages flow; one copy of each is missing."
+        )
+    else:
+        then = "It leads nothing of ours."
+    text = f"Broker {broker.name} has not answered for {_seconds(broker.mute_ns)}{how}. {then}"
+    yield Problem("broker-unreachable", "warning", text, _RESTART_IT, subject)
+
+
+_RESTART_IT: Final = (
+    "Look at that broker: its process, log and disk, and the network between. When it is frozen, restart that one"
+    " broker; do not restart the gateway or the consumers, which changes nothing."
+)
+
+
+def _how(broker: BrokerView) -> str:
+    if broker.refuses:
+        return ": connections to it are refused, so its process does not run"
+    if broker.accepts:
+        return ", though it takes connections: it is frozen, or nearly so"
+    if broker.connected:
+        return ", though the connection to it stands: it is frozen, or cut off without a word"
+    if broker.problem:
+        return f": {broker.problem.rstrip('.')}"
+    return ""
+
+
+# --- a broker that answers ------------------------------------------------------------------------
+
+
+def _about_leaders(
+    partitions: Iterable[PartitionView], brokers: Mapping[int, BrokerView], limits: HealthLimits
+) -> Iterator[Problem]:
+    waiting: dict[int, list[PartitionView]] = {}
+    for partition in partitions:
+        if partition.leader is not None and partition.silent_ns > 0:
+            waiting.setdefault(partition.leader, []).append(partition)
+    for leader, found in waiting.items():
+        silent = [p for p in found if p.silent_ns >= limits.silent_ns and not p.held]
+        if not silent:
+            continue
+        broker = brokers.get(leader)
+        name = broker.name if broker is not None else str(leader)
+        longest_ns = max(p.silent_ns for p in silent)
+        troubles = sorted({p.trouble for p in silent if p.trouble})
+        if troubles:
+            text = f"For {_seconds(longest_ns)} Kafka has taken nothing for {_names(silent)}: {'; '.join(troubles)}."
+            yield Problem("partition-silent", "critical", text, _REPLICAS, _names(silent, 3))
+        elif len(silent) == len(found) and broker is not None and _owes(broker, limits):
+            text = (
+                f"Broker {name} answers questions, but has acknowledged nothing for {_seconds(longest_ns)}:"
+                f" {_count(silent, 'record')} wait for {_plural(silent)} that it leads: {_names(silent)}."
+            )
+            yield Problem("broker-silent", "critical", text, _HANGS, f"broker {leader}")
+        else:
+            text = (
+                f"For {_seconds(longest_ns)} nothing has been acknowledged for {_names(silent)}, while records wait;"
+                f" broker {name}, which leads {'it' if len(silent) == 1 else 'them'}, answers."
+            )
+            yield Problem("partition-silent", "critical", text, _REPLICAS, _names(silent, 3))
+
+
+_HANGS: Final = (
+    "Its disk or its request handlers hang: look at its log, its disk and its sockets in CLOSE_WAIT. Restart that one"
+    " broker; restarting the gateway or the consumers changes nothing."
+)
+_REPLICAS: Final = (
+    "Look at the partition's replicas: gateway topics describe TOPIC. Is one of them down, or are fewer in sync than"
+    " min.insync.replicas asks for? Do not restart the gateway."
+)
+
+
+def _owes(broker: BrokerView, limits: HealthLimits) -> bool:
+    """Whether it has answered to no batch at all for as long."""
+    return broker.written_age_ns is None or broker.written_age_ns >= limits.silent_ns
+
+
+# --- no leader ------------------------------------------------------------------------------------
+
+
+def _about_leaderless(snapshot: HealthSnapshot, brokers: Mapping[int, BrokerView]) -> Iterator[Problem]:
+    homes = {(p.topic, p.partition): p.replicas for p in snapshot.partitions}
+    for topic in snapshot.readiness.topics:
+        lasted_ns = snapshot.leaderless.get(topic.name, 0)
+        if not topic.leaderless or lasted_ns < LEADERLESS_NS:
+            continue
+        there = {broker.id for broker in brokers.values() if not broker.away_ns}
+        away = sorted({n for number in topic.leaderless for n in homes.get((topic.name, number), ())} - there)
+        names = [brokers[number].name if number in brokers else str(number) for number in away]
+        where = f" The brokers with their copies are away: {', '.join(names)}." if names else ""
+        text = (
+            f"For {_seconds(lasted_ns)} nobody has led {_numbers(topic.name, topic.leaderless)}: what comes for"
+            f" {'it' if len(topic.leaderless) == 1 else 'them'} waits.{where}"
+        )
+        severity: Severity = "critical" if lasted_ns >= LEADERLESS_CRITICAL_NS else "warning"
+        check = (
+            "Bring the brokers back that have a copy: gateway topics describe, gateway leaders show. An unclean"
+            " election would lose records: the last way out only."
+        )
+        yield Problem("partition-leaderless", severity, text, check, topic.name)
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def _mute_copy(partition: PartitionView, brokers: Mapping[int, BrokerView], limits: HealthLimits) -> int | None:
+    """A broker that is mute and that the partition waits for."""
+    for number in (partition.leader, *partition.in_sync):
+        broker = brokers.get(number) if number is not None else None
+        if broker is not None and broker.mute_ns >= limits.mute_ns:
+            return broker.id
+    return None
+
+
+def _names(partitions: Iterable[PartitionView], most: int = NAMED) -> str:
+    return _some(tuple(partition.name for partition in partitions), most)
+
+
+def _numbers(topic: str, numbers: tuple[int, ...]) -> str:
+    return _some(tuple(f"{topic}/{number}" for number in numbers))
+
+
+def _some(names: tuple[str, ...], most: int = NAMED) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def _plural(partitions: list[PartitionView]) -> str:
+    return "the partition" if len(partitions) == 1 else f"{len(partitions)} partitions"
+
+
+def _count(partitions: Iterable[PartitionView], noun: str) -> str:
+    count = sum(partition.waiting + partition.spooled for partition in partitions)
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _seconds(duration_ns: int) -> str:
+    return f"{duration_ns / 1e9:.0f} s"

@@ -1,0 +1,200 @@
+"""What the health of a gateway is judged from, and what a judgement looks like. Plain values: no clock, no I/O.
+
+Ages and lengths are nanoseconds up to the moment of the snapshot. What the event loop itself stood still is taken off
+before: then nobody could have read an answer.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BrokerView",
+    "CredentialView",
+    "HealthLimits",
+    "HealthSnapshot",
+    "PartitionView",
+    "Problem",
+    "ProcessView",
+    "SpoolView",
+]
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, Self
+
+from gateway.readiness import ReadinessLimits
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from config.settings import Settings
+    from gateway.readiness import ReadinessSnapshot
+
+Severity = Literal["critical", "warning"]
+
+SECOND_NS: Final = 1_000_000_000
+MUTE_NS: Final = 5 * SECOND_NS  # no election, collection or slow disk of a healthy broker takes as long
+SILENT_NS: Final = (10 * SECOND_NS, 20 * SECOND_NS)  # bounds of what follows from kafka.request_timeout
+WAITING_NS: Final = SECOND_NS  # below: on its way
+IDLE_NS: Final = 60 * SECOND_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong. ``id`` is its heading in the runbook, ``subject`` what tells it from others of its kind
+    (a broker, a topic, a route), ``text`` a sentence that names it, ``check`` what to look at or to do first."""
+
+    id: str
+    severity: Severity
+    text: str
+    check: str
+    subject: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """Ready for JSON."""
+        return {
+            "id": self.id,
+            "severity": self.severity,
+            "subject": self.subject,
+            "text": self.text,
+            "check": self.check,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerView:
+    """A Kafka broker. ``leads``: partitions in use. ``mute_ns``: for how long it has owed an answer, 0 when it owes
+    none. ``written_age_ns``: since it last answered to a batch, be it no. ``lost``: partitions that were its own when
+    it fell mute, and are led by others now. ``away_ns``: since the cluster stopped listing it; 0 while it does.
+    ``accepts``: it takes connections, and says nothing on them; ``refuses``: it takes none.
+    """
+
+    id: int
+    host: str
+    port: int
+    leads: int = 0
+    waiting: int = 0
+    last_ack_age_ns: int | None = None
+    silent_ns: int = 0
+    mute_ns: int = 0
+    written_age_ns: int | None = None
+    lost: tuple[str, ...] = ()
+    away_ns: int = 0
+    connected: bool = False
+    refuses: bool = False
+    accepts: bool = False
+    problem: str | None = None
+
+    @property
+    def name(self) -> str:
+        """As sentences say it."""
+        return f"{self.id} ({self.host}:{self.port})"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """A partition in use. ``silent_ns``: how long records have waited for it without any acknowledgement, wherever they
+    wait (memory or spool); 0 while none wait. ``held``: the sender leaves it alone for a moment, Kafka having refused a
+    batch for want of rights."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    replicas: tuple[int, ...] = ()
+    in_sync: tuple[int, ...] = ()
+    waiting: int = 0
+    waiting_bytes: int = 0
+    spooled: int = 0
+    last_ack_age_ns: int | None = None
+    silent_ns: int = 0
+    spooling: bool = False
+    held: bool = False
+    trouble: str | None = None
+
+    @property
+    def name(self) -> str:
+        """As sentences say it."""
+        return f"{self.topic}/{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolView:
+    """The spool. ``problem`` says why it takes nothing; ``full`` that this is for want of room."""
+
+    bytes: int
+    max_bytes: int
+    messages: int = 0
+    problem: str | None = None
+    full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialView:
+    """Something that is shown to prove who we are. ``left_s``: until it expires; None when nobody can tell.
+    ``failing_ns``: for how long there has been no newer one although one was asked for."""
+
+    name: str
+    kind: Literal["certificate", "token"]
+    left_s: float | None = None
+    failing_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessView:
+    """This process. ``blocked``: times in the last minute that the event loop was late by more than a second, and
+    ``blocked_ns`` the longest of them. ``memory``: bytes the container or machine counts, and allows (0: no limit)."""
+
+    blocked: int = 0
+    blocked_ns: int = 0
+    memory_bytes: int = 0
+    memory_limit_bytes: int = 0
+    descriptors: int = 0
+    descriptor_limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HealthSnapshot:
+    """Everything known at one moment. ``disconnected`` and ``saturated`` are session name to length; ``leaderless``
+    topic to length. ``dead_letters`` counts those of the last quarter of an hour. ``said`` are problems that others
+    have found (EMQX, the canary, a reload), judged already."""
+
+    readiness: ReadinessSnapshot
+    in_state_ns: int = 3600 * SECOND_NS
+    kafka_addresses: tuple[str, ...] = ()
+    brokers: tuple[BrokerView, ...] = ()
+    partitions: tuple[PartitionView, ...] = ()
+    refused_topics: tuple[str, ...] = ()
+    disconnected: dict[str, int] = field(default_factory=dict)
+    saturated: dict[str, int] = field(default_factory=dict)
+    leaderless: dict[str, int] = field(default_factory=dict)
+    buffer_bytes: int = 0
+    buffer_limit_bytes: int = 0
+    spool: SpoolView | None = None
+    dead_letters: int = 0
+    last_dead_letter: str = ""
+    imbalance: int = 0
+    orphans: tuple[tuple[str, str | None], ...] = ()
+    credentials: tuple[CredentialView, ...] = ()
+    process: ProcessView = ProcessView()
+    said: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HealthLimits:
+    """From when on something is a problem."""
+
+    readiness: ReadinessLimits
+    silent_ns: int = SILENT_NS[0]
+    mute_ns: int = MUTE_NS
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        """``silent_ns``: two answers may stay out for as long as ``kafka.request_timeout`` before a partition whose
+        leader is well is called silent: an election takes half of that."""
+        lowest, highest = SILENT_NS
+        return cls(
+            readiness=ReadinessLimits.from_settings(settings),
+            silent_ns=min(max(lowest, 2 * _ns(settings.kafka.request_timeout)), highest),
+        )
+
+
+def _ns(length: timedelta) -> int:
+    return round(length.total_seconds() * 1e9)

@@ -1,0 +1,115 @@
+"""The workers' views of health as one: what /status says of a whole gateway."""
+
+from __future__ import annotations
+
+__all__ = ["merged"]
+
+from typing import Any, Final
+
+from gateway.metrics import LATENCIES
+from gateway.vitals import quantile
+
+MOST_PARTITIONS: Final = 2000
+LAST: Final = 10
+# What is worse wins where workers differ.
+_BROKERS: Final = ("idle", "ok", "unreachable", "silent")
+_LATENCIES: Final = ("produce", "end_to_end")
+_PARTITIONS: Final = ("idle", "ok", "waiting", "spooling", "held", "leaderless", "silent")
+
+Row = dict[str, Any]
+
+
+def merged(workers: list[Row]) -> Row:
+    """``kafka.brokers``, ``partitions``, ``problems``, ``latency``, ``rates`` and ``dead_letters`` of the workers that
+    answer: waiting records and rates added up, ages the youngest (somebody is acknowledged), silence the longest, a
+    problem that several have once, with ``workers`` saying which."""
+    partitions = _rows([row for worker in workers for row in worker["partitions"]], ("topic", "partition"), _PARTITIONS)
+    partitions.sort(key=lambda row: -row["silent_seconds"])
+    return {
+        "kafka": {
+            "cluster_id": next((worker["kafka"]["cluster_id"] for worker in workers), None),
+            "brokers": _rows([row for worker in workers for row in worker["kafka"]["brokers"]], ("id",), _BROKERS),
+        },
+        "partitions": partitions[:MOST_PARTITIONS],
+        "partitions_total": max([len(partitions), *(worker["partitions_total"] for worker in workers)]),
+        "problems": _problems(workers),
+        "latency": {kind: _latency([worker["latency"][kind] for worker in workers]) for kind in _LATENCIES},
+        "rates": _sum([worker["rates"] for worker in workers]),
+        "dead_letters": {
+            "total": sum(worker["dead_letters"]["total"] for worker in workers),
+            "by_reason": _sum([worker["dead_letters"]["by_reason"] for worker in workers]),
+            "last": sorted(
+                (last for worker in workers for last in worker["dead_letters"]["last"]),
+                key=lambda last: str(last["at"]),
+                reverse=True,
+            )[:LAST],
+        },
+    }
+
+
+def _rows(rows: list[Row], key: tuple[str, ...], order: tuple[str, ...]) -> list[Row]:
+    """Rows of several workers about the same thing as one."""
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        place = tuple(row[name] for name in key)
+        one = found.get(place)
+        if one is None:
+            found[place] = dict(row)
+            continue
+        for name, value in row.items():
+            if name in {"waiting", "waiting_bytes", "spooled"}:
+                one[name] += value
+            elif name in {"silent_seconds", "mute_seconds", "leads", "connected"}:
+                one[name] = max(one[name], value)
+            elif name == "last_ack_age_seconds":
+                ages = [age for age in (one[name], value) if age is not None]
+                one[name] = min(ages, default=None)
+            elif name == "health":
+                one[name] = max(one[name], value, key=order.index)
+    return list(found.values())
+
+
+def _problems(workers: list[Row]) -> list[Row]:
+    """Each problem once: of those that several workers have, the worst and longest text."""
+    found: dict[tuple[str, str], Row] = {}
+    for worker in workers:
+        for problem in worker["problems"]:
+            key = (problem["id"], problem["subject"])
+            one = found.get(key)
+            if one is None:
+                found[key] = {**problem, "workers": [worker["worker"]]}
+                continue
+            one["workers"].append(worker["worker"])
+            if (problem["severity"] == "critical", len(problem["text"])) > (
+                one["severity"] == "critical",
+                len(one["text"]),
+            ):
+                one.update(problem)
+    every = len(workers)
+    for problem in found.values():
+        if len(problem["workers"]) < every:
+            numbers = ", ".join(str(number) for number in problem["workers"])
+            problem["text"] = f"Worker {numbers}: {problem['text']}"
+    return sorted(found.values(), key=lambda problem: problem["severity"] != "critical")
+
+
+def _latency(workers: list[Row]) -> Row:
+    counts: list[int] = []
+    for one in workers:
+        buckets = one["buckets"]
+        if buckets:
+            counts = [a + b for a, b in zip(counts, buckets, strict=True)] if counts else list(buckets)
+    p50, p99 = quantile(counts, LATENCIES, 0.5), quantile(counts, LATENCIES, 0.99)
+    return {
+        "p50": None if p50 is None else round(p50, 5),
+        "p99": None if p99 is None else round(p99, 5),
+        "buckets": counts,
+    }
+
+
+def _sum(rows: list[dict[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for row in rows:
+        for name, value in row.items():
+            total[name] = total.get(name, 0) + value
+    return {name: round(value, 3) for name, value in total.items()}
