@@ -7,15 +7,17 @@ __all__ = ["FleetAnswers"]
 import asyncio
 import json
 import os
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.answers import Answer, json_answer
 from gateway.supervisor.exposition import merge
-from gateway.supervisor.fleet_status import merged
+from gateway.supervisor.fleet_status import merged, worker_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gateway.health_model import Problem
     from gateway.supervisor.fleet import Fleet
     from gateway.supervisor.metrics import SupervisorMetrics
     from gateway.supervisor.slot import Slot
@@ -30,6 +32,7 @@ class FleetAnswers:
         self._fleet = fleet
         self._metrics = metrics
         self._doing = doing
+        self._unanswered: dict[int, int] = {}  # since when workers have not answered /status
 
     async def answer(self, path: str, accept: str) -> Answer:
         """As ``gateway.answers.Answers`` says; waits for the workers, at most two seconds."""
@@ -102,10 +105,22 @@ class FleetAnswers:
                 "ledger": _sum_ledgers([worker["ledger"] for worker in up]),
                 "routes": _sum_routes([worker["routes"] for worker in up]),
                 "slots_retiring": self._fleet.retiring,
-                **merged(up),
+                **merged(up, self._worker_problems(workers)),
                 "workers": workers,
             }
         )
+
+    def _worker_problems(self, workers: list[dict[str, Any]]) -> list[Problem]:
+        now_ns = time.monotonic_ns()
+        up = {worker["worker"] for worker in workers if worker["up"]}
+        self._unanswered = {
+            number: self._unanswered.get(number, now_ns) for number in self._fleet.slots if number not in up
+        }
+        return [
+            problem
+            for slot in self._fleet.slots.values()
+            if (problem := worker_problem(slot, now_ns, self._unanswered.get(slot.number))) is not None
+        ]
 
 
 async def _ask_one(worker: Any, path: str, accept: str) -> Answer | None:

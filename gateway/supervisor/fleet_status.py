@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-__all__ = ["merged"]
+__all__ = ["merged", "worker_problem"]
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from gateway.health_model import Problem
 from gateway.metrics import LATENCIES
 from gateway.vitals import quantile
 
+if TYPE_CHECKING:
+    from gateway.supervisor.slot import Slot
+
 MOST_PARTITIONS: Final = 2000
 LAST: Final = 10
+SILENT_NS: Final = 30_000_000_000
+RECENT_NS: Final = 600_000_000_000
 # What is worse wins where workers differ.
 _BROKERS: Final = ("idle", "ok", "unreachable", "silent")
 _LATENCIES: Final = ("produce", "end_to_end")
@@ -19,10 +25,32 @@ _PARTITIONS: Final = ("idle", "ok", "waiting", "spooling", "held", "leaderless",
 Row = dict[str, Any]
 
 
-def merged(workers: list[Row]) -> Row:
+def worker_problem(slot: Slot, now_ns: int, unanswered_ns: int | None) -> Problem | None:
+    """What is wrong with a worker's process itself. ``unanswered_ns``: since when it has not answered, if it does
+    not."""
+    check = "The log's worker_ended says how each one ended. A kill by the kernel: the container's memory."
+    subject = f"worker {slot.number}"
+    silent_ns = 0 if unanswered_ns is None else now_ns - unanswered_ns
+    if unanswered_ns is not None and slot.problem:
+        text = f"Worker {slot.number} does not run: {slot.problem.rstrip('.')}. It is started again, with pauses."
+        return Problem("worker-restarting", "critical", text, check, subject)
+    if silent_ns > SILENT_NS:
+        text = f"Worker {slot.number} runs, and has not answered for {silent_ns / 1e9:.0f} s."
+        check = "Is the process stopped, or without CPU? Its MQTT sessions time out, and EMQX queues for them."
+        return Problem("worker-restarting", "critical", text, check, subject)
+    if slot.ended_ns and now_ns - slot.ended_ns < RECENT_NS:
+        minutes = (now_ns - slot.ended_ns) / 60e9
+        times = "once" if slot.restarts == 1 else f"{slot.restarts} times"
+        text = f"Worker {slot.number} has ended by itself {times}, the last time {minutes:.0f} minutes ago."
+        return Problem("worker-restarting", "warning", text, check, subject)
+    return None
+
+
+def merged(workers: list[Row], own: list[Problem]) -> Row:
     """``kafka.brokers``, ``partitions``, ``problems``, ``latency``, ``rates`` and ``dead_letters`` of the workers that
     answer: waiting records and rates added up, ages the youngest (somebody is acknowledged), silence the longest, a
-    problem that several have once, with ``workers`` saying which."""
+    problem that several have once, with ``workers`` saying which; and ``own``, what the supervisor has found."""
+    workers = [worker for worker in workers if "problems" in worker]
     partitions = _rows([row for worker in workers for row in worker["partitions"]], ("topic", "partition"), _PARTITIONS)
     partitions.sort(key=lambda row: -row["silent_seconds"])
     return {
@@ -32,7 +60,7 @@ def merged(workers: list[Row]) -> Row:
         },
         "partitions": partitions[:MOST_PARTITIONS],
         "partitions_total": max([len(partitions), *(worker["partitions_total"] for worker in workers)]),
-        "problems": _problems(workers),
+        "problems": _sorted([*_problems(workers), *(problem.as_dict() for problem in own)]),
         "latency": {kind: _latency([worker["latency"][kind] for worker in workers]) for kind in _LATENCIES},
         "rates": _sum([worker["rates"] for worker in workers]),
         "dead_letters": {
@@ -90,7 +118,11 @@ def _problems(workers: list[Row]) -> list[Row]:
         if len(problem["workers"]) < every:
             numbers = ", ".join(str(number) for number in problem["workers"])
             problem["text"] = f"Worker {numbers}: {problem['text']}"
-    return sorted(found.values(), key=lambda problem: problem["severity"] != "critical")
+    return list(found.values())
+
+
+def _sorted(problems: list[Row]) -> list[Row]:
+    return sorted(problems, key=lambda problem: problem["severity"] != "critical")
 
 
 def _latency(workers: list[Row]) -> Row:

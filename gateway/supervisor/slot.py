@@ -79,7 +79,7 @@ class Spawns(Protocol):
 class Slot:
     """A slot and its worker. ``settings`` are those its worker has, and the next one gets.
 
-    ``restarts`` counts workers that were started because one had ended by itself.
+    ``restarts`` counts workers that were started because one had ended by itself, ``ended_ns`` is when the last did.
     """
 
     def __init__(self, number: int, settings: Settings, spawns: Spawns, *, first_start: bool) -> None:
@@ -88,6 +88,7 @@ class Slot:
         self.current: WorkerProcess | None = None
         self.successor: WorkerProcess | None = None
         self.restarts = 0
+        self.ended_ns = 0  # when a worker ended by itself, the last one
         self.problem: str | None = None
         self._spawns = spawns
         self._ever_ready = not first_start
@@ -143,6 +144,7 @@ class Slot:
                 )
             case Verdict.RETRY:
                 self.restarts += 1
+                self.ended_ns = time.monotonic_ns()
                 _log.error(
                     "worker_ended", slot=self.number, pid=worker.pid, how=describe(status), error=worker.sentence
                 )
