@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import aiokafka.errors as kafka_errors
 import structlog
 from aiokafka.admin import NewTopic
+from aiokafka.protocol.metadata import MetadataRequest
 
 from bridge.errors import RefusedError, RetriableError, TopicMissingError, UnreachableError
 from bridge.kafka_connection import REFUSED, connection_options, make_admin
@@ -19,12 +20,15 @@ from bridge.kafka_login import KafkaLogin
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from aiokafka.client import AIOKafkaClient
+
     from bridge.kafka import KafkaProducer
     from config.settings import KafkaSettings
 
 log = structlog.get_logger("kafka")
 
 _THROTTLED = 89  # THROTTLING_QUOTA_EXCEEDED (KIP-599): unknown to aiokafka
+_DELETION_DISABLED = 73  # delete.topic.enable = false: unknown to aiokafka
 _CLOSE_PATIENCE_S = 1.0
 
 
@@ -101,6 +105,27 @@ class Topics:
                 f"Topic {name} could not be created: {reason}. Check kafka.topics (partitions, replication)."
             )
 
+    async def remove(self, topics: Iterable[str], patience_s: float) -> None:
+        """Delete topics, and return when no broker that answers lists them any more; those that are not there are fine.
+
+        Raises RefusedError, RetriableError when Kafka took the wish but a broker still lists one."""
+        names = sorted(set(topics))
+        deadline = time.monotonic() + patience_s
+        admin = make_admin(connection_options(self._settings, self._client_id), self._login)
+        try:
+            await admin.start()
+            response = await admin.delete_topics(names)
+            for name, code in response.topic_error_codes:
+                _check_deleted(name, code)
+            while listed := await _listed(admin._client, names):
+                if time.monotonic() > deadline:
+                    raise RetriableError(f"Kafka deletes {', '.join(sorted(listed))}, but brokers still list it.")
+                await asyncio.sleep(0.05)
+        except (OSError, TimeoutError, AttributeError, kafka_errors.KafkaError) as error:
+            raise RetriableError(f"Topics could not be deleted now: {error or type(error).__name__}") from error
+        finally:
+            await asyncio.wait([asyncio.ensure_future(admin.close())], timeout=_CLOSE_PATIENCE_S)
+
     def _new_topic(self, name: str, partitions: int | None) -> NewTopic:
         topics = self._settings.topics
         declared = next((topic for topic in topics.declare if topic.name == name), None)
@@ -115,3 +140,28 @@ class Topics:
         # aiokafka's constructor refuses -1, the broker's own default (KIP-464); the request takes it.
         new.replication_factor = declared.replication if declared is not None else topics.replication
         return new
+
+
+def _check_deleted(name: str, code: int) -> None:
+    kind = kafka_errors.for_code(code)
+    if kind in {kafka_errors.NoError, kafka_errors.UnknownTopicOrPartitionError}:
+        return
+    if issubclass(kind, REFUSED):
+        raise RefusedError(f"Kafka does not let us delete topic {name}. Check the ACLs: Delete on it.")
+    if code == _DELETION_DISABLED:
+        raise RefusedError(f"Kafka deletes no topics (delete.topic.enable), so {name} stays.")
+    raise RetriableError(f"Topic {name} could not be deleted now: {kind.__name__}")
+
+
+async def _listed(client: AIOKafkaClient, names: list[str]) -> set[str]:
+    """Those of the topics that a broker still knows. Brokers that do not answer have no say."""
+    listed = set()
+    for broker in client.cluster.brokers():
+        try:
+            answer = await client.send(broker.nodeId, MetadataRequest(names, allow_auto_topic_creation=False))
+        except (OSError, TimeoutError, kafka_errors.KafkaError):
+            continue
+        for topic in answer.to_object()["topics"]:
+            if kafka_errors.for_code(topic["error_code"]) is not kafka_errors.UnknownTopicOrPartitionError:
+                listed.add(topic["topic"])
+    return listed

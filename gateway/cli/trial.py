@@ -1,0 +1,353 @@
+"""``gateway trial``: marked messages through your own brokers, and what became of them."""
+
+from __future__ import annotations
+
+__all__ = ["add_parser"]
+
+import argparse
+import dataclasses
+import secrets
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from config.errors import GatewayError
+from gateway.cli.arguments import UsageError, add_config, add_json, between, run_quietly
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from config.settings import Settings
+    from gateway.trial.account import Percentiles, TrialResult
+    from gateway.trial.cleanup import Cleanup, Leftover
+    from gateway.trial.plan import TrialPlan
+
+_MOST_BYTES = 4 << 30
+_DESCRIPTION = """\
+Sends N marked messages to your MQTT broker, lets the real gateway bring them to your Kafka, reads them back with a
+consumer of its own, and accounts for each: missing, duplicates, order, rate, latency, bytes, CPU.
+
+What it uses is its own: client ids, a shared subscription group, MQTT topics below gateway-trial/, a Kafka topic, a
+temporary folder. All of it is taken away at the end, after Ctrl-C and after a failure as well; what could not be is
+named, with the command that does it. It retains nothing, uses no consumer group, and touches no other topic. It is
+careful with the broker: 500 messages are under way at most (--ahead).
+"""
+_EPILOG = """\
+examples:
+  gateway trial --mqtt mqtt://emqx.example.com:1883 --kafka kafka-1.example.com:9092
+  gateway trial --config gateway.toml -n 100000 --size 500
+  gateway trial --config gateway.toml --topic scratch        where we may not create topics; its records stay there
+
+--config gives credentials, TLS and limits; --mqtt and --kafka stand above its addresses.
+
+exit status: 0 all came through, 3 some are missing, 5 not everything was sent or taken away, 69 a broker is not there,
+77 a broker refuses us, 78 bad settings
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway trial`` to the command's parser."""
+    parser = commands.add_parser(
+        "trial",
+        help="send marked messages through your own brokers and account for each",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--mqtt", metavar="URL", help="mqtt://HOST:PORT, mqtts, ws, wss (default: mqtt.addresses)")
+    parser.add_argument("--kafka", metavar="HOST:PORT[,…]", help="(default: kafka.bootstrap_servers)")
+    parser.add_argument(
+        "-n",
+        "--messages",
+        type=between(1, 5_000_000, whole=True),
+        default=10_000,
+        metavar="N",
+        help="(default: 10,000)",
+    )
+    parser.add_argument(
+        "--size",
+        type=between(32, 1_000_000, whole=True),
+        default=200,
+        metavar="BYTES",
+        help="of each payload (default: 200)",
+    )
+    parser.add_argument("--qos", type=int, choices=(0, 1, 2), default=1, help="(default: 1)")
+    parser.add_argument(
+        "--rate", type=between(0.1, 100_000), metavar="R", help="messages a second (default: as fast as they come back)"
+    )
+    parser.add_argument(
+        "--ahead",
+        type=between(1, 100_000, whole=True),
+        default=500,
+        metavar="N",
+        help="messages under way at most; EMQX drops what is beyond 1,000 in a session's queue (default: 500)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=between(1, 3600),
+        default=300.0,
+        metavar="S",
+        help="longest time for the messages (default: 300)",
+    )
+    kafka = parser.add_argument_group("Kafka topic")
+    kafka.add_argument(
+        "--topic", metavar="T", help="one that is there already; our records stay in it until they expire"
+    )
+    kafka.add_argument(
+        "--partitions",
+        type=between(1, 100, whole=True),
+        default=3,
+        metavar="N",
+        help="of the temporary one (default: 3)",
+    )
+    mqtt = parser.add_argument_group("MQTT")
+    mqtt.add_argument(
+        "--prefix", default="gateway-trial", metavar="T", help="what the topics begin with (default: gateway-trial)"
+    )
+    mqtt.add_argument(
+        "--publisher-username", metavar="USER", help="where the publisher is another user than the gateway"
+    )
+    mqtt.add_argument("--publisher-password-file", type=Path, metavar="FILE")
+    add_json(parser)
+    add_config(parser, "credentials, TLS and limits")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from config.load import load
+    from gateway.trial.plan import TrialPlan
+
+    overrides: dict[str, Any] = {}
+    if arguments.mqtt is not None:
+        overrides["mqtt.addresses"] = [arguments.mqtt]
+    if arguments.kafka is not None:
+        overrides["kafka.bootstrap_servers"] = [one.strip() for one in arguments.kafka.split(",")]
+    loaded = load(arguments.config, overrides=overrides)
+    if loaded.file is None and len(overrides) < 2:
+        raise UsageError("Say through which brokers: --mqtt URL and --kafka HOST:PORT, or --config FILE.")
+    plan = TrialPlan(
+        run=secrets.token_hex(4),
+        messages=int(arguments.messages),
+        size=int(arguments.size),
+        qos=arguments.qos,
+        rate=arguments.rate,
+        ahead=int(arguments.ahead),
+        partitions=int(arguments.partitions),
+        topic=arguments.topic,
+        prefix=_prefix(arguments.prefix),
+        timeout_s=arguments.timeout,
+        publisher=_publisher(arguments),
+    )
+    _check_size(plan, loaded.settings)
+    return run_quietly(_trial(plan, loaded.settings, json=arguments.json), loaded.settings.log)
+
+
+def _prefix(text: str) -> str:
+    if not text.strip("/") or any(character in text for character in "+#\0") or text.startswith("$"):
+        raise UsageError(f"--prefix {text!r}: an MQTT topic to publish to has no + or # and does not begin with $.")
+    return text.strip("/")
+
+
+def _publisher(arguments: argparse.Namespace) -> tuple[str, str] | None:
+    name, file = arguments.publisher_username, arguments.publisher_password_file
+    if name is None and file is None:
+        return None
+    if name is None or file is None:
+        raise UsageError("--publisher-username and --publisher-password-file go together.")
+    from config.secret_files import read_secret
+
+    try:
+        return name, read_secret(file)
+    except ValueError as error:
+        raise UsageError(f"--publisher-password-file {file}: {error}") from None
+
+
+def _check_size(plan: TrialPlan, settings: Settings) -> None:
+    if plan.messages * plan.size > _MOST_BYTES:
+        raise UsageError(
+            f"{plan.messages:,} messages of {plan.size:,} bytes are {plan.messages * plan.size / (1 << 30):.1f} GiB; a "
+            f"trial sends {_MOST_BYTES >> 30} GiB at most."
+        )
+    if plan.size > settings.kafka.max_record_bytes:
+        raise UsageError(
+            f"--size {plan.size} is above kafka.max_record_bytes ({settings.kafka.max_record_bytes}): such messages "
+            "would be dead-lettered."
+        )
+    if plan.size + 200 > settings.mqtt.max_packet_bytes:
+        raise UsageError(
+            f"--size {plan.size} does not fit mqtt.max_packet_bytes ({settings.mqtt.max_packet_bytes}): the broker "
+            "would drop such messages."
+        )
+
+
+async def _trial(plan: TrialPlan, base: Settings, *, json: bool) -> int:
+    """Run it, take everything away, and tell. The first signal ends the trial in order, the second its clean-up."""
+    import asyncio  # here and not above: other commands start without it
+
+    from gateway.trial.cleanup import Cleanup
+    from gateway.trial.run import Trial
+
+    cleanup = Cleanup()
+    work = asyncio.create_task(Trial(plan, base, cleanup, _progress).run())
+    cleaning: asyncio.Task[None] | None = None
+    caught: list[int] = []
+
+    def on_signal(number: int) -> None:
+        caught.append(number)
+        _progress("interrupted: taking everything away; once more to leave it")
+        if cleaning is None:
+            work.cancel()
+        elif len(caught) > 1:
+            cleaning.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal, number)
+    await asyncio.wait({work})
+    cleaning = asyncio.create_task(cleanup.run())
+    if len(caught) > 1:
+        cleaning.cancel()
+    await asyncio.wait({cleaning})
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.remove_signal_handler(number)
+    _progress("")
+    return _end(plan, work, cleanup, caught, json=json)
+
+
+def _end(plan: TrialPlan, work: asyncio.Task[TrialResult], cleanup: Cleanup, caught: list[int], *, json: bool) -> int:
+    if work.cancelled() or caught:
+        _tell_left(cleanup.left)
+        print(f"gateway: the trial was interrupted; {_nothing(plan, cleanup.left)}", file=sys.stderr)
+        # By the signal, so that a shell knows how it ended.
+        signal.signal(caught[0], signal.SIG_DFL)
+        signal.raise_signal(signal.Signals(caught[0]))
+    error = work.exception()
+    if error is not None:
+        _tell_left(cleanup.left)
+        if isinstance(error, GatewayError):
+            print(f"gateway: {error}", file=sys.stderr)
+            print(f"gateway: the trial failed; {_nothing(plan, cleanup.left)}", file=sys.stderr)
+            return int(error.exit_status)
+        raise error
+    result = dataclasses.replace(work.result(), left_behind=list(cleanup.left))
+    if json:
+        from gateway.cli.table import print_json
+
+        print_json({**dataclasses.asdict(result), "cpu_seconds_per_million": result.cpu_seconds_per_million})
+    else:
+        print(_text(result))
+    _tell_left(cleanup.left)
+    return result.exit_status
+
+
+def _nothing(plan: TrialPlan, left: list[Leftover]) -> str:
+    if left:
+        return "see above for what is left"
+    return "nothing is left behind" + (f", but in topic {plan.topic} what was sent" if plan.topic else "")
+
+
+def _tell_left(left: list[Leftover]) -> None:
+    for one in left:
+        print(f"gateway: LEFT BEHIND: {one.what}: {one.why}. To take it away: {one.command}", file=sys.stderr)
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _text(result: TrialResult) -> str:
+    lines = [
+        f"Trial {result.run}: {result.wanted:,} messages of {result.size} bytes, QoS {result.qos}",
+        *_rows(
+            [
+                ("published", f"{result.sent:,}", f"{result.reconnects} reconnects" if result.reconnects else ""),
+                *([("acknowledged by the MQTT broker", f"{result.acknowledged:,}", "")] if result.qos else []),
+                ("read back from Kafka", f"{result.delivered:,}", ""),
+                ("missing", f"{result.missing:,}", _examples(result)),
+                (
+                    "duplicates",
+                    f"{result.duplicates:,}",
+                    "allowed: delivery is at least once" if result.duplicates else "",
+                ),
+                ("out of order", f"{result.out_of_order:,}", _order(result)),
+                ("", "", ""),
+                ("rate", f"{result.messages_per_second:,.0f}/s", f"{result.seconds:.2f} s in all"),
+                *_latencies(result),
+                ("bytes to the MQTT broker", f"{result.published_bytes:,}", _each(result.published_bytes, result.sent)),
+                ("bytes of the records", f"{result.record_bytes:,}", _each(result.record_bytes, result.delivered)),
+                (
+                    "bytes to Kafka",
+                    f"{result.batch_bytes:,}",
+                    f"{_each(result.batch_bytes, result.delivered)}, compressed",
+                ),
+                *_cpu(result),
+            ]
+        ),
+    ]
+    if result.stalled:
+        lines.append(f"  It ended early: {result.stalled}.")
+    lines += [f"  {note}" for note in result.notes]
+    if result.missing:
+        lines.append(
+            f"MISSING: {result.missing:,} messages did not come through. If the broker is EMQX, look at what it "
+            "dropped: its queue of 1,000 messages a session (mqtt.max_mqueue_len) is the usual reason; try a smaller "
+            "--ahead."
+        )
+    elif result.sent < result.wanted:
+        lines.append(f"Only {result.sent:,} of {result.wanted:,} were sent; none of them is missing.")
+    else:
+        lines.append(
+            "Missing: 0. Every message came through"
+            + (", and nothing is left behind." if not result.left_behind and not result.notes else ".")
+        )
+    return "\n".join(lines)
+
+
+def _rows(rows: list[tuple[str, str, str]]) -> list[str]:
+    width = max(len(label) for label, _, _ in rows)
+    digits = max(len(number) for _, number, _ in rows)
+    return [f"  {label:<{width}}  {number:>{digits}}  {note}".rstrip() for label, number, note in rows]
+
+
+def _latencies(result: TrialResult) -> list[tuple[str, str, str]]:
+    parts: list[tuple[str, Percentiles | None]] = [
+        ("publish → MQTT acknowledgement", result.mqtt_acknowledged),
+        ("publish → Kafka acknowledgement", result.kafka_acknowledged),
+        ("publish → read back", result.read_back),
+    ]
+    return [
+        (label, _ms(one.p50), f"p50; p99 {_ms(one.p99)}, highest {_ms(one.highest)}")
+        for label, one in parts
+        if one is not None
+    ]
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:,.1f} ms"
+
+
+def _each(size: int, count: int) -> str:
+    return f"{size / count:,.0f} each" if count else ""
+
+
+def _cpu(result: TrialResult) -> list[tuple[str, str, str]]:
+    if result.cpu_seconds is None or result.cpu_seconds_per_million is None:
+        return []
+    note = f"{result.cpu_seconds_per_million:,.1f} s per million messages"
+    if result.delivered < 50_000:
+        note += "; few messages say little, try -n 100000"
+    return [("CPU of the gateway", f"{result.cpu_seconds:.2f} s", note)]
+
+
+def _examples(result: TrialResult) -> str:
+    if not result.missing_examples:
+        return ""
+    return "numbers " + ", ".join(map(str, result.missing_examples)) + (" …" if result.missing > 5 else "")
+
+
+def _order(result: TrialResult) -> str:
+    if not result.out_of_order:
+        return ""
+    return "behind a later one of their device: several sessions, and a broker that deals messages out in turn"

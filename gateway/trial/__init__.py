@@ -1,0 +1,1 @@
+"""``gateway trial``: marked messages through somebody's own brokers, with the real worker between, and nothing left."""
