@@ -23,6 +23,7 @@ from kafka.protocol.admin import (
 from kafka.protocol.broker_version_data import infer_broker_version_from_api_versions
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
+from gateway.admin.changes import Changes
 from gateway.admin.errors import AdminError, AdminRefusedError, AdminUnsupportedError
 from gateway.admin.groups import GroupReading
 from gateway.admin.links import Links
@@ -51,7 +52,7 @@ _METADATA_TOPIC: Final = "__cluster_metadata"
 _PAGE: Final = 2000  # partitions of one answer
 
 
-class KafkaAdmin(GroupReading):
+class KafkaAdmin(GroupReading, Changes):
     """A connection to a whole cluster for administrating commands; a context manager.
 
     Made from settings: ``admin.security`` with its tables when it is set, else ``kafka.*``. Every method blocks, for
@@ -269,6 +270,26 @@ class KafkaAdmin(GroupReading):
             check(one.error_code, f"The configuration of {kind} {one.resource_name} is not told", one.error_message)
             told[one.resource_name] = {entry.name: config_entry(entry) for entry in one.configs}
         return told
+
+    def broker_configs(self, keys: Sequence[str]) -> Answers[dict[str, ConfigEntry]]:
+        """These keys of every broker's own configuration. Needs DescribeConfigs on the cluster."""
+        self._meet()
+
+        def asking(number: int) -> Any:
+            def ask() -> dict[str, ConfigEntry]:
+                resource = DescribeConfigsRequest.DescribeConfigsResource(
+                    resource_type=_RESOURCE["broker"], resource_name=str(number), configuration_keys=list(keys)
+                )
+                request = DescribeConfigsRequest(
+                    resources=[resource], include_synonyms=False, include_documentation=False
+                )
+                one = self._links.ask(number, request).results[0]
+                check(one.error_code, f"The configuration of broker {number} is not told", one.error_message)
+                return {entry.name: config_entry(entry) for entry in one.configs}
+
+            return ask
+
+        return self._links.ask_each({number: asking(number) for number in self._links.brokers})
 
     # --- inside ---
 

@@ -1,0 +1,165 @@
+"""The few changes that a gateway's operator makes: topics made, grown, configured and deleted, leaders elected.
+
+None of these methods asks anybody, and none writes an account: ``gateway.admin.audit`` does. Each asks Kafka once. When
+an AdminRetriableError comes out of one, nobody knows whether Kafka did it: look again before you repeat it.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Changes", "Election", "NewTopic"]
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from kafka.protocol.admin import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    ElectLeadersRequest,
+    IncrementalAlterConfigsRequest,
+)
+
+from gateway.admin.errors import AdminError
+from gateway.admin.model import TopicPartition
+from gateway.admin.reading import check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from gateway.admin.links import Links
+
+_TOPIC: Final = 2  # kinds of resources
+_SET, _DELETE = 0, 1  # kinds of changes to a configuration
+_PREFERRED: Final = 0
+_ELECTION_NOT_NEEDED: Final = 84
+_ALREADY_EXISTS: Final = 36
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to make. ``replication`` -1 is the broker's default."""
+
+    name: str
+    partitions: int
+    replication: int
+    configs: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """What became of an election: partitions whose leader was changed, those that had it already, and why others have
+    it not."""
+
+    elected: tuple[TopicPartition, ...]
+    not_needed: tuple[TopicPartition, ...]
+    failed: dict[TopicPartition, str]
+
+
+class Changes:
+    """The part of ``KafkaAdmin`` that changes something."""
+
+    _links: Links
+    timeout_s: float
+
+    def _meet(self) -> None:
+        raise NotImplementedError
+
+    def create_topic(self, topic: NewTopic, *, validate_only: bool = False) -> bool:
+        """Make a topic; whether it was made now (False: it was there). ``validate_only``: Kafka only says whether it
+        would. It is in every broker's metadata some moments later."""
+        self._meet()
+        asked = CreateTopicsRequest.CreatableTopic
+        request = CreateTopicsRequest(
+            topics=[
+                asked(
+                    name=topic.name,
+                    num_partitions=topic.partitions,
+                    replication_factor=topic.replication,
+                    assignments=[],
+                    configs=[asked.CreatableTopicConfig(name=key, value=value) for key, value in topic.configs.items()],
+                )
+            ],
+            timeout_ms=self._timeout_ms,
+            validate_only=validate_only,
+        )
+        answer = self._links.ask_one(request).topics[0]
+        if answer.error_code == _ALREADY_EXISTS:
+            return False
+        check(answer.error_code, f"Topic {topic.name} cannot be created", answer.error_message, missing=False)
+        return True
+
+    def add_partitions(self, topic: str, count: int, *, validate_only: bool = False) -> None:
+        """Grow a topic to ``count`` partitions. AdminError when it has as many or more."""
+        self._meet()
+        asked = CreatePartitionsRequest.CreatePartitionsTopic
+        request = CreatePartitionsRequest(
+            topics=[asked(name=topic, count=count, assignments=None)],
+            timeout_ms=self._timeout_ms,
+            validate_only=validate_only,
+        )
+        answer = self._links.ask_one(request).results[0]
+        check(answer.error_code, f"Topic {topic} cannot be grown to {count} partitions", answer.error_message)
+
+    def alter_topic(self, topic: str, configs: Mapping[str, str | None], *, validate_only: bool = False) -> None:
+        """Set these keys of a topic's configuration, or with None take them back to the broker's default; the others
+        stay."""
+        self._meet()
+        asked = IncrementalAlterConfigsRequest.AlterConfigsResource
+        changes = [
+            asked.AlterableConfig(name=key, config_operation=_DELETE if value is None else _SET, value=value)
+            for key, value in configs.items()
+        ]
+        request = IncrementalAlterConfigsRequest(
+            resources=[asked(resource_type=_TOPIC, resource_name=topic, configs=changes)], validate_only=validate_only
+        )
+        answer = self._links.ask_one(request).responses[0]
+        check(answer.error_code, f"The configuration of topic {topic} cannot be changed", answer.error_message)
+
+    def delete_topic(self, topic: str) -> None:
+        """Have a topic deleted. It is out of every broker's metadata some moments later, its files after a minute
+        (file.delete.delay.ms)."""
+        self._meet()
+        asked = DeleteTopicsRequest.DeleteTopicState
+        request = DeleteTopicsRequest(topics=[asked(name=topic)], topic_names=[topic], timeout_ms=self._timeout_ms)
+        answer = self._links.ask_one(request).responses[0]
+        check(answer.error_code, f"Topic {topic} cannot be deleted", answer.error_message)
+
+    def elect(self, partitions: Iterable[TopicPartition]) -> Election:
+        """Give these partitions to their preferred leaders where those are in sync. Never an unclean election: no
+        record is lost."""
+        self._meet()
+        by_topic: dict[str, list[int]] = {}
+        for place in sorted(set(partitions)):
+            by_topic.setdefault(place.topic, []).append(place.partition)
+        asked = ElectLeadersRequest.TopicPartitions
+        request = ElectLeadersRequest(
+            election_type=_PREFERRED,
+            topic_partitions=[asked(topic=topic, partitions=numbers) for topic, numbers in by_topic.items()],
+            timeout_ms=self._timeout_ms,
+        )
+        answer = self._links.ask_one(request)
+        check(answer.error_code, "Leaders cannot be elected")
+        elected, not_needed = [], []
+        failed: dict[TopicPartition, str] = {}
+        for topic in answer.replica_election_results:
+            for one in topic.partition_result:
+                place = TopicPartition(topic.topic, one.partition_id)
+                if one.error_code == 0:
+                    elected.append(place)
+                elif one.error_code == _ELECTION_NOT_NEEDED:
+                    not_needed.append(place)
+                else:
+                    failed[place] = _why(one.error_code, place, one.error_message)
+        return Election(tuple(elected), tuple(not_needed), failed)
+
+    @property
+    def _timeout_ms(self) -> int:
+        return int(self.timeout_s * 1000)
+
+
+def _why(code: int, place: TopicPartition, message: str | None) -> str:
+    try:
+        check(code, f"{place} keeps its leader", message)
+    except AdminError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,71 @@
+"""Waiting until every broker knows of a change. A broker learns of it from the metadata log, each at its own time."""
+
+from __future__ import annotations
+
+__all__ = ["Everywhere", "wait_everywhere"]
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gateway.admin.errors import AdminRetriableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from gateway.admin.model import Answers, Cluster, Topic
+
+_POLL_S: Final = 0.2
+
+
+class Views(Protocol):
+    """What is asked of KafkaAdmin."""
+
+    def cluster(self) -> Cluster: ...
+
+    def topics_by_broker(self, names: Iterable[str]) -> Answers[tuple[Topic, ...]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Everywhere:
+    """``behind``: a sentence for each broker that does not show it yet. ``fenced``: brokers that take no part now, and
+    read the metadata before they do again."""
+
+    behind: tuple[str, ...] = ()
+    fenced: tuple[int, ...] = ()
+
+
+def wait_everywhere(
+    admin: Views,
+    names: Iterable[str],
+    shows: Callable[[Mapping[str, Topic]], bool],
+    deadline: float,
+    *,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Everywhere:
+    """Wait until ``shows`` holds for these topics as each broker that takes part has them, until ``deadline`` (of
+    ``monotonic``) at the latest."""
+    wanted = sorted(set(names))
+    behind: tuple[str, ...] = ("no broker answered in time",)
+    fenced: tuple[int, ...] = ()
+    while True:
+        try:
+            brokers = admin.cluster().brokers
+            views = admin.topics_by_broker(wanted)
+        except AdminRetriableError as error:
+            behind = (str(error),)
+        else:
+            fenced = tuple(broker.id for broker in brokers if broker.fenced)
+            late = [
+                f"broker {number} does not show it yet"
+                for number, topics in views.by_broker.items()
+                if number not in fenced and not shows({topic.name: topic for topic in topics})
+            ]
+            late += [one.why for one in views.unanswered if one.id not in fenced]
+            if not late:
+                return Everywhere((), fenced)
+            behind = tuple(late)
+        if monotonic() >= deadline:
+            return Everywhere(behind, fenced)
+        sleep(_POLL_S)

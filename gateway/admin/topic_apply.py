@@ -1,0 +1,253 @@
+"""Makes Kafka's topics what the settings say, and goes on where something was interrupted: looks, acts, looks again.
+
+What an interrupted attempt has done is there when one looks again, and is then no step any more; so a controller that
+dies midway, or this process, costs a repetition and nothing else.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Applied", "act", "apply", "delete", "look", "refusals"]
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gateway.admin.changes import NewTopic
+from gateway.admin.errors import AdminError, AdminMissingError, AdminRetriableError
+from gateway.admin.everywhere import Views, wait_everywhere
+from gateway.admin.topic_plan import Step, Wanted, plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Literal
+
+    from gateway.admin.audit import AuditLog
+    from gateway.admin.model import ConfigEntry, Topic
+
+_BACKOFF_S: Final = 0.5
+_MADE_ANEW: Final = (
+    "the topic was deleted, and is there again with another id: something made it anew. A broker does when a client "
+    "asks for it (auto.create.topics.enable), and a running gateway with kafka.topics.create"
+)
+
+
+class Changing(Views, Protocol):
+    """What is asked of KafkaAdmin."""
+
+    def topics(self, names: Iterable[str] | None = None) -> tuple[Topic, ...]: ...
+
+    def configs(self, kind: Literal["topic", "broker"], names: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]: ...
+
+    def create_topic(self, topic: NewTopic, *, validate_only: bool = False) -> bool: ...
+
+    def add_partitions(self, topic: str, count: int, *, validate_only: bool = False) -> None: ...
+
+    def alter_topic(self, topic: str, configs: Mapping[str, str | None], *, validate_only: bool = False) -> None: ...
+
+    def delete_topic(self, topic: str) -> None: ...
+
+
+@dataclass
+class Applied:
+    """What came of it. ``left``: steps that were not taken, each with its reason. ``behind``: brokers that do not show
+    the end state yet, as sentences; all is well without either."""
+
+    done: list[Step] = field(default_factory=list)
+    left: dict[Step, str] = field(default_factory=dict)
+    behind: tuple[str, ...] = ()
+    fenced: tuple[int, ...] = ()
+
+
+def look(admin: Changing, wanted: Iterable[Wanted]) -> tuple[Step, ...]:
+    """The plan of this moment."""
+    wanted = tuple(wanted)
+    there = {topic.name: topic for topic in admin.topics(topic.name for topic in wanted)}
+    asked = [topic.name for topic in wanted if topic.name in there and topic.configs]
+    try:
+        configs = admin.configs("topic", asked)
+    except AdminMissingError as error:  # deleted in between
+        raise AdminRetriableError(str(error), code=error.code) from error
+    return plan(wanted, there, configs)
+
+
+def act(admin: Changing, step: Step, wanted: Mapping[str, Wanted], *, validate_only: bool = False) -> None:
+    """Take one step, or have Kafka say whether it would. Raises AdminError."""
+    match step.kind:
+        case "create":
+            one = wanted[step.topic]
+            new = NewTopic(one.name, one.partitions, one.replication, one.configs)
+            admin.create_topic(new, validate_only=validate_only)
+        case "grow":
+            admin.add_partitions(step.topic, wanted[step.topic].partitions, validate_only=validate_only)
+        case "configure":
+            changes = {key: str(value) for key, value in step.after.items()}
+            admin.alter_topic(step.topic, changes, validate_only=validate_only)
+        case "differs" | "nothing":
+            pass
+
+
+def refusals(admin: Changing, steps: Iterable[Step], wanted: Iterable[Wanted]) -> dict[Step, str]:
+    """Steps that Kafka would refuse, with its reason: asked with ``validate_only``, nothing is changed."""
+    by_name = {topic.name: topic for topic in wanted}
+    refused = {}
+    for step in steps:
+        if step.acts:
+            try:
+                act(admin, step, by_name, validate_only=True)
+            except AdminError as error:
+                refused[step] = str(error)
+    return refused
+
+
+def apply(
+    admin: Changing,
+    wanted: Iterable[Wanted],
+    audit: AuditLog,
+    timeout_s: float,
+    *,
+    tell: Callable[[str], None] = lambda _text: None,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Applied:
+    """Take every step that the plan has, until it has none, and wait until every broker shows the end. ``tell`` gets a
+    line about each step. Raises AuditError; what Kafka refuses is in the result."""
+    wanted = tuple(wanted)
+    by_name = {topic.name: topic for topic in wanted}
+    deadline = monotonic() + timeout_s
+    result = Applied()
+    refused: dict[Step, str] = {}
+    while True:
+        again = ""
+        try:
+            steps = [step for step in look(admin, wanted) if step.acts]
+        except AdminRetriableError as error:
+            steps, again = [], str(error)
+        for step in steps:
+            if step not in refused:
+                again = _take(admin, step, by_name, audit, result, refused, tell) or again
+        if not again:
+            until = deadline if result.done else monotonic()  # a look is no reason to wait
+            everywhere = wait_everywhere(
+                admin, by_name, _end_state(admin, by_name, result.done), until, monotonic=monotonic, sleep=sleep
+            )
+            result.behind, result.fenced = everywhere.behind, everywhere.fenced
+            if everywhere.behind or not [step for step in _still(admin, wanted) if step.acts and step not in refused]:
+                break
+        if monotonic() >= deadline:
+            result.left |= dict.fromkeys((step for step in steps if step not in refused), again)
+            result.behind = result.behind or ((again,) if not steps else ())
+            break
+        if again:
+            tell(f"not yet: {again} Trying again")
+            sleep(_BACKOFF_S)
+    result.left |= {step: why for step, why in refused.items() if step in _still(admin, wanted)}
+    return result
+
+
+def _still(admin: Changing, wanted: tuple[Wanted, ...]) -> tuple[Step, ...]:
+    try:
+        return look(admin, wanted)
+    except AdminRetriableError:
+        return ()
+
+
+def _take(
+    admin: Changing,
+    step: Step,
+    wanted: Mapping[str, Wanted],
+    audit: AuditLog,
+    result: Applied,
+    refused: dict[Step, str],
+    tell: Callable[[str], None],
+) -> str:
+    """Take a step, with its account; why it is to be looked at again, "" when it need not be."""
+    entry = audit.begin(f"topic.{step.kind}", step.topic, step.before, step.after)
+    try:
+        act(admin, step, wanted)
+    except AdminRetriableError as error:
+        entry.failed(error, unknown=True)
+        return str(error)
+    except AdminError as error:
+        entry.failed(error)
+        refused[step] = str(error)
+        return ""
+    entry.done(step.after)
+    result.done.append(step)
+    tell(f"{step.kind} {step.topic}: {step.text}")
+    return ""
+
+
+def _end_state(admin: Changing, names: Iterable[str], steps: Iterable[Step]) -> Callable[[Mapping[str, Topic]], bool]:
+    """Whether a broker's view has what another one shows, with as many partitions; what was made just now, with a
+    leader for each."""
+    fresh = {step.topic: step.after["partitions"] for step in steps if "partitions" in step.after}
+    try:
+        counts = {topic.name: len(topic.partitions) for topic in admin.topics(names)}
+    except AdminRetriableError:
+        counts = {}
+    for name, count in fresh.items():
+        counts[name] = max(counts.get(name, 0), int(str(count)))
+
+    def shows(found: Mapping[str, Topic]) -> bool:
+        return all(
+            name in found
+            and len(found[name].partitions) >= count
+            and not (name in fresh and any(one.leader is None for one in found[name].partitions))
+            for name, count in counts.items()
+        )
+
+    return shows
+
+
+def delete(
+    admin: Changing,
+    topic: Topic,
+    audit: AuditLog,
+    timeout_s: float,
+    *,
+    tell: Callable[[str], None] = lambda _text: None,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[str, ...]:
+    """Delete a topic and wait until no broker shows it. What is not so at the end, as sentences; none when it is gone
+    everywhere. Raises AdminError when Kafka refuses, AuditError."""
+    deadline = monotonic() + timeout_s
+    before = {"id": topic.id, "partitions": len(topic.partitions), "replication": topic.replication}
+    while True:
+        entry = audit.begin("topic.delete", topic.name, before, None)
+        try:
+            admin.delete_topic(topic.name)
+        except AdminMissingError:
+            entry.done({"note": "it was gone already"})
+        except AdminRetriableError as error:
+            entry.failed(error, unknown=True)
+            if monotonic() >= deadline:
+                raise
+            tell(f"not yet: {error} Trying again")
+            sleep(_BACKOFF_S)
+            if _gone(admin, topic):
+                break
+            continue
+        except AdminError as error:
+            entry.failed(error)
+            raise
+        else:
+            entry.done()
+        break
+    everywhere = wait_everywhere(
+        admin, [topic.name], lambda found: topic.name not in found or found[topic.name].id != topic.id, deadline,
+        monotonic=monotonic, sleep=sleep,
+    )  # fmt: skip
+    if everywhere.behind:
+        return everywhere.behind
+    if admin.topics([topic.name]):
+        return (_MADE_ANEW,)
+    return ()
+
+
+def _gone(admin: Changing, topic: Topic) -> bool:
+    try:
+        found = admin.topics([topic.name])
+    except AdminRetriableError:
+        return False
+    return not found or found[0].id != topic.id

@@ -1,0 +1,330 @@
+"""``gateway topics``: Kafka's topics as they are, and as the settings want them."""
+
+from __future__ import annotations
+
+__all__ = ["add_parser"]
+
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ExitStatus
+from gateway.cli.admin_common import add_options, answered_yes, audit_log, connected, duration, mention, plural
+from gateway.cli.table import print_json, say, severity, table
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from config.settings import Settings
+    from gateway.admin.kafka import KafkaAdmin
+    from gateway.admin.model import ConfigEntry, Topic
+    from gateway.admin.topic_plan import Step, Wanted
+
+_TIMEOUT_S = 60.0
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway topics`` and its commands."""
+    parser = commands.add_parser(
+        "topics",
+        help="list, describe, plan, make, grow or delete Kafka topics",
+        description="Kafka's topics as they are, and as the settings of this gateway want them. list, describe and "
+        "plan only look; apply and delete change Kafka, ask first, and are written to admin.audit_file.",
+        epilog="examples: gateway topics plan · gateway topics apply --yes · gateway topics describe telemetry · "
+        "gateway topics delete old-topic",
+    )
+    parsers = parser.add_subparsers(dest="topics_command", required=True, metavar="COMMAND")
+
+    listing = parsers.add_parser(
+        "list",
+        help="every topic with its partitions and replicas",
+        description="Every topic that we may see: partitions, replicas, and how many have no leader or lack replicas. "
+        "Looks only.",
+    )
+    listing.add_argument("--internal", action="store_true", help="Kafka's own topics too (__consumer_offsets, …)")
+    listing.set_defaults(run=_list)
+
+    describe = parsers.add_parser(
+        "describe",
+        help="a topic's partitions, leaders and configuration",
+        description="Each partition with its leader, replicas, those in sync, and what is set at the topic. Looks "
+        f"only. Ends with status {int(ExitStatus.NOT_FOUND)} when a topic is not there.",
+    )
+    describe.add_argument("topics", nargs="+", metavar="TOPIC")
+    describe.set_defaults(run=_describe)
+
+    planning = parsers.add_parser(
+        "plan",
+        help="what apply would do",
+        description="Compare the topics that the settings name (routes, dead letters, ledger, kafka.topics.declare) "
+        "with Kafka, and say what apply would do. Kafka is asked whether it would let us; nothing is changed.",
+        epilog="kafka.topics.partitions and .replication are for topics that are made; one that exists is grown only "
+        "when kafka.topics.declare names it with its partitions.",
+    )
+    planning.add_argument(
+        "--check",
+        action="store_true",
+        help=f"end with status {int(ExitStatus.INCOMPLETE)} when something is to be done",
+    )
+    planning.set_defaults(run=_plan)
+
+    applying = parsers.add_parser(
+        "apply",
+        help="make Kafka's topics what the settings say",
+        description="Do what plan shows, and return when every broker shows it. Repeating it is harmless: after an "
+        "interruption, or with a controller that died midway, it goes on where it was. Ends with status "
+        f"{int(ExitStatus.INCOMPLETE)} when something was left.",
+        epilog="Partitions only ever grow; replication is changed by kafka-reassign-partitions.sh or Cruise Control. "
+        "Rights: Create and Alter on the topics, AlterConfigs for settings.",
+    )
+    deleting = parsers.add_parser(
+        "delete",
+        help="delete topics with all their records",
+        description="Delete topics, and return when no broker shows them any more. There is no way back. Ends with "
+        f"status {int(ExitStatus.NOT_FOUND)} when a topic is not there, {int(ExitStatus.INCOMPLETE)} when one is "
+        "still, or again, seen.",
+    )
+    deleting.add_argument("topics", nargs="+", metavar="TOPIC")
+    for command, function in ((applying, _apply), (deleting, _delete)):
+        command.add_argument("--yes", action="store_true", help="do not ask; needed where there is no terminal")
+        command.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        command.add_argument(
+            "--timeout", type=duration, default=_TIMEOUT_S, metavar="LENGTH",
+            help="how long to go on trying and waiting for the brokers (default: 60s)",
+        )  # fmt: skip
+        command.set_defaults(run=function)
+    for command in (listing, describe, planning, applying, deleting):
+        add_options(command)
+
+
+# --- looking ---
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    with connected(arguments) as (_, admin):
+        topics = [topic for topic in admin.topics() if arguments.internal or not topic.internal]
+    if arguments.json:
+        print_json({"topics": [_summary(topic) for topic in topics]})
+        return ExitStatus.OK
+    rows = [
+        (row["name"], row["partitions"], row["replication"], row["leaderless"], row["under_replicated"],
+         severity(_health(topic)))
+        for topic, row in ((topic, _summary(topic)) for topic in topics)
+    ]  # fmt: skip
+    say(table(("TOPIC", "PARTITIONS", "REPLICATION", "NO LEADER", "UNDER-REPLICATED", "STATE"), rows)
+        or "Kafka has no topic that we may see.")  # fmt: skip
+    return ExitStatus.OK
+
+
+def _summary(topic: Topic) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "id": topic.id,
+        "internal": topic.internal,
+        "partitions": len(topic.partitions),
+        "replication": topic.replication,
+        "leaderless": sum(one.leader is None for one in topic.partitions),
+        "under_replicated": sum(one.under_replicated for one in topic.partitions),
+    }
+
+
+def _health(topic: Topic) -> Any:
+    if any(one.leader is None for one in topic.partitions):
+        return "FAIL"
+    return "warn" if any(one.under_replicated for one in topic.partitions) else "ok"
+
+
+def _describe(arguments: argparse.Namespace) -> int:
+    from gateway.admin.errors import AdminMissingError
+
+    with connected(arguments) as (_, admin):
+        topics = admin.topics(arguments.topics)
+        missing = sorted(set(arguments.topics) - {topic.name for topic in topics})
+        configs, problem = _configs(admin, [topic.name for topic in topics])
+    if arguments.json:
+        print_json({"topics": [_summary(topic) | {"partitions": topic.partitions, "configs": configs.get(topic.name)}
+                               for topic in topics], "missing": missing})  # fmt: skip
+    else:
+        for topic in topics:
+            say(_described(topic, configs.get(topic.name, {})))
+    if problem:
+        mention(problem)
+    if missing:
+        raise AdminMissingError(f"Kafka shows us no topic {', '.join(missing)}: not there, or no right to see it.")
+    return ExitStatus.OK
+
+
+def _configs(admin: KafkaAdmin, names: Sequence[str]) -> tuple[dict[str, dict[str, ConfigEntry]], str]:
+    """Configurations, and why there are none (DescribeConfigs is a right of its own)."""
+    from gateway.admin.errors import AdminRefusedError
+
+    try:
+        return admin.configs("topic", names), ""
+    except AdminRefusedError as error:
+        return {}, str(error)
+
+
+def _described(topic: Topic, configs: Mapping[str, ConfigEntry]) -> str:
+    head = (
+        f"{topic.name}  ({plural(len(topic.partitions), 'partition')}, replication {topic.replication}, id {topic.id})"
+    )
+    told = any(one.elr is not None for one in topic.partitions)
+    headers = ["PARTITION", "LEADER", "PREFERRED", "REPLICAS", "IN SYNC", *(["ELIGIBLE"] if told else []), "STATE"]
+    rows = [
+        [one.number, one.leader, one.preferred, _ids(one.replicas), _ids(one.isr),
+         *([_ids(one.elr or ())] if told else []), _state(one)]
+        for one in topic.partitions
+    ]  # fmt: skip
+    own = sorted((entry for entry in configs.values() if entry.source == "topic"), key=lambda entry: entry.name)
+    lines = [head + "\n", table(headers, rows, indent="  ")]
+    if own:
+        lines.append("  set at the topic: " + ", ".join(f"{entry.name}={entry.value}" for entry in own) + "\n")
+    for name in ("min.insync.replicas", "retention.ms", "cleanup.policy", "max.message.bytes"):
+        entry = configs.get(name)
+        if entry is not None and entry.source != "topic":
+            lines.append(f"  {name}={entry.value} (from the {entry.source})\n")
+    return "".join(lines)
+
+
+def _state(one: Any) -> str:
+    if one.leader is None:
+        return f"{severity('FAIL')}: nobody leads it; offline: {_ids(one.offline) or 'none'}"
+    if one.under_replicated:
+        return f"{severity('warn')}: replicas out of sync: {_ids(sorted(set(one.replicas) - set(one.isr)))}"
+    return severity("ok")
+
+
+def _ids(numbers: Iterable[int]) -> str:
+    return ",".join(str(number) for number in numbers)
+
+
+# --- planning and applying ---
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from gateway.admin.topic_apply import look, refusals
+    from gateway.admin.topic_plan import wanted_topics
+
+    with connected(arguments) as (settings, admin):
+        wanted = wanted_topics(settings)
+        steps = look(admin, wanted)
+        refused = refusals(admin, steps, wanted)
+    _show(arguments, settings, steps, wanted, refused)
+    return ExitStatus.INCOMPLETE if arguments.check and any(step.acts for step in steps) else ExitStatus.OK
+
+
+def _show(
+    arguments: argparse.Namespace,
+    settings: Settings,
+    steps: Sequence[Step],
+    wanted: Sequence[Wanted],
+    refused: Mapping[Step, str],
+) -> None:
+    from gateway.admin.topic_plan import templated
+
+    used = {one.name: one.used_by for one in wanted}
+    if arguments.json:
+        data = [_step_data(step) | {"used_by": used[step.topic], "refused": refused.get(step)} for step in steps]
+        print_json({"steps": data, "not_planned": dict(templated(settings))})
+        return
+    say(table(("TOPIC", "STEP", "WHAT", "USED BY"),
+              [(step.topic, step.kind, step.text, ", ".join(used[step.topic])) for step in steps])
+        or "The settings name no topic.")  # fmt: skip
+    for step in steps:
+        if step.warning:
+            say(f"\n{severity('warn')} {step.topic}: {step.warning}")
+        if step in refused:
+            say(f"\n{severity('FAIL')} {step.topic}: Kafka would refuse it. {refused[step]}")
+    for route, template in templated(settings):
+        say(f"\nNot planned: route {route} makes its topics from messages ({template}). Name them in "
+            "kafka.topics.declare to have them made.")  # fmt: skip
+    actions = sum(step.acts for step in steps)
+    say(f"\n{plural(actions, 'step')} to take: gateway topics apply" if actions else "\nNothing to do.")
+
+
+def _step_data(step: Step) -> dict[str, Any]:
+    return {"topic": step.topic, "step": step.kind, "text": step.text, "warning": step.warning or None,
+            "before": step.before or None, "after": step.after or None}  # fmt: skip
+
+
+def _apply(arguments: argparse.Namespace) -> int:
+    from gateway.admin.topic_apply import apply, look, refusals
+    from gateway.admin.topic_plan import wanted_topics
+
+    with connected(arguments) as (settings, admin):
+        wanted = wanted_topics(settings)
+        steps = look(admin, wanted)
+        actions = [step for step in steps if step.acts]
+        if arguments.dry_run or (actions and not arguments.yes):
+            _show(arguments, settings, steps, wanted, refusals(admin, steps, wanted))
+        if arguments.dry_run:
+            return ExitStatus.OK
+        if actions and not answered_yes(arguments, f"Take {plural(len(actions), 'step')}?"):
+            say("Nothing was done.")
+            return ExitStatus.OK
+        audit = audit_log(settings, admin, "gateway topics apply")
+        tell = mention if arguments.json else say
+        result = apply(admin, wanted, audit, arguments.timeout, tell=tell)
+    if arguments.json:
+        print_json({
+            "done": [_step_data(step) for step in result.done],
+            "left": [_step_data(step) | {"why": why} for step, why in result.left.items()],
+            "behind": result.behind,
+            "fenced": result.fenced,
+        })  # fmt: skip
+    else:
+        _say_applied(result, audit.path)
+    return ExitStatus.INCOMPLETE if result.left or result.behind else ExitStatus.OK
+
+
+def _say_applied(result: Any, audit: Any) -> None:
+    for step, why in result.left.items():
+        say(f"{severity('FAIL')} {step.kind} {step.topic}: not done. {why}")
+    for sentence in result.behind:
+        say(f"{severity('warn')} not everywhere yet: {sentence}")
+    for number in result.fenced:
+        say(
+            f"{severity('warn')} broker {number} is fenced: it takes no part, and reads the change before it does again"
+        )
+    if not result.left and not result.behind:
+        say("Every broker shows it." if result.done else "Nothing to do: Kafka is as the settings say.")
+    if result.done:
+        say(f"Written to {audit}.")
+
+
+# --- deleting ---
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    from gateway.admin.deletion import deletion_forbidden, deletion_warnings
+    from gateway.admin.errors import AdminError, AdminMissingError
+    from gateway.admin.topic_apply import delete
+
+    with connected(arguments) as (settings, admin):
+        found = {topic.name: topic for topic in admin.topics(arguments.topics)}
+        missing = sorted(set(arguments.topics) - set(found))
+        if missing:
+            raise AdminMissingError(f"Kafka shows us no topic {', '.join(missing)}. Nothing was done.")
+        brokers = admin.broker_configs(["delete.topic.enable", "auto.create.topics.enable"])
+        if (why := deletion_forbidden(found.values(), brokers.by_broker)) is not None:
+            raise AdminError(why)
+        warnings = deletion_warnings(settings, list(found), brokers.by_broker)
+        for warning in warnings:
+            mention(f"{severity('warn')} {warning}")
+        what = ", ".join(f"{name} ({plural(len(topic.partitions), 'partition')})" for name, topic in found.items())
+        if arguments.dry_run:
+            say(f"Would delete {what}.")
+            return ExitStatus.OK
+        if not answered_yes(arguments, f"Delete {what} with every record in it?"):
+            say("Nothing was done.")
+            return ExitStatus.OK
+        audit = audit_log(settings, admin, "gateway topics delete")
+        left = {name: delete(admin, topic, audit, arguments.timeout, tell=mention) for name, topic in found.items()}
+    if arguments.json:
+        print_json({"deleted": [name for name in left if not left[name]],
+                    "left": {name: why for name, why in left.items() if why}, "warnings": warnings})  # fmt: skip
+    else:
+        for name, sentences in left.items():
+            say(f"{name} is gone from every broker." if not sentences
+                else "\n".join(f"{severity('FAIL')} {name}: {sentence}" for sentence in sentences))  # fmt: skip
+        say(f"Written to {audit.path}.")
+    return ExitStatus.INCOMPLETE if any(left.values()) else ExitStatus.OK
