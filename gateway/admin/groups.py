@@ -12,7 +12,7 @@ from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.consumer.fetch import FetchRequest
 from kafka.protocol.consumer.group import OffsetFetchRequest
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
-from kafka.protocol.metadata import FindCoordinatorRequest
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from gateway.admin import messages
 from gateway.admin.errors import AdminError, AdminMissingError, AdminUnsupportedError
@@ -31,6 +31,7 @@ _END, _START = -1, -2  # timestamps of ListOffsets that mean the log's end and i
 _BATCH_HEADER = struct.Struct(">qiiBIhiqq")  # base offset … first and largest timestamp, as Kafka writes them
 _MAGIC: Final = 2
 _ID_NOT_FOUND: Final = 69
+_UNKNOWN_TOPIC: Final = 3
 
 
 class ConsumerGroupDescribeRequest(ApiMessage, load_json=messages):  # type: ignore[misc, call-arg]
@@ -88,8 +89,10 @@ class GroupReading:
         return self._links.ask_each({number: asking(number) for number in self._links.brokers})
 
     def coordinator(self, group: str) -> int:
-        """The broker that keeps a group. Raises AdminRetriableError while there is none."""
+        """The broker that keeps a group. Raises AdminRetriableError while there is none, AdminMissingError where Kafka
+        has kept no group yet: being asked, it would make its topic for them."""
         self._meet()
+        self.offsets_partitions()
         answer = self._links.ask_any(
             lambda: FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group]), max_version=6
         )
@@ -98,9 +101,14 @@ class GroupReading:
         return int(found.node_id)
 
     def offsets_partitions(self) -> int:
-        """Partitions of ``__consumer_offsets``; Kafka's default while nobody has made it yet."""
-        found = self.topics([OFFSETS_TOPIC])
-        return len(found[0].partitions) if found and found[0].partitions else _OFFSETS_PARTITIONS
+        """Partitions of ``__consumer_offsets``. Raises AdminMissingError when nobody has made it, for then there is no
+        group; without the right to see it, Kafka's default is taken."""
+        self._meet()
+        asked = [MetadataRequest.MetadataRequestTopic(name=OFFSETS_TOPIC)]
+        topic = self._links.ask_any(lambda: MetadataRequest(topics=asked, allow_auto_topic_creation=False)).topics[0]
+        if topic.error_code == _UNKNOWN_TOPIC:
+            raise AdminMissingError("No consumer group has ever committed an offset in this Kafka.", code=3)
+        return len(topic.partitions) or _OFFSETS_PARTITIONS
 
     def group(self, name: str) -> Group:
         """A group with its members. Raises AdminMissingError for one that Kafka does not know, and AdminError for one

@@ -38,8 +38,8 @@ def add_parser(commands: Any) -> None:
         "describe",
         help="everything about the cluster on one page",
         description="Brokers with rack, address and version, the controller and the metadata quorum, partitions "
-        "without a leader or without all replicas, folders and their sizes, running reassignments and how far they are. "
-        "Looks only, and goes on without a broker that does not answer, naming it. Ends with status "
+        "without a leader or without all replicas, folders and their sizes, running reassignments and their "
+        "progress. Looks only, and goes on without a broker that does not answer, naming it. Ends with status "
         f"{int(ExitStatus.INCOMPLETE)} when one did not answer.",
         epilog="Reassignments are made by kafka-reassign-partitions.sh (part of Kafka) or Cruise Control, not here. "
         "Rights: Describe on the cluster, for sizes too.",
