@@ -1,18 +1,22 @@
-"""Relations between the settings with which the gateway proves itself to EMQX and to Kafka."""
+"""Relations between the settings with which the gateway, or its operator, is known to EMQX and to Kafka."""
 
 from __future__ import annotations
 
 __all__ = ["REFUSED", "WARNED"]
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 from config.addresses import is_loopback, parse_kafka_address, parse_mqtt_address
 from config.relations import Rule, View
+from config.relations_mqtt import tls_files, unverified
 from config.relations_tokens import token_refused, token_warned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from config.kafka import SaslSettings
 
 _EXTENSION_NAME = re.compile(r"[A-Za-z]+")  # RFC 7628, 3.1
 _EXTENSION_VALUE = re.compile(r"[\x21-\x7e \t\r\n]*")
@@ -62,11 +66,39 @@ def _kafka_security(view: View) -> Iterator[str]:
         )
 
 
-def _kafka_sasl(view: View) -> Iterator[str]:
-    sasl = view.settings.kafka.sasl
+def _admin_security(view: View) -> Iterator[str]:
+    admin = view.settings.admin
+    if admin.security is None:
+        for name in ("tls", "sasl"):
+            if view.changed("admin", name):
+                yield (
+                    f"{view.say('admin', name)} is given without admin.security: the commands would log in as "
+                    f"[kafka] says; set admin.security, or remove [admin.{name}]."
+                )
+    elif admin.security.startswith("SASL") and admin.sasl is None:
+        yield (
+            f"{view.say('admin', 'security')} needs a user, but admin.sasl is not given: Kafka would refuse every "
+            "connection; add [admin.sasl] with username and password_file, or with mechanism OAUTHBEARER and a token."
+        )
+    elif admin.sasl is not None and not admin.security.startswith("SASL"):
+        wanted = "SASL_SSL" if admin.security == "SSL" else "SASL_PLAINTEXT or SASL_SSL"
+        yield (
+            f"{view.say('admin', 'sasl')} is given, but {view.say('admin', 'security')} never shows it; set "
+            f"admin.security to {wanted}, or remove the table."
+        )
+    if admin.security is not None and view.changed("admin", "tls") and not admin.security.endswith("SSL"):
+        yield (
+            f"{view.say('admin', 'tls')} is given, but {view.say('admin', 'security')}: nothing would be encrypted; "
+            "set admin.security to SSL or SASL_SSL, or remove the table."
+        )
+    yield from tls_files(view, "admin")
+
+
+def _sasl(view: View, side: str) -> Iterator[str]:
+    sasl: SaslSettings | None = view.value(side, "sasl")
     if sasl is None:
         return
-    mechanism = view.say("kafka", "sasl", "mechanism")
+    mechanism = view.say(side, "sasl", "mechanism")
     oauth = sasl.mechanism == "OAUTHBEARER"
     for name in ("username", "password"):
         given = getattr(sasl, name) is not None
@@ -78,13 +110,13 @@ def _kafka_sasl(view: View) -> Iterator[str]:
         elif not oauth and not given:
             also = "_file" if name == "password" else ""
             yield (
-                f"{mechanism} needs kafka.sasl.{name}, which is not given: Kafka would refuse every connection; add "
-                f"{name}{also} to [kafka.sasl]."
+                f"{mechanism} needs {side}.sasl.{name}, which is not given: Kafka would refuse every connection; add "
+                f"{name}{also} to [{side}.sasl]."
             )
     if oauth and sasl.token is None:
         yield (
-            f"{mechanism} needs a token, but kafka.sasl.token is not given: there would be nothing to show; add "
-            "[kafka.sasl.token] with value_file, file or oauth."
+            f"{mechanism} needs a token, but {side}.sasl.token is not given: there would be nothing to show; add "
+            f"[{side}.sasl.token] with value_file, file or oauth."
         )
     for name in ("token", "extensions"):
         if not oauth and getattr(sasl, name):
@@ -94,11 +126,11 @@ def _kafka_sasl(view: View) -> Iterator[str]:
             )
 
 
-def _kafka_extensions(view: View) -> Iterator[str]:
-    sasl = view.settings.kafka.sasl
+def _extensions(view: View, side: str) -> Iterator[str]:
+    sasl: SaslSettings | None = view.value(side, "sasl")
     if sasl is None:
         return
-    say = f"kafka.sasl.extensions ({view.origin('kafka', 'sasl', 'extensions')})"
+    say = f"{side}.sasl.extensions ({view.origin('kafka', 'sasl', 'extensions')})"
     for name, value in sasl.extensions.items():
         if name == "auth":
             yield f'{say} has "auth", which is the name of the token itself (RFC 7628); remove it.'
@@ -111,18 +143,21 @@ def _kafka_extensions(view: View) -> Iterator[str]:
             )
 
 
-def _kafka_token(view: View) -> Iterator[str]:
-    if view.settings.kafka.sasl is not None:
-        yield from token_refused(view, "kafka", "sasl", "token")
+def _sasl_token(view: View, side: str) -> Iterator[str]:
+    if view.value(side, "sasl") is not None:
+        yield from token_refused(view, side, "sasl", "token")
 
 
 REFUSED = (
     Rule(("mqtt.username", "mqtt.password", "mqtt.token", "mqtt.proxy"), _mqtt),
     Rule(("mqtt.token",), _mqtt_token),
     Rule(("kafka.security", "kafka.sasl"), _kafka_security),
-    Rule(("kafka.sasl",), _kafka_sasl),
-    Rule(("kafka.sasl",), _kafka_extensions),
-    Rule(("kafka.sasl",), _kafka_token),
+    Rule(("admin.security", "admin.sasl", "admin.tls"), _admin_security),
+    *(
+        Rule((f"{side}.sasl",), partial(find, side=side))
+        for side in ("kafka", "admin")
+        for find in (_sasl, _extensions, _sasl_token)
+    ),
 )
 
 
@@ -144,27 +179,36 @@ def _mqtt_token_look(view: View) -> Iterator[str]:
     yield from token_warned(view, "mqtt", "token")
 
 
-def _kafka_readable(view: View) -> Iterator[str]:
-    kafka = view.settings.kafka
-    if kafka.sasl is None or kafka.security != "SASL_PLAINTEXT" or kafka.sasl.mechanism.startswith("SCRAM"):
+def _readable(view: View, side: str) -> Iterator[str]:
+    sasl: SaslSettings | None = view.value(side, "sasl")
+    if sasl is None or view.value(side, "security") != "SASL_PLAINTEXT" or sasl.mechanism.startswith("SCRAM"):
         return
-    what, instead = ("the password", ", or a SCRAM mechanism") if kafka.sasl.token is None else ("the token", "")
-    for text in kafka.bootstrap_servers:
+    what, instead = ("the password", ", or a SCRAM mechanism") if sasl.token is None else ("the token", "")
+    for text in view.settings.kafka.bootstrap_servers:
         if not is_loopback(parse_kafka_address(text).host):
             yield (
-                f"{view.say('kafka', 'sasl', 'mechanism')} with {view.say('kafka', 'security')} sends {what} "
+                f"{view.say(side, 'sasl', 'mechanism')} with {view.say(side, 'security')} sends {what} "
                 f"readable to everybody on the way to {text}; use SASL_SSL{instead}."
             )
 
 
-def _kafka_token_look(view: View) -> Iterator[str]:
-    if view.settings.kafka.sasl is not None:
-        yield from token_warned(view, "kafka", "sasl", "token")
+def _sasl_token_look(view: View, side: str) -> Iterator[str]:
+    if view.value(side, "sasl") is not None:
+        yield from token_warned(view, side, "sasl", "token")
+
+
+def _admin_unverified(view: View) -> Iterator[str]:
+    admin = view.settings.admin
+    if admin.security is not None and admin.security.endswith("SSL") and not admin.tls.verify:
+        yield unverified(view, "admin")
 
 
 WARNED = (
     Rule(("mqtt.password", "mqtt.token", "mqtt.addresses"), _mqtt_readable),
     Rule(("mqtt.token",), _mqtt_token_look),
-    Rule(("kafka.sasl", "kafka.security", "kafka.bootstrap_servers"), _kafka_readable),
-    Rule(("kafka.sasl",), _kafka_token_look),
+    Rule(("kafka.sasl", "kafka.security", "kafka.bootstrap_servers"), partial(_readable, side="kafka")),
+    Rule(("admin.sasl", "admin.security", "kafka.bootstrap_servers"), partial(_readable, side="admin")),
+    Rule(("kafka.sasl",), partial(_sasl_token_look, side="kafka")),
+    Rule(("admin.sasl",), partial(_sasl_token_look, side="admin")),
+    Rule(("admin.tls", "admin.security"), _admin_unverified),
 )

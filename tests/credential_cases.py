@@ -9,6 +9,8 @@ SECRET = "hunter2"
 OAUTH = f'[{{}}.oauth]\ntoken_url = "https://id.example/token"\nclient_id = "gateway"\nclient_secret = "{SECRET}"\n'
 BEARER = '[kafka]\nsecurity = "SASL_SSL"\n[kafka.sasl]\nmechanism = "OAUTHBEARER"\n'
 SCRAM = f'[kafka]\nsecurity = "SASL_SSL"\n[kafka.sasl]\nusername = "u"\npassword = "{SECRET}"\n'
+ADMIN = BEARER.replace("kafka", "admin")
+ADMIN_TOKEN = f'[admin.sasl.token]\nvalue = "{SECRET}"\n'
 KAFKA_TOKEN = f'[kafka.sasl.token]\nvalue = "{SECRET}"\n'
 
 REFUSED = {
@@ -72,6 +74,35 @@ REFUSED = {
         BEARER + '[kafka.sasl.token.oauth]\ntoken_url = "https://id/token"\nclient_id = "g"',
         ("kafka.sasl.token.oauth.client_id", "kafka.sasl.token.oauth.client_secret", "could not know that it is us"),
     ),
+    "admin's user without security": (
+        f'[admin.sasl]\nusername = "u"\npassword = "{SECRET}"',
+        ("admin.sasl (gateway.toml:1)", "without admin.security", "log in as [kafka] says"),
+    ),
+    "admin's security without user": (
+        '[admin]\nsecurity = "SASL_SSL"',
+        ('admin.security = "SASL_SSL" (gateway.toml:2)', "add [admin.sasl]"),
+    ),
+    "admin's user with tls alone": (
+        f'[admin]\nsecurity = "SSL"\n[admin.sasl]\nusername = "u"\npassword = "{SECRET}"',
+        ("admin.sasl (gateway.toml:3)", "never shows it", "to SASL_SSL, or remove"),
+    ),
+    "admin's tls without tls": (
+        '[admin]\nsecurity = "PLAINTEXT"\n[admin.tls]\nserver_name = "k"',
+        ("admin.tls (gateway.toml:3)", "nothing would be encrypted"),
+    ),
+    "admin's scram without password": (
+        '[admin]\nsecurity = "SASL_SSL"\n[admin.sasl]\nusername = "u"',
+        ('admin.sasl.mechanism = "SCRAM-SHA-512" (default)', "admin.sasl.password", "to [admin.sasl]"),
+    ),
+    "admin's extension with a bad name": (
+        ADMIN + 'extensions = { "a-b" = "b" }\n' + ADMIN_TOKEN,
+        ("admin.sasl.extensions", "'a-b'", "letters alone"),
+    ),
+    "admin's bearer without token": (ADMIN, ("admin.sasl.mechanism", "needs a token", "add [admin.sasl.token]")),
+    "admin's oauth without proof": (
+        ADMIN + '[admin.sasl.token.oauth]\ntoken_url = "https://id/token"\nclient_id = "g"',
+        ("admin.sasl.token.oauth.client_id", "admin.sasl.token.oauth.client_secret", "could not know that it is us"),
+    ),
 }
 WARNED = {
     "mqtt token, readable": (
@@ -88,6 +119,18 @@ WARNED = {
         + OAUTH.format("mqtt.token")
         + "[mqtt.token.oauth.tls]\nverify = false",
         ("mqtt.token.oauth.tls.verify = false", "pretend to be the identity provider", "mqtt.token.oauth.tls.ca_file"),
+    ),
+    "admin's token, readable": (
+        ADMIN.replace("SASL_SSL", "SASL_PLAINTEXT") + ADMIN_TOKEN + '[kafka]\nbootstrap_servers = ["k:1"]\n',
+        ('admin.sasl.mechanism = "OAUTHBEARER"', "SASL_PLAINTEXT", "the token readable", "k:1; use SASL_SSL."),
+    ),
+    "admin's token url, readable": (
+        ADMIN + OAUTH.format("admin.sasl.token").replace("https://id", "http://id"),
+        ("admin.sasl.token.oauth.token_url", "not encrypted", "use https://"),
+    ),
+    "unverified admin": (
+        '[admin]\nsecurity = "SSL"\n[admin.tls]\nverify = false',
+        ("admin.tls.verify = false", "pretend", "admin.tls.ca_file"),
     ),
     "token url, readable": (
         BEARER + OAUTH.format("kafka.sasl.token").replace("https://id", "http://id"),

@@ -133,12 +133,13 @@ class GroupReading:
     def _classic(self, name: str, place: dict[str, int]) -> Group:
         answer = self._links.ask(place["coordinator"], DescribeGroupsRequest(groups=[name]))
         found = answer.groups[0]
-        check(found.error_code, f"Group {name!r} cannot be described", found.error_message)
-        if found.group_state == "Dead" and not found.members and not self.committed(name).values:
+        unknown = found.error_code == _ID_NOT_FOUND  # older ones answer Dead for every name
+        if unknown or (found.group_state == "Dead" and not found.members and not self.committed(name).values):
             raise AdminMissingError(
                 f"Kafka knows no group {name!r}: nobody ever committed an offset in it, or all have expired "
                 "(offsets.retention.minutes). List those that are there: gateway groups list."
             )
+        check(found.error_code, f"Group {name!r} cannot be described", found.error_message)
         return Group(
             id=name, type="classic", state=found.group_state, protocol=found.protocol_data,
             members=tuple(listed_member(one) for one in found.members), **place,

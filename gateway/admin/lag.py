@@ -10,7 +10,7 @@ from __future__ import annotations
 __all__ = ["BAD", "GroupLag", "Look", "PartitionLag", "State", "group_lag", "rebalancing"]
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +26,8 @@ member has it and commits nothing. ``behind``: it lags, and a second look would 
 was deleted before it was read. ``unknown``: Kafka did not tell an offset."""
 
 BAD: Final[frozenset[State]] = frozenset({"stopped", "nobody reads it", "lost records"})
+_TWO_COMMITS_S: Final = 10.0
+_HALF: Final = 0.5
 _NOISE: Final = 0.02  # a change of the lag below this share of the records that came is none
 
 
@@ -116,10 +118,31 @@ def _partition(
             read_rate = (committed - before.committed[place]) / seconds
         if end is not None and place in before.ends:
             write_rate = (end - before.ends[place]) / seconds
-    state = _state(look.group, lag, lost, member, committed, read_rate, write_rate, looked_twice=before is not None)
+    state = _state(
+        look.group, lag, lost, member, committed, _Pace(read_rate, write_rate, age), looked_twice=before is not None
+    )
     return PartitionLag(
         place, committed, start, end, lag, lost, age, member, read_rate, write_rate, state, look.problems.get(place, "")
     )
+
+
+class _Pace(NamedTuple):
+    read_rate: float | None
+    write_rate: float | None
+    age_seconds: float | None
+
+    @property
+    def state(self) -> State:
+        """Of a partition whose committed offset moves. Commits come in steps, every five seconds by default, so two
+        looks see one of them too many or too few: what is behind by no more than two steps keeps up."""
+        read, written = self.read_rate or 0.0, self.write_rate
+        if written is None or abs(read - written) <= _NOISE * max(read, written):
+            return "moving"
+        if read > written:
+            return "catching up"
+        if self.age_seconds is None:
+            return "slow" if read < _HALF * written else "moving"
+        return "slow" if self.age_seconds > _TWO_COMMITS_S else "moving"
 
 
 def _state(
@@ -128,8 +151,7 @@ def _state(
     lost: int,
     member: Member | None,
     committed: int | None,
-    read_rate: float | None,
-    write_rate: float | None,
+    pace: _Pace,
     *,
     looked_twice: bool,
 ) -> State:
@@ -141,15 +163,11 @@ def _state(
         return "caught up"
     if rebalancing(group.state):
         return "rebalancing"
-    if read_rate is not None and read_rate > 0:
-        if write_rate is None:
-            return "moving"
-        if abs(read_rate - write_rate) <= _NOISE * max(read_rate, write_rate):
-            return "moving"
-        return "catching up" if read_rate > write_rate else "slow"
+    if pace.read_rate is not None and pace.read_rate > 0:
+        return pace.state
     if member is None:
         return "nobody reads it"
-    if not looked_twice or (committed is not None and read_rate is None):
+    if not looked_twice or (committed is not None and pace.read_rate is None):
         return "behind"
     return "stopped"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["add_parser"]
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
@@ -309,7 +310,7 @@ def _delete(arguments: argparse.Namespace) -> int:
             raise AdminError(why)
         warnings = deletion_warnings(settings, list(found), brokers.by_broker)
         for warning in warnings:
-            mention(f"{severity('warn')} {warning}")
+            mention(f"{severity('warn', sys.stderr)}: {warning}")
         what = ", ".join(f"{name} ({plural(len(topic.partitions), 'partition')})" for name, topic in found.items())
         if arguments.dry_run:
             say(f"Would delete {what}.")
