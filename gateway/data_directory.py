@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "clean_path",
+    "emqx_path",
     "explained",
     "give_up",
     "holder",
@@ -95,6 +96,7 @@ def give_up(directory: Path, slot: int) -> None:
     """Strike the slot out; its lock is held. meta.properties last, so that a crash before it leaves it to be done."""
     durable.remove(sessions_path(directory, slot))
     durable.remove(clean_path(directory, slot))
+    durable.remove(emqx_path(directory, slot))
     with meta_locked(directory):
         meta = read_meta(directory)
         if meta is not None and slot in meta.workers:
@@ -119,3 +121,8 @@ def clean_path(directory: Path, worker: int) -> Path:
 def sessions_path(directory: Path, worker: int) -> Path:
     """The registry of the slot's MQTT sessions."""
     return directory / f"worker-{worker}.sessions.json"
+
+
+def emqx_path(directory: Path, worker: int) -> Path:
+    """What EMQX had counted of the slot's sessions at the last look."""
+    return directory / f"worker-{worker}.emqx.json"

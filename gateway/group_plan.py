@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["GroupPlan", "group_plans", "orphan_plan", "session_names"]
+__all__ = ["GroupPlan", "client_id", "client_ids", "group_plans", "orphan_plan", "session_names"]
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -57,3 +57,16 @@ def session_names(settings: Settings) -> list[str]:
     return [
         plan.session_name(number) for plan in group_plans(settings) for number in range(plan.settings.mqtt.sessions)
     ]
+
+
+def client_id(settings: Settings, worker: int, session: str) -> str:
+    """The client id of a worker's session of this name."""
+    text = settings.mqtt.client_id
+    for name, value in {"instance": settings.instance, "worker": str(worker), "session": session}.items():
+        text = text.replace(f"${{{name}}}", value)
+    return text
+
+
+def client_ids(settings: Settings, worker: int) -> list[tuple[str, str]]:
+    """Name and client id of each session of a worker, in order."""
+    return [(name, client_id(settings, worker, name)) for name in session_names(settings)]

@@ -29,6 +29,7 @@ from bridge.errors import (
 )
 from bridge.interceptors import OUTCOMES as INTERCEPT_OUTCOMES
 from bridge.wire import DeadLetterReason
+from gateway import lookout_metrics
 from gateway.group_plan import group_plans, session_names
 from gateway.instruments import MetricSet, counter, gauge, histogram
 from gateway.machine_facts import SOCKET_STATES
@@ -520,6 +521,23 @@ class Metrics(MetricSet):
     )
     config_reload_success = RELOAD_SUCCESS
     config_last_reload = LAST_RELOAD
+    emqx_watched = lookout_metrics.EMQX_WATCHED
+    emqx_up = lookout_metrics.EMQX_UP
+    emqx_look_failures = lookout_metrics.EMQX_LOOK_FAILURES
+    emqx_dropped = lookout_metrics.EMQX_DROPPED
+    emqx_queue_length = lookout_metrics.EMQX_QUEUE_LENGTH
+    emqx_queue_limit = lookout_metrics.EMQX_QUEUE_LIMIT
+    emqx_inflight = lookout_metrics.EMQX_INFLIGHT
+    emqx_inflight_limit = lookout_metrics.EMQX_INFLIGHT_LIMIT
+    emqx_no_subscribers = lookout_metrics.EMQX_NO_SUBSCRIBERS
+    canary_enabled = lookout_metrics.CANARY_ENABLED
+    canary_success = lookout_metrics.CANARY_SUCCESS
+    canary_sent = lookout_metrics.CANARY_SENT
+    canary_received = lookout_metrics.CANARY_RECEIVED
+    canary_lost = lookout_metrics.CANARY_LOST
+    canary_late = lookout_metrics.CANARY_LATE
+    canary_duplicates = lookout_metrics.CANARY_DUPLICATES
+    canary_seconds = lookout_metrics.CANARY_SECONDS
     lifecycle_state = gauge(
         "gateway_lifecycle_state",
         "0 not running, 1 starting, 2 recovery, 3 running, 6 pending controlled shutdown, 7 shutting down.",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from bridge.accumulator import Accumulator
 from bridge.dead_letter import DeadLetters
 from bridge.dispatch import Dispatcher
+from gateway.group_plan import client_id
 from gateway.mqtt.flow import SHORTEST_PACE_NS, Flow
 from gateway.mqtt.orphans import OrphanSession
 from gateway.mqtt.properties import parse_properties
@@ -126,14 +127,10 @@ class SessionGroup:
             mqtt.distribution, mqtt.sessions, share_group=mqtt.share_group, group=group
         )[number]
         name = self.plan.session_name(number)
-        names = {"${instance}": settings.instance, "${worker}": str(settings.worker), "${session}": name}
-        client_id = mqtt.client_id
-        for placeholder, value in names.items():
-            client_id = client_id.replace(placeholder, value)
         # The will is one session's alone: a second would declare the instance dead when only a connection is.
         announces = mqtt.status.enabled and settings.worker == 0 and number == 0 and not group
         topic = mqtt.status.topic.replace("${instance}", settings.instance) if announces else None
-        plan = SessionPlan(name, client_id, subscriptions, topic)
+        plan = SessionPlan(name, client_id(settings, settings.worker, name), subscriptions, topic)
         return Session(plan, settings, self._path, self._shared.verb, self._shared.failed)
 
     def _create_batch(self, compressed: bool) -> BatchBuilder:

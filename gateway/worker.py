@@ -37,6 +37,7 @@ from gateway.identity import Ending, Identity
 from gateway.instruments import EventLoopProbe
 from gateway.ledger_log import LedgerLog, LedgerSource
 from gateway.lifecycle import Lifecycle, Service, State, StopRequest, StopVerb
+from gateway.lookouts import Lookouts
 from gateway.metrics import Metrics, send_failure_labels
 from gateway.mqtt.login import Login
 from gateway.mqtt.orphans import Orphans
@@ -153,6 +154,7 @@ class Worker:
         self._retirement: asyncio.Task[None] | None = None
         self.observation = Observation(self)
         lifecycle = Lifecycle()
+        self.lookouts = Lookouts(self, lifecycle)
         self.answers = WorkerAnswers(
             settings,
             metrics=self.metrics,
@@ -165,7 +167,12 @@ class Worker:
         self.service = Service(
             core=self._core(membership),
             recover=self._recover,
-            intake=[*self.sessions, self.orphans, Renewals(self.mqtt_login, lambda: self.sessions, self.metrics)],
+            intake=[
+                *self.sessions,
+                self.orphans,
+                Renewals(self.mqtt_login, lambda: self.sessions, self.metrics),
+                *self.lookouts.intake,
+            ],
             shutdown_timeout_ns=_ns(settings.shutdown_timeout),
             lifecycle=lifecycle,
         )
@@ -181,7 +188,7 @@ class Worker:
         probe = EventLoopProbe(self.metrics.event_loop_delay.child())
         spool = () if self.spooling is None else (self.spooling, _KafkaOrSpool(self))
         kafka = (self.observation.vitals, self.outward, _Kafka(self), self.topic_watch)
-        last = (*spool, _Ledger(self), self.route_stops, probe, _Rest(self))
+        last = (*spool, _Ledger(self), self.route_stops, probe, *self.lookouts.core, _Rest(self))
         if membership is not None:
             return (*kafka, membership, self.identity, *last)
         assert self.http is not None

@@ -43,6 +43,7 @@ def facts(worker: Worker) -> dict[str, object]:
             for orphan in worker.orphans.sessions
             if not orphan.gone
         ],
+        **worker.lookouts.facts(),
         "routes": _routes(worker),
         **seen,
     }

@@ -15,6 +15,7 @@ from config.errors import ConfigError
 
 if TYPE_CHECKING:
     from config.settings import Settings
+    from gateway.verify.before import Before
     from gateway.verify.check import Span, Verdict
 
 
@@ -26,11 +27,13 @@ def add_parser(commands: Any) -> None:
         description=(
             "Reads the ledger topic (ledger.topic) and every topic it names, and compares, record by record, what "
             "Kafka acknowledged to this gateway with what it has. Reads only, in no consumer group. It takes as long "
-            "as reading the topics does: give a span for large ones."
+            "as reading the topics does: give a span for large ones. With emqx.url it also says what EMQX dropped for "
+            "the gateway's sessions before the gateway got it: since the sessions began, whatever the span."
         ),
         epilog=(
             "exit status: 0 everything is there, 3 something is missing or the account does not balance, 6 nothing is "
-            "missing but not everything could be judged (no account in the span, an incomplete one)"
+            "missing but not everything could be judged (no account in the span, an incomplete one); what EMQX dropped "
+            "before the gateway changes none of it"
         ),
     )
     parser.add_argument(
@@ -86,13 +89,14 @@ def _run(arguments: argparse.Namespace) -> int:
     since_ms = arguments.since
     if arguments.last is not None:
         since_ms = max(since_ms or 0, now_ms - arguments.last)
-    verdict = asyncio.run(_verify(settings, Span(since_ms, arguments.until), now_ms))
-    print(as_json(verdict) if arguments.json else as_text(verdict), end="")
+    verdict, before = asyncio.run(_verify(settings, Span(since_ms, arguments.until), now_ms))
+    print(as_json(verdict, before) if arguments.json else as_text(verdict, before), end="")
     return verdict.exit_status
 
 
-async def _verify(settings: Settings, span: Span, now_ms: int) -> Verdict:
+async def _verify(settings: Settings, span: Span, now_ms: int) -> tuple[Verdict, Before]:
     from gateway.outward import kafka_login
+    from gateway.verify.before import look_before, workers_of
     from gateway.verify.check import verify
     from gateway.verify.reader import KafkaReader
 
@@ -100,7 +104,7 @@ async def _verify(settings: Settings, span: Span, now_ms: int) -> Verdict:
         kafka_login(settings.kafka) as login,
         KafkaReader(settings.kafka, settings.instance, login) as reader,
     ):
-        return await verify(
+        verdict = await verify(
             reader,
             gateway=settings.instance,
             ledger_topic=settings.ledger.topic,
@@ -109,6 +113,7 @@ async def _verify(settings: Settings, span: Span, now_ms: int) -> Verdict:
             now_ms=now_ms,
             progress=_say if sys.stderr.isatty() else lambda _text: None,
         )
+    return verdict, await look_before(settings, workers_of(settings, (life.worker for life in verdict.lives)))
 
 
 def _say(text: str) -> None:

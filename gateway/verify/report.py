@@ -9,9 +9,12 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from gateway.verify.before import as_sentence
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from gateway.verify.before import Before
     from gateway.verify.check import Verdict
     from gateway.verify.lives import Life
     from gateway.verify.place import PlaceResult
@@ -28,8 +31,8 @@ _WORDS = {
 _RANGES = 5
 
 
-def as_text(verdict: Verdict) -> str:
-    """The table, a line for each life of a worker, notes, and the verdict."""
+def as_text(verdict: Verdict, before: Before | None = None) -> str:
+    """The table, a line for each life of a worker, notes, what was lost ``before`` the gateway, and the verdict."""
     lines = [f"Gateway {verdict.gateway}, {_time(verdict.from_ms)} to {_time(verdict.to_ms)}", ""]
     if verdict.places:
         lines += [*_table(verdict.places), ""]
@@ -41,10 +44,12 @@ def as_text(verdict: Verdict) -> str:
     lines += [f"NOT JUDGED: {text}." for text in verdict.unjudged]
     if not verdict.missing and not verdict.unjudged:
         lines.append("Everything that was acknowledged is in Kafka, as far as Kafka keeps it.")
+    if before is not None:
+        lines.append(as_sentence(before))
     return "\n".join(lines) + "\n"
 
 
-def as_json(verdict: Verdict) -> str:
+def as_json(verdict: Verdict, before: Before | None = None) -> str:
     """One JSON object; times in ms since 1970, counts of records."""
     document = {
         "gateway": verdict.gateway,
@@ -66,6 +71,7 @@ def as_json(verdict: Verdict) -> str:
             }
             for life in verdict.lives
         ],
+        "before": before.as_dict() if before is not None else None,
     }
     return json.dumps(document, ensure_ascii=False) + "\n"
 

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.brokers.emqx_rest import EmqxRest
 from tests.brokers.kafka_cluster import ClusterAdmin, proxied_kafka
 from tests.brokers.proxy import FaultyProxy, Weather
+from tests.brokers.scripted_rules import Rules
 from tests.chaos.cluster_case import Case, passes
-from tests.chaos.harness import FULL, wait_until
+from tests.chaos.harness import FULL, account, wait_until
+from tests.chaos.threaded import ThreadedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +62,52 @@ def test_a_distant_kafka(
         assert found.taken.gap_s() < 3, str(found)
         assert case.gateway.metric("gateway_kafka_producer_incarnations_total") == 1
         assert case.gateway.metric("gateway_kafka_retries_total") == 0
+
+
+def test_what_emqx_drops_meanwhile_is_counted_named_and_told(
+    proxied: tuple[ClusterAdmin, FaultyProxy], make_gateway: MakeGateway, unique: str
+) -> None:
+    """A queue of 50 behind windows of 32, and half a second to Kafka: more comes than goes. What EMQX drops never
+    reaches the gateway, whose own account balances; metric, problem, /status, log and verify have EMQX's count."""
+    admin, proxy = proxied
+    proxy.weather = SLOW
+    with ThreadedBroker(Rules(queue=50, strategy="hash_clientid")) as broker:
+        rest = EmqxRest(broker.broker)
+        broker.run(rest.start())
+        gateway = make_gateway(
+            broker.port, f"127.0.0.1:{proxy.port}", unique,
+            emqx={"url": rest.url, "api_key": "key", "api_secret": "secret", "interval": "1s", "timeout": "1s"},
+        )  # fmt: skip
+        gateway.start()
+        wait_until(lambda: gateway.metric("gateway_emqx_up") == 1, "EMQX is looked at")
+        assert gateway.status()["emqx"]["dropped"] == 0
+        assert set(gateway.samples("gateway_emqx_queue_limit").values()) == {50}
+        broker.start_load(2000)
+        wait_until(lambda: gateway.metric("gateway_emqx_dropped_total") > 500, "drops are seen")
+        published = broker.stop_load()
+        proxy.weather = Weather()
+        wait_until(broker.drained, f"everything that EMQX kept is acknowledged; {gateway.tail()}")
+        dropped = broker.dropped()
+        wait_until(lambda: gateway.metric("gateway_emqx_dropped_total") == dropped, f"all {dropped} are counted")
+        wait_until(gateway.settled, "nothing is in flight")
+        assert gateway.imbalance() == 0
+        found = account(admin.cluster.bootstrap, unique, published, deadline_s=0)
+        assert len(found.missing) == dropped, f"what is missing is what EMQX dropped; {found}"
+        status = gateway.status()
+        assert status["emqx"]["dropped"] == dropped
+        problems = [problem for problem in status["problems"] if problem["id"] == "emqx-queue-dropping"]
+        assert [problem["subject"] for problem in problems] == ["0", "1", "2", "3"]
+        assert "from the full queue of 50 of session 0 (gateway-0-0)" in problems[0]["text"]
+        assert len(gateway.events("emqx_dropped")) == 4, "a line for each session, not for each look"
+        code, said = gateway.command("verify")
+        assert code == 0
+        assert f"BEFORE THE GATEWAY: EMQX has dropped {dropped} messages of 4 of our 4 sessions" in said
+        broker.run(rest.stop())
+        wait_until(lambda: gateway.metric("gateway_emqx_look_failures_total") >= 3, "the API is away")
+        assert len(gateway.events("emqx_not_watched")) == 1
+        assert "emqx-unwatched" in [problem["id"] for problem in gateway.status()["problems"]]
+        assert gateway.ready(), gateway.reasons()
+        assert "Before the gateway: not looked at: emqx.url" in gateway.command("verify")[1]
 
 
 def behind(case: Case) -> int:

@@ -1,0 +1,226 @@
+"""Looks at this worker's sessions in EMQX every ``emqx.interval``, and keeps account of what was lost before us.
+
+Each worker looks at its own client ids: one question of a few kilobytes, whatever the number of sessions. It needs no
+supervisor, a worker that is away takes nobody else's account with it, and metrics stay where their sessions are. What
+EMQX had counted at the last look is kept in the data directory, so that what is dropped while the worker is away is
+counted when it is back.
+"""
+
+from __future__ import annotations
+
+__all__ = ["EmqxWatch"]
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from config.errors import ConfigError, forget_frames
+from gateway import durable
+from gateway.emqx.api import EmqxApi, EmqxApiError
+from gateway.emqx.losses import REASONS, Marks, SessionLosses
+from gateway.emqx.problems import emqx_problems
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from config.settings import EmqxSettings
+    from gateway.health_model import Problem
+    from gateway.metrics import Metrics
+
+log = structlog.get_logger("emqx")
+
+_FORMAT: Final = 1
+_FIRST_LOOK_S: Final = 5.0  # a start has better things to do than to load an HTTP client
+_NO_SUBSCRIBERS: Final = "messages.dropped.no_subscribers"
+
+
+class EmqxWatch:
+    """A component of the service; belongs to the event loop's thread. A failure is a line of the log and a problem, and
+    never anything to the traffic.
+
+    ``sessions`` are names and client ids; ``path`` is where the counts of the last look are kept; ``whole_cluster``
+    says whether this worker also counts what is no session's.
+    """
+
+    name: Final = "emqx watch"
+
+    def __init__(
+        self,
+        settings: EmqxSettings,
+        sessions: Sequence[tuple[str, str]],
+        metrics: Metrics,
+        path: Path,
+        *,
+        whole_cluster: bool = False,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._settings = settings
+        self._api = EmqxApi(settings)
+        self._names = list(sessions)
+        self._metrics = metrics
+        self._path = path
+        self._whole_cluster = whole_cluster
+        self._clock_ms = clock_ms
+        self._sessions: list[SessionLosses] = []
+        self._task: asyncio.Task[None] | None = None
+        self._looked_ms = 0
+        self._failed = 0  # looks in a row
+        self._failure = ""
+        self._unheard: int | None = None  # messages that had no subscriber, at the last look
+        metrics.emqx_watched.child().value = 1
+
+    async def start(self) -> None:
+        """Returns at once; the worker's slot must be taken."""
+        since_ms = self._clock_ms()
+        kept = self._load()
+        self._sessions = [
+            SessionLosses(name, client_id, since_ms=since_ms, marks=kept.get(client_id))
+            for name, client_id in self._names
+        ]
+        self._task = asyncio.create_task(self._run(), name="emqx watch")
+
+    async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - there is nothing to wait for
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        interval_s = self._settings.interval.total_seconds()
+        await asyncio.sleep(min(_FIRST_LOOK_S, interval_s))
+        while True:
+            began_s = time.monotonic()
+            await self.look()
+            await asyncio.sleep(max(0.0, began_s + interval_s - time.monotonic()))
+
+    async def look(self) -> None:
+        """Ask EMQX once, and take in what it says. Raises nothing."""
+        try:
+            clients = await self._api.clients(session.client_id for session in self._sessions)
+            counts = await self._api.metrics() if self._whole_cluster else {}
+        except (EmqxApiError, ConfigError) as error:
+            self._failed_to_look(error)
+            return
+        except Exception as error:  # a defect here must not end the worker
+            log.exception("emqx_look_broken", repeat_key="emqx_look_broken")
+            self._failed_to_look(error)
+            return
+        if self._failed or not self._looked_ms:
+            log.info("emqx_watched", url=self._settings.url, sessions=len(clients))
+        self._failed, self._failure = 0, ""
+        self._looked_ms = now_ms = self._clock_ms()
+        before = [session.marks for session in self._sessions]
+        for session in self._sessions:
+            self._take(session, session.look(clients.get(session.client_id), now_ms), now_ms)
+        self._count_unheard(counts)
+        self._metrics.emqx_up.child().value = 1
+        if before != [session.marks for session in self._sessions]:
+            await self._keep()
+
+    def _failed_to_look(self, error: Exception) -> None:
+        forget_frames(error)
+        self._metrics.emqx_up.child().value = 0
+        trouble = error.trouble if isinstance(error, EmqxApiError) else "answer"
+        self._metrics.emqx_look_failures.child(trouble).value += 1
+        if not self._failed or self._failure != str(error):
+            log.warning(
+                "emqx_not_watched",
+                error=str(error),
+                consequence="what EMQX drops before the gateway gets it is not seen; traffic goes on",
+            )
+        self._failed += 1
+        self._failure = str(error)
+
+    def _take(self, session: SessionLosses, new: dict[Any, int], now_ms: int) -> None:
+        metrics, client, name = self._metrics, session.client, session.name
+        metrics.emqx_queue_length.child(name).value = client.mqueue_len if client is not None else 0
+        metrics.emqx_queue_limit.child(name).value = client.mqueue_max if client is not None else 0
+        metrics.emqx_inflight.child(name).value = client.inflight_cnt if client is not None else 0
+        metrics.emqx_inflight_limit.child(name).value = client.inflight_max if client is not None else 0
+        for reason, count in new.items():
+            metrics.emqx_dropped.child(name, reason).value += count
+            episode = session.episode(reason, now_ms)
+            if episode is not None and episode.count == count:  # its first; the rest is in the metrics
+                log.error(
+                    "emqx_dropped",
+                    session=name,
+                    client_id=session.client_id,
+                    reason=reason,
+                    messages=count,
+                    consequence="devices have had their acknowledgement; the gateway never got these messages",
+                )
+
+    def _count_unheard(self, counts: dict[str, int]) -> None:
+        if (now := counts.get(_NO_SUBSCRIBERS)) is None:
+            return
+        before, self._unheard = self._unheard, now
+        if before is not None:
+            self._metrics.emqx_no_subscribers.child().value += now - before if now >= before else now
+
+    # --- what is kept over a restart ---------------------------------------------------------------------------------
+
+    def _load(self) -> dict[str, Marks]:
+        try:
+            document = json.loads(self._path.read_bytes())
+            if document["version"] != _FORMAT:
+                return {}
+            return {client_id: Marks.parse(values) for client_id, values in document["sessions"].items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning(
+                "emqx_counts_not_read",
+                file=str(self._path),
+                error=repr(error),
+                consequence="what EMQX dropped while this worker was away is not counted",
+            )
+            return {}
+
+    async def _keep(self) -> None:
+        sessions = {one.client_id: one.marks.as_dict() for one in self._sessions if one.marks is not None}
+        text = json.dumps({"version": _FORMAT, "sessions": sessions}, indent=1) + "\n"
+        try:
+            await asyncio.shield(asyncio.to_thread(durable.write, self._path, text))
+        except OSError as error:
+            log.warning("emqx_counts_not_kept", file=str(self._path), error=str(error), repeat_key="emqx_counts")
+
+    # --- what it says ------------------------------------------------------------------------------------------------
+
+    def problems(self) -> tuple[Problem, ...]:
+        """What is wrong now. Does not block."""
+        return tuple(emqx_problems(self._sessions, self._clock_ms(), failed_looks=self._failed, failure=self._failure))
+
+    def facts(self) -> dict[str, object]:
+        """For /status. Does not block."""
+        return {
+            "url": self._settings.url,
+            "up": bool(self._looked_ms) and not self._failed,
+            "error": self._failure or None,
+            "looked_at": _moment(self._looked_ms),
+            "dropped": sum(sum(session.lost.values()) for session in self._sessions),
+            "sessions": [_facts(session) for session in self._sessions],
+        }
+
+
+def _facts(session: SessionLosses) -> dict[str, object]:
+    client = session.client
+    return {
+        "session": session.name,
+        "client_id": session.client_id,
+        "known": client is not None,
+        "connected": client.connected if client is not None else False,
+        "queue_length": client.mqueue_len if client is not None else 0,
+        "queue_limit": client.mqueue_max if client is not None else 0,
+        "inflight": client.inflight_cnt if client is not None else 0,
+        "inflight_limit": client.inflight_max if client is not None else 0,
+        "dropped": {reason: session.lost[reason] for reason in REASONS},
+        "dropped_by_emqx": client.mqueue_dropped if client is not None else 0,
+        "since": _moment(client.session_ms if client is not None else 0),
+    }
+
+
+def _moment(unix_ms: int) -> str | None:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_ms / 1000)) if unix_ms else None
