@@ -1,0 +1,1 @@
+"""A synthetic device whose messages go the whole way, and are looked for at its end."""
