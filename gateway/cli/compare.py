@@ -1,0 +1,219 @@
+"""``gateway compare``: two Kafka topics side by side, the old bridge's and ours."""
+
+from __future__ import annotations
+
+__all__ = ["add_parser"]
+
+import argparse
+import dataclasses
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.arguments import UsageError, add_config, add_json, moment, run_quietly
+
+if TYPE_CHECKING:
+    from config.settings import Settings
+    from gateway.migration.compare import Comparison, Side, Table
+    from gateway.migration.identity import Identity, Reader
+
+_SLACK_MS = 60_000  # two bridges stamp one message at moments that are not further apart
+_GRACE_MS = 10_000  # what is younger may still be on its way through the other one
+_DESCRIPTION = """\
+Compares two topics that should hold the same messages: --left is what is relied on (the old bridge's), --right what is
+to replace it. Says what is only on one side, what differs, what is there twice, and whether each device's messages come
+in the same order. Reads only, in no consumer group; payloads are compared by digests and not shown.
+
+Both topics are read once, in the time that reading takes, into a temporary file: 150 bytes for each record, 20,000,000
+records a side at most, 64 MiB of memory.
+"""
+_EPILOG = """\
+examples:
+  gateway compare --left emqx.telemetry --right telemetry --since 1h
+  gateway compare --left emqx.telemetry --left-field payload --right telemetry --by json:device,seq
+  gateway compare --left telemetry --left-bootstrap old-kafka:9092 --right telemetry
+
+--by names a message: value (the payload; equal readings are then one), key+value, message_id (the header that our
+routes write; needs a template of the device's own), or json:FIELD,FIELD of the payload. EMQX writes an envelope unless
+its template is ${payload}: say where the payload stands in it with --left-field payload.
+An example such as telemetry/3:1042 is shown by: gateway tail --topic telemetry --from 3:1042 -n 1
+
+exit status: 0 the right has everything, 3 something is missing on the right, 6 not everything could be judged (too
+recent, or without what --by asks for), 69 Kafka or a topic is not there, 77 Kafka refuses us
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway compare`` to the command's parser."""
+    parser = commands.add_parser(
+        "compare",
+        help="compare two Kafka topics: the old bridge's and ours",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--left", required=True, metavar="TOPIC", help="what is relied on")
+    parser.add_argument("--right", required=True, metavar="TOPIC", help="what is to hold the same")
+    parser.add_argument(
+        "--by", type=_identity, default="value", metavar="WHAT", help="what names a message (default: value)"
+    )
+    parser.add_argument("--since", type=moment, metavar="WHEN", help="records of then and later: 1h, or a time (UTC)")
+    parser.add_argument("--until", type=moment, metavar="WHEN", help="and before then")
+    for side in ("left", "right"):
+        group = parser.add_argument_group(f"the {side} side, where it differs")
+        group.add_argument(f"--{side}-bootstrap", metavar="HOST:PORT[,…]", help="another Kafka")
+        group.add_argument(
+            f"--{side}-config", type=Path, metavar="FILE", help="settings for that Kafka, with its login"
+        )
+        group.add_argument(f"--{side}-field", metavar="FIELD", help="JSON field of the value that holds the payload")
+    add_json(parser)
+    add_config(parser)
+    parser.set_defaults(run=_run)
+
+
+def _identity(text: str) -> Identity:
+    from gateway.migration.identity import parse_identity
+
+    try:
+        return parse_identity(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from gateway.migration.identity import Reader
+
+    sides: dict[Side, tuple[str, Settings, Reader]] = {}
+    try:
+        sides["left"] = arguments.left, _settings(arguments, "left"), Reader(arguments.by, arguments.left_field)
+        sides["right"] = arguments.right, _settings(arguments, "right"), Reader(arguments.by, arguments.right_field)
+    except ValueError as error:
+        raise UsageError(f"--left-field, --right-field: {error}") from None
+    if arguments.since is not None and arguments.until is not None and arguments.since >= arguments.until:
+        raise UsageError("--since is not before --until.")
+    return run_quietly(_compare(arguments, sides), sides["left"][1].log)
+
+
+def _settings(arguments: argparse.Namespace, side: Side) -> Settings:
+    from config.load import load
+
+    bootstrap = getattr(arguments, f"{side}_bootstrap")
+    overrides = {} if bootstrap is None else {"kafka.bootstrap_servers": [one.strip() for one in bootstrap.split(",")]}
+    return load(getattr(arguments, f"{side}_config") or arguments.config, overrides=overrides).settings
+
+
+async def _compare(arguments: argparse.Namespace, sides: dict[Side, tuple[str, Settings, Reader]]) -> int:
+    import asyncio
+    import tempfile
+
+    from gateway.migration.compare import Span, Table
+
+    started_ms = time.time_ns() // 1_000_000
+    span = Span(
+        since_ms=-(1 << 62) if arguments.since is None else arguments.since,
+        until_ms=1 << 62 if arguments.until is None else arguments.until,
+        recent_ms=started_ms - _GRACE_MS,
+    )
+    with tempfile.TemporaryDirectory(prefix="gateway-compare-") as folder, Table(Path(folder)) as table:
+        # The left first: what it has by then has had the time of reading it to reach the right as well.
+        for side, (topic, settings, reader) in sides.items():
+            await _read(table, side, topic, settings, reader, (arguments.since, arguments.until))
+        _say("matching")
+        comparison = await asyncio.to_thread(table.compare, span, (arguments.left, arguments.right))
+        _say("")
+    if arguments.json:
+        from gateway.cli.table import print_json
+
+        print_json({"left": arguments.left, "right": arguments.right, **dataclasses.asdict(comparison)})
+    else:
+        print(_text(comparison, arguments.left, arguments.right))
+    return comparison.exit_status
+
+
+async def _read(
+    table: Table,
+    side: Side,
+    topic: str,
+    settings: Settings,
+    reading: Reader,
+    bounds: tuple[int | None, int | None],
+) -> None:
+    from bridge.kafka_reader import TopicReader
+    from gateway.outward import kafka_login
+
+    since_ms, until_ms = bounds
+    async with (
+        kafka_login(settings.kafka) as login,
+        TopicReader(settings.kafka, f"{settings.instance}-compare", (topic,), login) as reader,
+    ):
+        ends = await reader.ends()
+        starts = await (reader.beginnings() if since_ms is None else reader.offsets_at(since_ms - _SLACK_MS))
+        if until_ms is not None:
+            later = await reader.offsets_at(until_ms + _SLACK_MS)
+            ends = {at: min(end, later[at]) for at, end in ends.items()}
+        total = sum(max(0, end - starts.get(at, 0)) for at, end in ends.items())
+        async for record in reader.read(starts, ends):
+            table.add(side, record.place.partition, record.place.offset, record.timestamp_ms, reading.read(record))
+            if table.records[side] % 50_000 == 0:
+                _say(f"{side}: {table.records[side]:,} of {total:,} records of {topic}")
+    table.flush(side)
+
+
+def _say(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _text(found: Comparison, left: str, right: str) -> str:
+    from gateway.cli.table import table
+
+    rows = [
+        ("records read", found.left_records, found.right_records),
+        ("different messages", found.left_different, found.right_different),
+        ("in both", found.matched, found.matched),
+        ("only here", found.only_left, found.only_right),
+        ("too recent to judge", found.recent, "-"),
+        ("copies beyond the first", found.left_duplicates, found.right_duplicates),
+        ("without what --by asks for", found.left_unnamed, found.right_unnamed),
+    ]
+    grouped = [(label, *(f"{n:,}" if isinstance(n, int) else n for n in numbers)) for label, *numbers in rows]
+    lines = [table(("", f"left: {left}", f"right: {right}"), grouped).rstrip("\n"), ""]
+    lines.append(
+        f"Of those in both, {found.differing_values:,} differ in their value, {found.differing_keys:,} in their key, "
+        f"{found.differing_headers:,} in their headers (which bridges write each in their own way)."
+    )
+    lines.append(
+        f"Order: {found.devices:,} devices (header gateway.device of the right side, else its key), "
+        f"{found.devices_out_of_order:,} of them in another order; {found.behind:,} messages are behind one that they "
+        "came before."
+    )
+    if found.uncomparable:
+        lines.append(
+            f"{found.uncomparable:,} messages have no order to compare: on one side their device is spread over "
+            "partitions."
+        )
+    if found.fewer_copies:
+        lines.append(
+            f"The right has {found.fewer_copies:,} copies fewer: repetitions on the left, or equal readings that --by "
+            "cannot tell apart."
+        )
+    for label, examples in (
+        ("only left", found.only_left_examples),
+        ("only right", found.only_right_examples),
+        ("differing", found.differing_examples),
+        ("out of order", found.order_examples),
+    ):
+        if examples:
+            lines.append(f"  {label}, for example: {', '.join(examples)}")
+    return "\n".join([*lines, _verdict(found)])
+
+
+def _verdict(found: Comparison) -> str:
+    if found.only_left:
+        return f"MISSING: {found.only_left:,} messages of the left are not on the right."
+    if not found.left_different:
+        return "Nothing to judge: the left has no message in this span that --by could name."
+    if found.left_unnamed or found.recent:
+        return "Nothing is missing on the right of what could be judged, which was not everything."
+    return "Missing: 0. The right has every message of the left."

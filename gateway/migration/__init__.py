@@ -1,0 +1,1 @@
+"""From another bridge to this one: its settings translated, and its Kafka topic compared with ours."""

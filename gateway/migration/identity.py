@@ -1,0 +1,120 @@
+"""By what a record is found again in another topic, and what of it is compared."""
+
+from __future__ import annotations
+
+__all__ = ["Identity", "Reader", "Reading", "parse_identity"]
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pydantic_core import from_json
+
+from bridge import wire
+from bridge.intercept.paths import MISSING, parse_path
+
+if TYPE_CHECKING:
+    from bridge.dead_letter_reading import LoggedRecord
+    from bridge.intercept.paths import Path
+
+_DIGEST_BYTES: Final = 16
+_SHORT_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """``kind`` says what names a record; ``paths`` are the JSON fields that do for ``json``."""
+
+    kind: Literal["message_id", "key+value", "value", "json"]
+    paths: tuple[Path, ...] = ()
+
+
+def parse_identity(text: str) -> Identity:
+    """``message_id``, ``key+value``, ``value``, or ``json:device,seq``. Raises ValueError with a sentence."""
+    match text:
+        case "message_id" | "key+value" | "value":
+            return Identity(text)
+        case _ if text.startswith("json:") and text != "json:":
+            return Identity("json", tuple(parse_path(part.strip()) for part in text[5:].split(",")))
+        case _:
+            raise ValueError(f"{text!r} is none of message_id, key+value, value, json:FIELD,FIELD")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A record as it is compared: digests alone. ``identity`` None: nothing names it."""
+
+    identity: bytes | None
+    device: bytes
+    key: bytes
+    value: bytes
+    headers: bytes
+
+
+class Reader:
+    """How one side's records are read: ``field`` is the JSON field that holds the payload there, None for the value
+    itself (EMQX writes an envelope around it unless told otherwise)."""
+
+    def __init__(self, identity: Identity, field: str | None) -> None:
+        self._identity = identity
+        self._field = None if field is None else parse_path(field)
+
+    def read(self, record: LoggedRecord) -> Reading:
+        value = record.value if self._field is None else _inner(record.value, self._field)
+        # Who wrote it and when, and whether it came twice, is not what two bridges should agree on.
+        headers = sorted(
+            (n, v or b"") for n, v in record.headers if not n.startswith("gateway.") and n != wire.MQTT_DUP
+        )
+        key = record.key or b""
+        device = next((content for name, content in record.headers if name == wire.GATEWAY_DEVICE), None) or key
+        return Reading(
+            identity=self._name(record, value),
+            device=_short(device),
+            key=_short(key),
+            value=b"" if value is None else _short(value),
+            headers=_short(repr(headers).encode()),
+        )
+
+    def _name(self, record: LoggedRecord, value: bytes | None) -> bytes | None:
+        match self._identity.kind:
+            case "message_id":
+                found = next((content for name, content in record.headers if name == wire.GATEWAY_MESSAGE_ID), None)
+                return None if found is None else _digest(found)
+            case "value":
+                return None if value is None else _digest(value)
+            case "key+value":
+                key = record.key or b""
+                return None if value is None else _digest(len(key).to_bytes(4) + key + value)
+            case "json":
+                return self._by_fields(value)
+
+    def _by_fields(self, value: bytes | None) -> bytes | None:
+        document = _document(value)
+        found = [path.get(document) for path in self._identity.paths]
+        if any(one is MISSING for one in found):
+            return None
+        return _digest(json.dumps(found, sort_keys=True).encode())
+
+
+def _inner(value: bytes | None, path: Path) -> bytes | None:
+    """What stands in the envelope, as bytes: a text as it is, anything else as compact JSON; None where it is not."""
+    found = path.get(_document(value))
+    if found is MISSING or found is None:
+        return None
+    return found.encode() if isinstance(found, str) else json.dumps(found, separators=(",", ":")).encode()
+
+
+def _document(value: bytes | None) -> Any:
+    try:
+        return from_json(value or b"", allow_inf_nan=False)
+    except ValueError:
+        return MISSING
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+
+
+def _short(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_SHORT_BYTES).digest()
