@@ -1,0 +1,288 @@
+"""The canary against the scripted EMQX and a real Kafka: it comes through, and says at which leg it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from structlog.testing import capture_logs
+
+from bridge.kafka_login import KafkaLogin
+from bridge.routing import Router
+from config.settings import MqttSettings, Settings
+from gateway.canary.canary import Canary
+from gateway.metrics import Metrics
+from gateway.mqtt.errors import ConnectError, MqttRefusedError
+from gateway.mqtt.login import Login
+from gateway.mqtt.publisher import Publisher
+from tests.brokers.raw import RawClient
+from tests.brokers.rig import until
+from tests.brokers.scripted import ScriptedBroker
+from tests.brokers.scripted_rules import Rules
+from tests.chaos.fixtures import *  # noqa: F403
+from tests.chaos.harness import wait_until
+from tests.chaos.threaded import ThreadedBroker
+from tests.servers.authority import Authority
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from gateway.embedded.kafka import KafkaCluster
+    from tests.brokers.fixtures import MakeTopic
+    from tests.chaos.fixtures import MakeGateway
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[ScriptedBroker]:
+    async with ScriptedBroker(Rules()) as broker:
+        yield broker
+
+
+def publisher(port: int, **changes: Any) -> Publisher:
+    settings = MqttSettings.model_validate({"connect_timeout": "2s", **changes})
+    scheme = "mqtts" if "tls" in changes else "mqtt"
+    return Publisher(settings, "gw-canary", Login(settings), f"{scheme}://127.0.0.1:{port}")
+
+
+@asynccontextmanager
+async def connected(port: int, **changes: Any) -> AsyncIterator[Publisher]:
+    made = publisher(port, **changes)
+    try:
+        await made.connect()
+        yield made
+    finally:
+        made.close()
+        made.close()  # a second time is fine
+
+
+# --- the connection that publishes ---
+
+
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+async def test_it_publishes_and_is_told_what_became_of_it(broker: ScriptedBroker, protocol: str) -> None:
+    async with connected(broker.port, protocol=protocol) as device:
+        assert await device.publish("canary/gw", b"0") == (0x10 if protocol == "5" else 0)
+        async with RawClient(broker.port, "c") as client:
+            await client.subscribe("canary/#")
+            codes = await asyncio.gather(*(device.publish("canary/gw", b"%d" % number) for number in range(5)))
+            assert codes == [0] * 5
+            assert await client.messages(5) == [b"0", b"1", b"2", b"3", b"4"]
+        session = broker.session("gw-canary")
+        assert session.filters == {}
+    await until(lambda: "gw-canary" not in broker.sessions, "its session ends with the connection")
+
+
+async def test_it_publishes_over_tls(tmp_path: Path) -> None:
+    issued = (authority := Authority(tmp_path)).issue("emqx")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(issued.certificate, issued.key)
+    async with (
+        ScriptedBroker(tls=context) as broker,
+        connected(broker.port, tls={"ca_file": str(authority.ca_file)}) as device,
+    ):
+        for number in range(20):
+            assert await device.publish("canary/gw", b"%d" % number) == 0x10
+
+
+async def test_what_it_shows_is_refused(broker: ScriptedBroker) -> None:
+    broker.rules.users = {"gateway": b"secret"}
+    with pytest.raises(MqttRefusedError, match=r"refused client 'gw-canary': bad user name or password"):
+        async with connected(broker.port, username="gateway", password="wrong"):
+            pass
+    async with connected(broker.port, username="gateway", password="secret") as device:
+        assert device.connected
+
+
+async def test_an_end_of_the_connection_ends_what_waits(broker: ScriptedBroker) -> None:
+    async with connected(broker.port) as device:
+        broker.rules.disconnects_publishers = 0x97
+        with pytest.raises(ConnectError, match="ended the connection"):
+            await device.publish("canary/gw", b"0")
+        assert not device.connected
+        with pytest.raises(ConnectError):
+            await device.publish("canary/gw", b"1")
+
+
+async def test_it_pings_in_time(broker: ScriptedBroker) -> None:
+    async with connected(broker.port, keepalive="1s") as device:
+        link = broker.link("gw-canary")
+        heard = link.heard
+        await until(lambda: link.heard > heard + 1.5, "it has pinged past its keepalive")
+        assert device.connected
+
+
+# --- the canary alone: the test is the gateway ---
+
+
+def settings_for(broker: ScriptedBroker, kafka: KafkaCluster, topic: str, **canary: Any) -> Settings:
+    return Settings.model_validate(
+        {
+            "instance": "gw",
+            "mqtt": {"addresses": [f"mqtt://127.0.0.1:{broker.port}"], "connect_timeout": "1s"},
+            "kafka": {"bootstrap_servers": kafka.bootstrap.split(","), "request_timeout": "2s"},
+            "canary": {"enabled": True, "interval": "100ms", "timeout": "1s", **canary},
+            "routes": [{"name": "canary", "filters": ["canary/+"], "topic": topic}],
+        }
+    )
+
+
+@asynccontextmanager
+async def canary(settings: Settings) -> AsyncIterator[Canary]:
+    go = asyncio.Event()
+    go.set()
+    made = Canary(
+        settings,
+        router=Router(settings.routes, instance=settings.instance),
+        metrics=Metrics(settings),
+        mqtt_login=Login(settings.mqtt),
+        kafka_login=KafkaLogin(settings.kafka),
+        go=go,
+    )
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.stop(0)
+
+
+@asynccontextmanager
+async def carrier(broker: ScriptedBroker, kafka: KafkaCluster, topic: str) -> AsyncIterator[Callable[[int], Any]]:
+    """A gateway by hand: write the messages so far to Kafka, each so many times."""
+    done = 0
+    producer = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap)
+    await producer.start()
+    try:
+        async with RawClient(broker.port, "gw-0-0") as client:
+            await client.subscribe("canary/+")
+
+            async def carry(copies: int) -> None:
+                nonlocal done
+                for message, packet_id, _ in client.received[done:]:
+                    for _ in range(copies):
+                        await producer.send_and_wait(topic, message.payload)
+                    client.acknowledge(packet_id)
+                    done += 1
+
+            yield carry
+    finally:
+        await producer.stop()
+
+
+async def until_carried(carry: Any, condition: Callable[[], bool], what: str, copies: int = 1) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await carry(copies)
+            await asyncio.sleep(0.01)
+    assert condition(), what
+
+
+async def test_messages_come_back_late_twice_or_not_at_all(
+    broker: ScriptedBroker, kafka: KafkaCluster, make_topic: MakeTopic
+) -> None:
+    topic = await make_topic(partitions=3)
+    settings = settings_for(broker, kafka, topic)
+    with capture_logs() as logs:
+        async with carrier(broker, kafka, topic) as carry, canary(settings) as bird:
+            account = bird.account
+            await until_carried(carry, lambda: account.received >= 3, "three have come back")
+            assert account.success
+            assert bird.problems() == ()
+            await until_carried(carry, lambda: account.duplicates >= 2, "copies are seen as such", copies=2)
+            await until(lambda: account.lost["kafka"] >= 2, "what nobody writes to Kafka is lost there")
+            (problem,) = bird.problems()
+            assert f"not in Kafka topic {topic} within 1s" in problem.text
+            await until_carried(carry, lambda: account.late >= 2, "what comes after all is late")
+            await until_carried(carry, lambda: account.success is True, "it is well again")
+            assert bird.problems() == ()
+            await until_carried(carry, lambda: account.received >= 10, "and goes on")
+            facts = bird.facts()
+            assert facts["kafka_topic"] == topic
+            assert facts["mqtt_topic"] == "canary/gw"
+            assert account.sent == account.received + sum(account.lost.values()) + account.waiting
+    assert [line["event"] for line in logs if line["event"].startswith("canary")] == ["canary_lost", "canary_well"]
+
+
+async def test_a_broker_that_takes_nothing_and_one_that_is_away(
+    broker: ScriptedBroker, kafka: KafkaCluster, make_topic: MakeTopic
+) -> None:
+    topic = await make_topic()
+    async with canary(settings_for(broker, kafka, topic)) as bird:
+        account = bird.account
+        await until(lambda: account.lost["acknowledge"] >= 2, "nobody is subscribed")
+        assert "says that nobody is subscribed to it (0x10)" in bird.problems()[0].text
+        async with RawClient(broker.port, "gw-0-0") as client:
+            await client.subscribe("canary/+")
+            broker.rules.puback = 0x87
+            await until(lambda: "0x87" in bird.problems()[0].text, "it may not publish there")
+            broker.rules.puback = None
+        await broker.stop()
+        await until(lambda: account.lost["publish"] >= 2, "there is no broker")
+        assert "cannot publish to MQTT topic canary/gw" in bird.problems()[0].text
+        assert "refused" in bird.problems()[0].text
+        await broker.start()
+        async with carrier(broker, kafka, topic) as carry:
+            await until_carried(carry, lambda: account.success is True, "it is well again")
+
+
+async def test_a_topic_that_the_first_message_makes_is_read_from_its_beginning(
+    broker: ScriptedBroker, kafka: KafkaCluster, make_topic: MakeTopic, unique: str
+) -> None:
+    async with (
+        carrier(broker, kafka, unique) as carry,
+        canary(settings_for(broker, kafka, unique, timeout="20s", interval="500ms")) as bird,
+    ):
+        await until(lambda: bird.account.sent >= 1, "it does not wait for the topic")
+        await make_topic(unique)
+        await until_carried(carry, lambda: bird.account.received >= 2, "the first ones are found too")
+        assert bird.account.lost == {"publish": 0, "acknowledge": 0, "kafka": 0, "read": 0}
+
+
+# --- in a gateway ---
+
+
+def test_a_gateway_s_canary_goes_the_whole_way_and_leaves_no_group(
+    kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
+) -> None:
+    with ThreadedBroker(Rules(strategy="hash_clientid")) as broker:
+        routes = [
+            {"name": "telemetry", "filters": ["devices/#"], "topic": unique},
+            {"name": "canary", "filters": ["canary/+"], "topic": f"{unique}-canary"},
+        ]
+        gateway = make_gateway(
+            broker.port, kafka.bootstrap, unique, routes=routes,
+            canary={"enabled": True, "interval": "200ms", "timeout": "2s"}, emqx={},
+        )  # fmt: skip
+        gateway.start()
+        wait_until(lambda: gateway.metric("gateway_canary_received_total") >= 5, "canaries come back")
+        assert gateway.metric("gateway_canary_success") == 1
+        assert gateway.metric("gateway_canary_enabled") == 1
+        assert gateway.metric("gateway_canary_seconds_count") >= 5
+        assert gateway.metric("gateway_canary_lost_total") == 0
+        status = gateway.status()
+        assert status["canary"]["success"]
+        assert status["canary"]["kafka_topic"] == f"{unique}-canary"
+        assert status["emqx"] is None
+        assert status["problems"] == []
+        assert status["routes"]["canary"]["delivered"] >= 5, "ordinary messages in the account"
+        broker.call(lambda: setattr(broker.broker.rules, "puback", 0x87))
+        wait_until(
+            lambda: [problem["id"] for problem in gateway.status()["problems"]] == ["canary-failing"], "it is named"
+        )
+        broker.call(lambda: setattr(broker.broker.rules, "puback", None))
+        wait_until(lambda: gateway.status()["problems"] == [], "and well again")
+        assert gateway.imbalance() == 0
+        assert gateway.stop() == -15
+    groups = _groups(kafka.bootstrap)
+    assert not [group for group in groups if unique in group or "canary" in group]
+
+
+def _groups(bootstrap: str) -> list[str]:
+    from confluent_kafka.admin import AdminClient
+
+    listed = AdminClient({"bootstrap.servers": bootstrap}).list_consumer_groups().result(10)
+    return [group.group_id for group in listed.valid]
