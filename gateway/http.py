@@ -93,7 +93,7 @@ class HttpServer:
         self._paths = (("/",) if page else ()) + PATHS
         self._page: Document | None = None
         self._socket: socket.socket | None = None
-        self._serving: asyncio.Task[web.AppRunner] | None = None
+        self._serving: asyncio.Task[_Site] | None = None
 
     @property
     def port(self) -> int:
@@ -140,19 +140,19 @@ class HttpServer:
                 self._socket.close()
                 self._socket = None
 
-    async def _close(self, serving: asyncio.Task[web.AppRunner], deadline_ns: int) -> None:
+    async def _close(self, serving: asyncio.Task[_Site], deadline_ns: int) -> None:
         if not serving.done():
             serving.cancel()
             await asyncio.wait({serving})
         if serving.cancelled() or serving.exception():
             return
         left_s = max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)
-        cleaning = asyncio.create_task(serving.result().cleanup(), name="http cleanup")
-        # cleanup() closes the listening socket first and waits for answers last, so what is cut off is the waiting.
+        cleaning = asyncio.create_task(serving.result().stop(), name="http cleanup")
+        # It closes the listening socket first and waits for answers last, so what is cut off is the waiting.
         await asyncio.wait({cleaning}, timeout=left_s + _LINGER_S)
         cleaning.cancel()
 
-    async def _serve(self, listening: socket.socket, context: ssl.SSLContext | None) -> web.AppRunner:
+    async def _serve(self, listening: socket.socket, context: ssl.SSLContext | None) -> _Site:
         aiohttp_web = await asyncio.to_thread(_import_libraries)
         application = aiohttp_web.Application()
         application.router.add_route("*", "/{path:.*}", self._respond)
@@ -164,8 +164,9 @@ class HttpServer:
             keepalive_timeout=_KEEPALIVE_S,
         )
         await runner.setup()
-        await _Site(runner, listening, context).start()
-        return runner
+        site = _Site(runner)
+        await site.start(listening, context)
+        return site
 
     async def _respond(self, request: web.Request) -> web.Response:
         from aiohttp import web
@@ -201,20 +202,24 @@ class HttpServer:
 class _Site:
     """Takes a runner's connections from a socket, and no more than _CONNECTIONS at a time."""
 
-    def __init__(self, runner: web.AppRunner, listening: socket.socket, context: ssl.SSLContext | None) -> None:
+    def __init__(self, runner: web.AppRunner) -> None:
         assert runner.server is not None, "the runner is not set up"
+        self._runner = runner
         self._server = runner.server
-        self._listening = listening
-        self._context = context
+        self._accepting: asyncio.Server | None = None
 
-    async def start(self) -> None:
-        """From now on connections are answered, until the runner is cleaned up and the socket closed."""
-        await asyncio.get_running_loop().create_server(
-            self._connect,
-            sock=self._listening,
-            ssl=self._context,
-            ssl_handshake_timeout=None if self._context is None else _HANDSHAKE_S,
+    async def start(self, listening: socket.socket, context: ssl.SSLContext | None) -> None:
+        """From now on connections are answered."""
+        handshake_s = None if context is None else _HANDSHAKE_S
+        self._accepting = await asyncio.get_running_loop().create_server(
+            self._connect, sock=listening, ssl=context, ssl_handshake_timeout=handshake_s
         )
+
+    async def stop(self) -> None:
+        """Closes the listening socket, then the connections, those with answers under way last."""
+        if self._accepting is not None:
+            self._accepting.close()
+        await self._runner.cleanup()
 
     def _connect(self) -> asyncio.BaseProtocol:
         open_now = self._server.connections  # in the order in which they came
@@ -263,7 +268,7 @@ def _import_libraries() -> Any:
     return web
 
 
-def _report_failure(serving: asyncio.Task[web.AppRunner]) -> None:
+def _report_failure(serving: asyncio.Task[_Site]) -> None:
     if not serving.cancelled() and (error := serving.exception()):
         _log.error("http_failed", consequence="no metrics, and /readyz does not answer", exc_info=error)
 

@@ -132,9 +132,7 @@ def broken() -> dict[str, Any]:
     document["kafka"]["brokers"][1].update(
         health="silent", waiting=8_932, silent_seconds=14.2, last_ack_age_seconds=14.2
     )
-    document["sessions"][2].update(
-        connected=False, subscribed=False, problem="the connection was refused: not authorised"
-    )
+    document["sessions"][2].update(connected=False, subscribed=False, problem="refused: not authorised")
     document["sessions"][3].update(unacked=1000)
     document["unacked"], document["oldest_unacked_age_seconds"] = 1026, 14.2
     document["spool"].update(messages=4120, bytes=988_112, oldest_age_seconds=13.0, spooling=1)

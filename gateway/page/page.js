@@ -295,10 +295,13 @@ async function poll() {
   clearTimeout(timer);
   if (asking || document.hidden) return;
   asking = true;
-  await ask();
-  asking = false;
-  tick();
-  timer = setTimeout(poll, EVERY_MS);
+  try {
+    await ask();
+  } finally {
+    asking = false;
+    tick();
+    timer = setTimeout(poll, EVERY_MS);
+  }
 }
 
 watchGrid();

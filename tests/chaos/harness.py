@@ -145,6 +145,11 @@ class Gateway:
 
     # --- what it says ---
 
+    @property
+    def port(self) -> int:
+        """Its HTTP port."""
+        return self._http_port
+
     def get(self, path: str) -> tuple[int, str]:
         """Status and body of its HTTP port. Raises OSError when it does not answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self._http_port, timeout=5)

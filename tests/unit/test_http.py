@@ -357,6 +357,16 @@ async def test_a_stop_at_any_time_leaves_no_open_port(when: str) -> None:
             again.bind(("127.0.0.1", port))  # raises if the port is still open
 
 
+async def test_a_port_that_was_closed_is_opened_again_by_the_same_process() -> None:
+    first = Worker()
+    async with serving(first) as client, client.get("/healthz") as response:
+        assert response.status == 200
+        port = first.server.port
+    second = Worker(port=port)
+    async with serving(second) as client, client.get("/healthz") as response:
+        assert response.status == 200
+
+
 async def test_a_server_that_cannot_be_loaded_is_logged_and_still_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise ImportError("no aiohttp here")
