@@ -107,26 +107,32 @@ def _about_mute(
         for p in partitions
         if p.leader != broker.id and broker.id in p.in_sync and p.silent_ns >= limits.mute_ns and not p.held
     ]
+    stranded = [p for p in partitions if p.leader is None and broker.id in p.replicas]
+    without = {p.name for p in stranded}
+    moved = tuple(name for name in broker.lost if name not in without)
     blamed.update((p.topic, p.partition) for p in (*led, *behind))
-    parted = not (stuck or behind or led or broker.lost) and (broker.away_ns or broker.refuses)
+    parted = not (stuck or behind or led or stranded or broker.lost) and (broker.away_ns or broker.refuses)
     if parted and max(broker.away_ns, broker.mute_ns) < RESTART_NS:
         return
     how = _how(broker)
     subject = f"broker {broker.id}"
-    if stuck or behind:
+    if stuck or behind or stranded:
         parts = [f"Broker {broker.name} has not answered for {_seconds(broker.mute_ns)}{how}."]
         if stuck:
             parts.append(f"{_count(stuck, 'record')} wait for {_plural(stuck)} that it leads: {_names(stuck)}.")
+        if stranded:
+            waiting = f", and {_count(stranded, 'record')} wait" if any(p.silent_ns for p in stranded) else ""
+            parts.append(f"Nobody leads {_names(stranded)}, which have a copy on it{waiting}.")
+        if moved:
+            parts.append(f"Others lead {_some(moved)} by now.")
         if behind:
             parts.append(f"{_names(behind)} stand still as well: their leaders wait for the copy on it (acks=all).")
         yield Problem("broker-silent", "critical", " ".join(parts), _RESTART_IT, subject)
         return
     if led:
         then = f"It leads {_names(led)}, for which nothing waits now; what comes for them will wait."
-    elif broker.lost:
-        then = (
-            f"Others lead its partitions by now ({_some(broker.lost)}), and messages flow; one copy of each is missing."
-        )
+    elif moved:
+        then = f"Others lead its partitions by now ({_some(moved)}), and messages flow; one copy of each is missing."
     else:
         then = "It leads nothing of ours."
     text = f"Broker {broker.name} has not answered for {_seconds(broker.mute_ns)}{how}. {then}"

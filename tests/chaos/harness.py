@@ -179,6 +179,10 @@ class Gateway:
     def status(self) -> dict[str, Any]:
         return dict(json.loads(self.get("/status")[1]))
 
+    def problems(self) -> list[dict[str, str]]:
+        """What /status says is wrong."""
+        return list(self.status()["problems"])
+
     def metric(self, name: str) -> float:
         """The sum of a metric's samples."""
         status, body = self.get("/metrics")
@@ -269,6 +273,32 @@ class Watch:
                 self.looks += 1
                 if imbalance:
                     self.imbalances.append(imbalance)
+
+
+class ProblemWatch:
+    """Asks /status what is wrong, twice a second, while its ``with`` block runs. ``critical`` is what it said so."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="problems")
+        self.looks = 0
+        self.critical: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._stop.wait(0.5):
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                found = self._gateway.problems()
+                self.looks += 1
+                self.critical += (problem["text"] for problem in found if problem["severity"] == "critical")
 
 
 def run_to_end(directory: Path, tables: Mapping[str, Any] | str, *, timeout_s: float = 60.0) -> tuple[int, str]:

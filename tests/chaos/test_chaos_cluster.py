@@ -7,6 +7,7 @@ and what no record could be written for lasts no longer than said.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import pytest
 
 from tests.brokers.kafka_cluster import ClusterAdmin
 from tests.chaos.cluster_case import Case, passes
-from tests.chaos.harness import FULL, wait_until
+from tests.chaos.harness import FULL, ProblemWatch, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,9 +89,12 @@ def test_the_group_coordinator_killed(case: Case, admin: ClusterAdmin, unique: s
 def test_one_frozen_and_thawed(case: Case, admin: ClusterAdmin) -> None:
     """It neither answers nor hangs up: waiting for it would last for kafka.request_timeout, and again."""
     victim = another(admin.controller())
+    led = [number for number, leader in admin.leaders(case.topic).items() if leader == victim]
     admin.cluster.freeze(victim)
     frozen = time.monotonic()
     case.flows(2)
+    # Its partitions have moved, so that it is no trouble of ours any more; it is missing all the same.
+    wait_until(lambda: names(case, victim, *led, severity="warning"), f"it is named; {case.gateway.problems()}", 30)
     passes((40 if FULL else 12) - (time.monotonic() - frozen))
     case.flows(1)
     assert case.gateway.ready(), case.gateway.reasons()
@@ -98,17 +102,64 @@ def test_one_frozen_and_thawed(case: Case, admin: ClusterAdmin) -> None:
     admin.wait_in_sync(case.topic)
     admin.elect_preferred(case.topic)
     case.flows(1)
+    wait_until(lambda: not case.gateway.problems(), f"nothing is wrong any more; {case.gateway.problems()}", 30)
     found = case.finish()
     assert found.taken.gap_s() <= GAP_S, str(found)
 
 
+def test_a_frozen_one_is_named_with_its_partitions_until_it_is_thawed(
+    admin: ClusterAdmin, make_gateway: MakeGateway, unique: str
+) -> None:
+    """Within 30 s, as somebody who only reads /status: the broker, its address, what it led, and nobody else."""
+    # One copy each: nobody can take its partition over.
+    with Case(admin, make_gateway, unique, replicas=[[1], [2], [3]]) as case:
+        wait_until(lambda: not case.gateway.problems(), f"all is well; {case.gateway.problems()}")
+        victim = another(admin.controller())
+        frozen = time.monotonic()
+        admin.cluster.freeze(victim)
+        wait_until(lambda: names(case, victim, victim - 1), f"it is named; {case.gateway.problems()}", 30)
+        print(f"named after {time.monotonic() - frozen:.1f} s")
+        silent = [problem["subject"] for problem in case.gateway.problems() if problem["id"] == "broker-silent"]
+        assert silent == [f"broker {victim}"], case.gateway.problems()
+        rows = {row["id"]: row for row in case.gateway.status()["kafka"]["brokers"]}
+        assert rows[victim]["mute_seconds"] >= 5
+        assert all(row["mute_seconds"] < 5 for number, row in rows.items() if number != victim)
+        assert case.gateway.samples("gateway_kafka_broker_up")[f'{{broker="{victim}"}}'] == 0
+        partition = {(row["topic"], row["partition"]): row for row in case.gateway.status()["partitions"]}
+        stands_still = partition[unique, victim - 1]
+        assert stands_still["health"] in {"silent", "leaderless"}, stands_still
+        assert stands_still["waiting"] + stands_still["spooled"] > 0, "with the spool it is silent all the same"
+        label = f'{{partition="{victim - 1}",topic="{unique}"}}'
+        assert case.gateway.samples("gateway_kafka_partition_silence_seconds")[label] >= 5
+        admin.cluster.thaw(victim)
+        wait_until(lambda: not case.gateway.problems(), f"nothing is wrong any more; {case.gateway.problems()}", 30)
+        admin.wait_in_sync(case.topic)
+        case.finish()
+
+
+def names(case: Case, broker: int, *partitions: int, severity: str = "critical") -> bool:
+    """Whether /status names a broker with its address, and all of these partitions with it."""
+    rows = {row["id"]: row for row in case.gateway.status()["kafka"]["brokers"]}
+    called = f"Broker {broker} ({rows[broker]['host']}:{rows[broker]['port']})"
+    return any(
+        problem["severity"] == severity
+        and problem["text"].startswith(called)
+        and all(re.search(rf"{case.topic}/{number}\b", problem["text"]) for number in partitions)
+        for problem in case.gateway.problems()
+    )
+
+
 def test_all_restarted_one_after_the_other(case: Case, admin: ClusterAdmin) -> None:
-    """As an upgrade does it: each in an orderly way, the next when all replicas have caught up."""
-    for _ in range(2 if FULL else 1):
-        for node in (1, 2, 3):
-            admin.cluster.restart(node)
-            admin.wait_in_sync(case.topic)
-            case.flows(0.3)
+    """As an upgrade does it: each in an orderly way, the next when all replicas have caught up. Nothing critical is
+    said meanwhile, and no broker or partition is called silent."""
+    with ProblemWatch(case.gateway) as watch:
+        for _ in range(2 if FULL else 1):
+            for node in (1, 2, 3):
+                admin.cluster.restart(node)
+                admin.wait_in_sync(case.topic)
+                case.flows(0.3)
+    assert watch.looks > 10
+    assert not watch.critical, watch.critical
     found = case.finish()
     assert found.taken.gap_s() <= GAP_S, str(found)
     assert case.gateway.metric("gateway_kafka_producer_incarnations_total") == 1

@@ -1,0 +1,128 @@
+"""When each broker answered last, and who is to be asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.contacts import FORGOTTEN_NS, PROBE_EVERY_NS, SUSPECT_NS, Contacts
+
+LIST = [(1, "a", 9092), (2, "b", 9092), (3, "c", 9092)]
+SECOND = 1_000_000_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = SECOND
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def contacts(clock: Clock) -> Contacts:
+    contacts = Contacts(clock)
+    contacts.listed(LIST)
+    return contacts
+
+
+def due(contacts: Contacts, *suspects: int) -> list[int]:
+    return [contact.broker for contact in contacts.due(suspects)]
+
+
+def test_a_broker_that_answers_owes_nothing(contacts: Contacts, clock: Clock) -> None:
+    contacts.asked(1)
+    clock.now_ns += 5_000_000
+    contacts.answered(1, written=True)
+    (first, *_) = contacts
+    assert (first.asked_ns, first.answered_ns, first.written_ns) == (0, clock.now_ns, clock.now_ns)
+    clock.now_ns += 3600 * SECOND
+    assert due(contacts) == []
+
+
+def test_it_owes_since_the_first_question_that_was_not_answered(contacts: Contacts, clock: Clock) -> None:
+    contacts.asked(2)
+    asked_ns = clock.now_ns
+    for _ in range(5):
+        clock.now_ns += SECOND
+        contacts.asked(2)
+    contacts.failed(2, TimeoutError())
+    contact = contacts.get(2)
+    assert contact is not None
+    assert (contact.asked_ns, contact.problem) == (asked_ns, "TimeoutError")
+    contacts.answered(2)
+    assert (contact.asked_ns, contact.problem) == (0, None)
+
+
+def test_who_owes_an_answer_is_asked_every_other_second_and_no_more(contacts: Contacts, clock: Clock) -> None:
+    contacts.asked(2)
+    assert due(contacts) == []
+    clock.now_ns += SUSPECT_NS + 1
+    assert due(contacts) == [2]
+    assert due(contacts) == []
+    clock.now_ns += PROBE_EVERY_NS + 1
+    assert due(contacts) == [2]
+
+
+def test_a_suspect_is_asked_that_has_said_nothing_for_a_while(contacts: Contacts, clock: Clock) -> None:
+    contacts.answered(1)
+    contacts.answered(3)
+    clock.now_ns += SUSPECT_NS
+    contacts.answered(3)
+    clock.now_ns += 1
+    assert due(contacts, 1, 3) == [1]
+
+
+def test_a_broker_that_left_and_came_back_is_the_same(contacts: Contacts, clock: Clock) -> None:
+    contacts.listed(LIST[:2])
+    gone = contacts.get(3)
+    assert gone is not None
+    assert (gone.listed, gone.left_ns) == (False, clock.now_ns)
+    contacts.listed([*LIST[:2], (3, "elsewhere", 9093)])
+    assert contacts.get(3) is gone
+    assert (gone.listed, gone.host, gone.port) == (True, "elsewhere", 9093)
+
+
+@pytest.mark.parametrize(
+    ("error", "stays"), [(ConnectionRefusedError(), False), (TimeoutError(), True)], ids=["taken away", "frozen"]
+)
+def test_one_that_was_taken_away_is_forgotten_and_a_frozen_one_is_not(
+    contacts: Contacts, clock: Clock, error: OSError, *, stays: bool
+) -> None:
+    contacts.asked(3)
+    contacts.failed(3, error)
+    contacts.listed(LIST[:2])
+    clock.now_ns += FORGOTTEN_NS
+    due(contacts)
+    assert contacts.get(3) is not None
+    clock.now_ns += 1
+    due(contacts)
+    assert (contacts.get(3) is not None) is stays
+
+
+def test_one_that_left_in_good_order_is_forgotten(contacts: Contacts, clock: Clock) -> None:
+    contacts.listed(LIST[:2])
+    clock.now_ns += FORGOTTEN_NS + 1
+    due(contacts)
+    assert contacts.get(3) is None
+
+
+def test_addresses_before_the_first_list_are_nobodys_broker(contacts: Contacts) -> None:
+    contacts.asked("bootstrap-0")
+    contacts.answered("bootstrap-0")
+    contacts.failed("bootstrap-0", OSError())
+    assert [contact.broker for contact in contacts] == [1, 2, 3]
+
+
+def test_what_led_when_it_fell_silent_is_known_until_it_answers(contacts: Contacts) -> None:
+    contacts.asked(1)
+    contact = contacts.get(1)
+    assert contact is not None
+    contact.led = (("orders", 1),)
+    contact.accepts = True
+    contacts.answered(1)
+    assert (contact.led, contact.accepts) == ((), False)

@@ -1,0 +1,529 @@
+"""What is wrong is named, and nothing is said that is not so: not in a quiet hour, a start, a stop, an election."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config.settings import KafkaSettings, Settings
+from gateway.health import problems
+from gateway.health_kafka import broker_health, partition_health
+from gateway.health_model import (
+    BrokerView,
+    CredentialView,
+    HealthLimits,
+    HealthSnapshot,
+    PartitionView,
+    Problem,
+    ProcessView,
+    SpoolView,
+)
+from gateway.lifecycle import State
+from gateway.readiness import ReadinessLimits, ReadinessSnapshot, SessionView, TopicView, decide
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+S = 1_000_000_000
+LIMITS = HealthLimits(ReadinessLimits(overdue_after_ns=30 * S, metadata_stale_after_ns=7 * S))
+SESSIONS = (
+    SessionView("0", connected=True, subscribed=True, client_id="gw-0-0", window=1000),
+    SessionView("1", connected=True, subscribed=True, client_id="gw-0-1", window=1000),
+)
+READY = ReadinessSnapshot(State.RUNNING, SESSIONS, S, (TopicView("orders", 6),), None)
+BROKERS = tuple(BrokerView(number, f"kafka-{number}", 9092, connected=True) for number in (1, 2, 3))
+
+
+def partition(number: int, leader: int | None, *copies: int, topic: str = "orders", **more: object) -> PartitionView:
+    replicas = copies or (1, 2, 3)
+    return replace(PartitionView(topic, number, leader, replicas, replicas, last_ack_age_ns=S), **more)  # type: ignore[arg-type]
+
+
+PARTITIONS = tuple(partition(number, number % 3 + 1) for number in range(6))
+WELL = HealthSnapshot(READY, brokers=BROKERS, partitions=PARTITIONS, kafka_addresses=("kafka-1:9092",))
+
+
+def said(snapshot: HealthSnapshot) -> list[tuple[str, str]]:
+    return [(problem.id, problem.severity) for problem in problems(snapshot, LIMITS)]
+
+
+def the_one(snapshot: HealthSnapshot) -> Problem:
+    found = problems(snapshot, LIMITS)
+    assert len(found) == 1, [problem.text for problem in found]
+    return found[0]
+
+
+def with_broker(number: int, **changes: object) -> tuple[BrokerView, ...]:
+    return tuple(replace(b, **changes) if b.id == number else b for b in BROKERS)  # type: ignore[arg-type]
+
+
+def stuck(leader: int, seconds: float, **more: object) -> tuple[PartitionView, ...]:
+    """Records wait for what a broker leads."""
+    changes = {"waiting": 7, "silent_ns": int(seconds * S), "last_ack_age_ns": int(seconds * S), **more}
+    return tuple(replace(p, **changes) if p.leader == leader else p for p in PARTITIONS)  # type: ignore[arg-type]
+
+
+def test_all_is_well() -> None:
+    assert problems(WELL, LIMITS) == ()
+
+
+# --- brokers and partitions ---
+
+
+def test_a_frozen_broker_is_named_with_the_partitions_that_wait_for_it() -> None:
+    snapshot = replace(WELL, brokers=with_broker(2, mute_ns=6 * S, accepts=True), partitions=stuck(2, 6))
+    problem = the_one(snapshot)
+    assert (problem.id, problem.severity, problem.subject) == ("broker-silent", "critical", "broker 2")
+    assert problem.text == (
+        "Broker 2 (kafka-2:9092) has not answered for 6 s, though it takes connections: it is frozen, or nearly so."
+        " 14 records wait for 2 partitions that it leads: orders/1, orders/4."
+    )
+    assert "restart that one broker; do not restart the gateway" in problem.check
+
+
+def test_those_whose_replica_is_frozen_are_laid_at_its_door_and_not_at_their_leaders() -> None:
+    everywhere = tuple(replace(p, waiting=3, silent_ns=7 * S) for p in PARTITIONS)
+    problem = the_one(replace(WELL, brokers=with_broker(2, mute_ns=7 * S), partitions=everywhere))
+    assert problem.subject == "broker 2"
+    assert "orders/0, orders/2, orders/3, orders/5 stand still as well" in problem.text
+
+
+def test_with_a_spool_the_partition_is_silent_all_the_same() -> None:
+    partitions = stuck(2, 9, waiting=0, spooled=500, spooling=True)
+    snapshot = replace(WELL, brokers=with_broker(2, mute_ns=9 * S), partitions=partitions)
+    assert "1000 records wait for 2 partitions that it leads: orders/1, orders/4" in the_one(snapshot).text
+    brokers = {broker.id: broker for broker in snapshot.brokers}
+    assert [partition_health(p, brokers, LIMITS) for p in partitions] == ["ok", "silent", "ok", "ok", "silent", "ok"]
+
+
+def test_a_frozen_broker_whose_partitions_have_moved_is_a_warning() -> None:
+    brokers = with_broker(2, mute_ns=40 * S, away_ns=35 * S, lost=("orders/1", "orders/4"))
+    moved = tuple(replace(p, leader=1, in_sync=(1, 3)) if p.leader == 2 else p for p in PARTITIONS)
+    problem = the_one(replace(WELL, brokers=brokers, partitions=moved))
+    assert (problem.id, problem.severity) == ("broker-unreachable", "warning")
+    assert "Broker 2 (kafka-2:9092)" in problem.text
+    assert "Others lead its partitions by now (orders/1, orders/4)" in problem.text
+    assert broker_health(brokers[1], LIMITS) == "unreachable"
+
+
+def test_a_frozen_broker_for_which_nothing_waits_is_a_warning() -> None:
+    problem = the_one(replace(WELL, brokers=with_broker(3, mute_ns=20 * S)))
+    assert (problem.id, problem.severity) == ("broker-unreachable", "warning")
+    assert "It leads orders/2, orders/5, for which nothing waits now" in problem.text
+
+
+def test_a_broker_that_answers_questions_and_acknowledges_nothing_is_named() -> None:
+    brokers = with_broker(1, written_age_ns=15 * S)
+    problem = the_one(replace(WELL, brokers=brokers, partitions=stuck(1, 15)))
+    assert (problem.id, problem.subject) == ("broker-silent", "broker 1")
+    assert "answers questions, but has acknowledged nothing for 15 s" in problem.text
+    assert "orders/0, orders/3" in problem.text
+
+
+def test_one_silent_partition_of_a_broker_that_acknowledges_others() -> None:
+    partitions = (replace(PARTITIONS[0], waiting=9, silent_ns=12 * S), *PARTITIONS[1:])
+    brokers = with_broker(1, written_age_ns=S // 10)
+    problem = the_one(replace(WELL, brokers=brokers, partitions=partitions))
+    assert (problem.id, problem.subject) == ("partition-silent", "orders/0")
+    assert "broker 1 (kafka-1:9092), which leads it, answers" in problem.text
+
+
+def test_what_kafka_says_about_a_partition_is_said() -> None:
+    trouble = "NOT_ENOUGH_REPLICAS: fewer in sync than min.insync.replicas"
+    problem = the_one(replace(WELL, partitions=stuck(3, 12, trouble=trouble)))
+    assert problem.id == "partition-silent"
+    assert problem.text == f"For 12 s Kafka has taken nothing for orders/2, orders/5: {trouble}."
+
+
+def test_partitions_without_leader_are_named_with_the_brokers_that_are_away() -> None:
+    topics = (TopicView("orders", 6, leaderless=(1, 4)),)
+    partitions = tuple(partition(p.partition, None, 2) if p.leader == 2 else p for p in PARTITIONS)
+    brokers = with_broker(2, away_ns=20 * S, connected=False)
+    snapshot = replace(
+        WELL,
+        readiness=replace(READY, topics=topics),
+        brokers=brokers,
+        partitions=partitions,
+        leaderless={"orders": 20 * S},
+    )
+    problem = the_one(snapshot)
+    assert (problem.id, problem.severity) == ("partition-leaderless", "critical")
+    assert "For 20 s nobody has led orders/1, orders/4" in problem.text
+    assert "away: 2 (kafka-2:9092)" in problem.text
+
+
+def test_a_kafka_that_nobody_answers_for_is_one_problem() -> None:
+    mute = tuple(replace(broker, mute_ns=9 * S) for broker in BROKERS)
+    everywhere = tuple(replace(p, waiting=3, silent_ns=9 * S) for p in PARTITIONS)
+    snapshot = replace(WELL, readiness=replace(READY, metadata_age_ns=9 * S), brokers=mute, partitions=everywhere)
+    problem = the_one(snapshot)
+    assert (problem.id, problem.severity) == ("kafka-unreachable", "critical")
+    assert all(f"{n} (kafka-{n}:9092)" in problem.text for n in (1, 2, 3))
+
+
+def test_a_start_that_kafka_does_not_answer_is_said_after_a_while() -> None:
+    starting = replace(READY, state=State.STARTING, metadata_age_ns=None, sessions=(), topics=())
+    snapshot = replace(WELL, readiness=starting, brokers=(), partitions=(), in_state_ns=3 * S)
+    assert said(snapshot) == []
+    assert "kafka-1:9092" in the_one(replace(snapshot, in_state_ns=12 * S)).text
+
+
+def test_rights_that_are_missing_are_said_of_the_topic_alone() -> None:
+    topics = (TopicView("orders", 6, problem="Kafka refused Write"),)
+    partitions = stuck(1, 40, held=True, trouble="Kafka refused Write")
+    snapshot = replace(WELL, readiness=replace(READY, topics=topics), partitions=partitions, refused_topics=("orders",))
+    problem = the_one(snapshot)
+    assert (problem.id, problem.subject) == ("acl-refused", "orders")
+    assert partition_health(partitions[0], {}, LIMITS) == "held"
+
+
+COLOURS = [
+    (partition(0, 1), "ok"),
+    (partition(0, 1, last_ack_age_ns=None), "idle"),
+    (partition(0, 1, last_ack_age_ns=61 * S), "idle"),
+    (partition(0, 1, waiting=1, last_ack_age_ns=61 * S), "ok"),
+    (partition(0, 1, waiting=1, silent_ns=2 * S), "waiting"),
+    (partition(0, 1, waiting=1, silent_ns=9 * S), "waiting"),
+    (partition(0, 1, waiting=1, silent_ns=10 * S), "silent"),
+    (partition(0, 2, waiting=1, silent_ns=5 * S), "silent"),
+    (partition(0, 1, 1, 2, waiting=1, silent_ns=5 * S), "silent"),
+    (partition(0, None, waiting=1, silent_ns=50 * S), "leaderless"),
+    (partition(0, 1, spooled=5, spooling=True, silent_ns=2 * S), "spooling"),
+]
+
+
+@pytest.mark.parametrize(("view", "colour"), COLOURS)
+def test_a_partition_has_one_colour(view: PartitionView, colour: str) -> None:
+    brokers = {1: BROKERS[0], 2: replace(BROKERS[1], mute_ns=6 * S)}
+    if view.in_sync == (1, 2, 3) and view.leader == 1:
+        brokers[2] = BROKERS[1]
+    assert partition_health(view, brokers, LIMITS) == colour
+
+
+def test_limits_follow_the_request_timeout_within_bounds() -> None:
+    def silent_s(seconds: int) -> float:
+        kafka = KafkaSettings(request_timeout=timedelta(seconds=seconds))
+        return HealthLimits.from_settings(Settings(kafka=kafka)).silent_ns / S
+
+    assert [silent_s(seconds) for seconds in (1, 5, 7, 30)] == [10, 10, 14, 20]
+
+
+# --- the rest ---
+
+GB = 1_000_000_000
+CASES = [
+    ("a session that is away", {"disconnected": {"0": 6 * S}}, "mqtt-disconnected", "warning", "gw-0-0"),
+    ("a session that stays away", {"disconnected": {"0": 31 * S}}, "mqtt-disconnected", "critical", "for 31 s"),
+    ("a full window", {"saturated": {"1": 61 * S}}, "window-saturated", "warning", "session 1"),
+    ("a spool that fills", {"spool": SpoolView(900, 1000, 5)}, "spool-filling", "warning", "5 messages"),
+    ("a full spool", {"spool": SpoolView(999, 1000, 5, "it is full", True)}, "spool-full", "critical", "held back"),
+    ("a broken spool", {"spool": SpoolView(9, 1000, 5, "No space left")}, "spool-broken", "critical", "No space left"),
+    ("dead letters", {"dead_letters": 3, "last_dead_letter": "too_large"}, "dead-letters", "warning", "too_large"),
+    ("an account that is off", {"imbalance": 2}, "ledger-imbalance", "critical", "2 messages vanished"),
+    ("an account off the other way", {"imbalance": -2}, "ledger-imbalance", "critical", "counted twice"),
+    ("a blocked loop", {"process": ProcessView(blocked=3, blocked_ns=2 * S)}, "event-loop-blocked", "warning", "2.0 s"),
+    (
+        "little memory",
+        {"process": ProcessView(memory_bytes=95, memory_limit_bytes=100)},
+        "memory-high",
+        "warning",
+        "kernel",
+    ),
+    ("a full buffer", {"buffer_bytes": GB, "buffer_limit_bytes": GB}, "memory-high", "warning", "flow.memory_bytes"),
+    (
+        "few descriptors",
+        {"process": ProcessView(descriptors=90, descriptor_limit=100)},
+        "descriptors-low",
+        "warning",
+        "90 of 100",
+    ),
+    ("orphans", {"orphans": (("gw-0-7", "not authorised"),)}, "orphan-sessions", "warning", "gw-0-7 (not authorised)"),
+    (
+        "a certificate",
+        {"credentials": (CredentialView("mqtt.tls.certificate_file", "certificate", 5 * 86_400.0),)},
+        "certificate-expires",
+        "warning",
+        "expires in 5.0 days",
+    ),
+    (
+        "an expired certificate",
+        {"credentials": (CredentialView("mqtt.tls.certificate_file", "certificate", -5.0),)},
+        "certificate-expires",
+        "critical",
+        "has expired",
+    ),
+    (
+        "a token that is not renewed",
+        {"credentials": (CredentialView("kafka.sasl.token", "token", 100.0, 90 * S),)},
+        "token-failing",
+        "warning",
+        "kafka.sasl.token",
+    ),
+    (
+        "a token that has expired",
+        {"credentials": (CredentialView("kafka.sasl.token", "token", -1.0, 90 * S),)},
+        "token-failing",
+        "critical",
+        "expired",
+    ),
+    (
+        "what others found",
+        {"said": (Problem("canary-failing", "critical", "x", "y"),)},
+        "canary-failing",
+        "critical",
+        "x",
+    ),
+]
+
+
+@pytest.mark.parametrize(("_what", "changes", "kind", "severity", "words"), CASES, ids=[case[0] for case in CASES])
+def test_what_is_wrong_is_named(
+    _what: str, changes: Mapping[str, object], kind: str, severity: str, words: str
+) -> None:
+    snapshot = replace(WELL, **changes)  # type: ignore[arg-type]
+    if snapshot.disconnected:
+        away = replace(SESSIONS[0], connected=False, subscribed=False)
+        snapshot = replace(snapshot, readiness=replace(READY, sessions=(away, SESSIONS[1])))
+    problem = the_one(snapshot)
+    assert (problem.id, problem.severity) == (kind, severity)
+    assert words in problem.text
+    assert problem.text.endswith((".", "x"))
+    assert problem.check
+
+
+def test_old_messages_and_stopped_routes_are_said() -> None:
+    readiness = replace(READY, oldest_unacked_age_ns=40 * S, stopped_routes=("Route 'hot' is stopped: why.",))
+    found = problems(replace(WELL, readiness=readiness), LIMITS)
+    assert [(problem.id, problem.subject) for problem in found] == [
+        ("oldest-unacked-too-old", ""),
+        ("route-stopped", "hot"),
+    ]
+
+
+def test_the_worst_comes_first() -> None:
+    snapshot = replace(WELL, dead_letters=1, brokers=with_broker(2, mute_ns=6 * S), partitions=stuck(2, 6), imbalance=1)
+    assert [problem.id for problem in problems(snapshot, LIMITS)] == [
+        "ledger-imbalance",
+        "broker-silent",
+        "dead-letters",
+    ]
+
+
+# --- nothing false ---
+
+MOMENTS = st.integers(0, 3 * S)
+
+
+@st.composite
+def healthy(draw: st.DrawFn) -> HealthSnapshot:
+    """A busy or idle gateway in which every answer comes within three seconds."""
+    brokers = tuple(replace(b, mute_ns=draw(MOMENTS), written_age_ns=draw(st.integers(0, 10_000 * S))) for b in BROKERS)
+    partitions = tuple(
+        replace(
+            p,
+            waiting=draw(st.integers(0, 10_000)),
+            silent_ns=draw(MOMENTS),
+            last_ack_age_ns=draw(st.none() | st.integers(0, 10_000 * S)),
+            spooled=draw(st.integers(0, 10)),
+        )
+        for p in PARTITIONS
+    )
+    readiness = replace(
+        READY,
+        metadata_age_ns=draw(st.integers(0, 7 * S)),
+        oldest_unacked_age_ns=draw(st.none() | st.integers(0, 30 * S)),
+    )
+    return replace(
+        WELL,
+        readiness=readiness,
+        brokers=brokers,
+        partitions=partitions,
+        in_state_ns=draw(st.integers(0, 10**15)),
+        saturated={"0": draw(st.integers(0, 59 * S))},
+        spool=draw(st.none() | st.just(SpoolView(10, 1000, 1))),
+        process=ProcessView(blocked=draw(st.integers(0, 2)), blocked_ns=2 * S, memory_bytes=50, memory_limit_bytes=100),
+    )
+
+
+@given(healthy())
+def test_nothing_is_said_in_a_quiet_hour(snapshot: HealthSnapshot) -> None:
+    assert problems(snapshot, LIMITS) == ()
+
+
+@given(healthy(), st.integers(0, 10 * S - 1), st.booleans())
+def test_nothing_is_said_in_a_start(snapshot: HealthSnapshot, in_state_ns: int, answered: bool) -> None:
+    away = tuple(replace(session, connected=False, subscribed=False) for session in SESSIONS)
+    readiness = replace(snapshot.readiness, state=State.STARTING, sessions=away)
+    if not answered:
+        readiness = replace(readiness, metadata_age_ns=None, topics=())
+    starting = replace(
+        snapshot,
+        readiness=readiness,
+        in_state_ns=in_state_ns,
+        disconnected=dict.fromkeys(("0", "1"), min(in_state_ns, 4 * S)),
+    )
+    assert problems(starting, LIMITS) == ()
+
+
+@given(healthy(), st.sampled_from([State.PENDING_CONTROLLED_SHUTDOWN, State.SHUTTING_DOWN]), st.integers(0, 60 * S))
+def test_nothing_is_said_in_a_stop(snapshot: HealthSnapshot, state: State, away_ns: int) -> None:
+    away = tuple(replace(session, connected=False, subscribed=False) for session in SESSIONS)
+    readiness = replace(snapshot.readiness, state=state, sessions=away)
+    stopping = replace(snapshot, readiness=readiness, disconnected=dict.fromkeys(("0", "1"), away_ns))
+    assert problems(stopping, LIMITS) == ()
+
+
+@given(st.integers(1, 3), st.integers(0, 50), st.integers(0, 4), st.booleans())
+def test_nothing_is_said_while_a_broker_restarts_in_good_order(
+    restarted: int,
+    second: int,
+    gap_s: int,
+    refuses: bool,
+) -> None:
+    """It hands its partitions on, leaves, is away for up to a minute, and comes back; elections take some seconds."""
+    others = [number for number in (1, 2, 3) if number != restarted]
+    silent_ns = min(second, gap_s) * S
+    brokers = with_broker(
+        restarted, mute_ns=second * S, away_ns=second * S, connected=False, refuses=refuses, problem="closed"
+    )
+    partitions = tuple(
+        replace(
+            p,
+            leader=None if silent_ns and second < gap_s else others[p.partition % 2],
+            in_sync=tuple(others),
+            waiting=5,
+            silent_ns=silent_ns if second < gap_s else 0,
+        )
+        for p in PARTITIONS
+    )
+    leaderless = (1,) if silent_ns and second < gap_s else ()
+    snapshot = replace(
+        WELL,
+        readiness=replace(READY, topics=(TopicView("orders", 6, leaderless=leaderless),)),
+        brokers=brokers,
+        partitions=partitions,
+        leaderless={"orders": silent_ns} if leaderless else {},
+    )
+    assert problems(snapshot, LIMITS) == ()
+
+
+# --- the outage ---
+
+
+@given(
+    frozen=st.integers(1, 3),
+    layout=st.lists(st.permutations([1, 2, 3]), min_size=1, max_size=20),
+    copies=st.integers(1, 3),
+    moved_s=st.integers(3, 40),
+    spool=st.booleans(),
+    data=st.data(),
+)
+def test_a_frozen_broker_is_named_with_its_partitions_within_thirty_seconds_and_nobody_else_is(
+    frozen: int,
+    layout: list[list[int]],
+    copies: int,
+    moved_s: int,
+    spool: bool,
+    data: st.DataObject,
+) -> None:
+    """Leaders move when the cluster has noticed, if there is another copy; until then whatever has one on it waits."""
+    busy = data.draw(st.lists(st.booleans(), min_size=len(layout), max_size=len(layout)))
+    mine = [n for n, nodes in enumerate(layout) if nodes[0] == frozen and busy[n]]
+    for second in range(5, 60):
+        moved = second >= moved_s
+        partitions = []
+        for number, nodes in enumerate(layout):
+            replicas = tuple(nodes[:copies])
+            rest = tuple(node for node in replicas if node != frozen)
+            leader: int | None = rest[0] if moved and rest else replicas[0]
+            if moved and not rest:
+                leader = None
+            waits = frozen in replicas and busy[number] and not (moved and rest)
+            partitions.append(
+                PartitionView(
+                    "orders",
+                    number,
+                    leader,
+                    replicas,
+                    rest if moved and rest else replicas,
+                    waiting=9 if waits and not spool else 0,
+                    spooled=9 if waits and spool else 0,
+                    silent_ns=second * S if waits else 0,
+                    spooling=waits and spool,
+                    last_ack_age_ns=second * S if waits else S // 10,
+                )
+            )
+        led_now = {p.name for p in partitions if p.leader == frozen}
+        without = tuple(p.partition for p in partitions if p.leader is None)
+        topics = (TopicView("orders", len(layout), leaderless=without),)
+        lost = tuple(f"orders/{n}" for n, nodes in enumerate(layout) if nodes[0] == frozen)
+        brokers = tuple(
+            replace(
+                broker,
+                mute_ns=second * S if broker.id == frozen else 0,
+                written_age_ns=(second if broker.id == frozen else 6) * S,
+                lost=tuple(name for name in lost if name not in led_now) if broker.id == frozen else (),
+            )
+            for broker in BROKERS
+        )
+        snapshot = replace(
+            WELL,
+            readiness=replace(READY, topics=topics),
+            brokers=brokers,
+            partitions=tuple(partitions),
+            leaderless={"orders": (second - moved_s) * S} if without else {},
+        )
+        found = problems(snapshot, LIMITS)
+        about = [problem for problem in found if problem.subject == f"broker {frozen}"]
+        assert len(about) == 1, [problem.text for problem in found]
+        assert f"Broker {frozen} (kafka-{frozen}:9092)" in about[0].text
+        shown = mine[:12] if len(lost) <= 12 else []
+        assert all(f"orders/{number}" in about[0].text for number in shown), about[0].text
+        assert all(problem is about[0] or problem.id == "partition-leaderless" for problem in found)
+        assert (about[0].severity == "critical") is (bool(without) or any(p.silent_ns for p in partitions))
+        assert "messages flow" not in about[0].text or not without
+
+
+# --- and readiness ---
+
+
+@given(st.data())
+def test_what_keeps_a_running_worker_unready_for_long_is_a_problem(data: st.DataObject) -> None:
+    sessions = tuple(
+        replace(
+            session,
+            connected=data.draw(st.booleans()),
+            subscribed=data.draw(st.booleans()),
+            problem="connection refused",
+        )
+        for session in SESSIONS
+    )
+    sessions = tuple(replace(s, subscribed=s.subscribed and s.connected) for s in sessions)
+    topic = TopicView(
+        "orders",
+        data.draw(st.sampled_from([0, 6])),
+        data.draw(st.sampled_from([(), (1,), (1, 4)])),
+        data.draw(st.sampled_from([None, "it was made anew"])),
+    )
+    readiness = ReadinessSnapshot(
+        State.RUNNING,
+        data.draw(st.sampled_from([sessions, ()])),
+        data.draw(st.sampled_from([None, S, 20 * S])),
+        (topic,),
+        data.draw(st.sampled_from([None, S, 31 * S])),
+        data.draw(st.sampled_from([(), ("Route 'x' is stopped.",)])),
+    )
+    snapshot = replace(
+        WELL,
+        readiness=readiness,
+        in_state_ns=60 * S,
+        disconnected={s.name: 60 * S for s in readiness.sessions if not s.subscribed},
+        leaderless={"orders": 60 * S} if topic.leaderless else {},
+    )
+    critical = [problem for problem in problems(snapshot, LIMITS) if problem.severity == "critical"]
+    assert bool(critical) is not decide(readiness, LIMITS.readiness).ready
