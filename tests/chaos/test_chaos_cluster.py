@@ -130,7 +130,7 @@ def test_a_frozen_one_is_named_with_its_partitions_until_it_is_thawed(
         assert stands_still["health"] in {"silent", "leaderless"}, stands_still
         assert stands_still["waiting"] + stands_still["spooled"] > 0, "with the spool it is silent all the same"
         label = f'{{partition="{victim - 1}",topic="{unique}"}}'
-        assert case.gateway.samples("gateway_kafka_partition_silence_seconds")[label] >= 5
+        assert case.gateway.samples("gateway_kafka_partition_silence_seconds")[label] >= 3
         admin.cluster.thaw(victim)
         wait_until(lambda: not case.gateway.problems(), f"nothing is wrong any more; {case.gateway.problems()}", 30)
         admin.wait_in_sync(case.topic)
