@@ -6,7 +6,7 @@ for two dates.
 
 from __future__ import annotations
 
-__all__ = ["Validity", "validity"]
+__all__ = ["Validity", "validity", "validity_of_der"]
 
 import ssl
 from datetime import UTC, datetime
@@ -39,9 +39,17 @@ def validity(file: Path) -> Validity:
     if begin < 0 or end < begin:
         raise ValueError(f"{file} has no certificate in PEM form")
     try:
-        return _validity(ssl.PEM_cert_to_DER_cert(text[begin : end + len(_END)]))
-    except (ValueError, IndexError) as error:
+        return validity_of_der(ssl.PEM_cert_to_DER_cert(text[begin : end + len(_END)]))
+    except ValueError as error:
         raise ValueError(f"the certificate in {file} cannot be read: {error}") from error
+
+
+def validity_of_der(der: bytes) -> Validity:
+    """Of a certificate as TLS carries it. Raises ValueError for what is none."""
+    try:
+        return _validity(der)
+    except IndexError as error:
+        raise ValueError("it is cut off") from error
 
 
 def _validity(der: bytes) -> Validity:

@@ -39,7 +39,7 @@ from gateway.admin.model import (
     Reassignment,
     Topic,
 )
-from gateway.admin.reading import check, config_entry, log_dir, quorum_replica, topic_of
+from gateway.admin.reading import check, clock_ahead, config_entry, log_dir, quorum_replica, topic_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -159,6 +159,7 @@ class KafkaAdmin(GroupReading, Changes):
             high_watermark=found.high_watermark,
             voters=tuple(quorum_replica(one, end, now_ms) for one in found.current_voters),
             observers=tuple(quorum_replica(one, end, now_ms) for one in found.observers),
+            clock_ahead_seconds=clock_ahead([*found.current_voters, *found.observers], now_ms),
         )
 
     def reassignments(self) -> tuple[Reassignment, ...]:

@@ -158,13 +158,16 @@ class QuorumReplica:
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """Who keeps the metadata: voters may become controller, observers (the brokers) only read."""
+    """Who keeps the metadata: voters may become controller, observers (the brokers) only read. ``clock_ahead_seconds``
+    is how far the leader's clock is before ours, within the second that lies between two of its notes; None with no
+    other replica, of which it would note anything."""
 
     leader: int
     epoch: int
     high_watermark: int
     voters: tuple[QuorumReplica, ...]
     observers: tuple[QuorumReplica, ...]
+    clock_ahead_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

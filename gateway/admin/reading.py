@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "assigned",
     "check",
+    "clock_ahead",
     "config_entry",
     "described_member",
     "listed_member",
@@ -112,6 +113,12 @@ def quorum_replica(found: Any, leader_end: int, now_ms: float) -> QuorumReplica:
         last_fetch_age_seconds=age(found.last_fetch_timestamp),
         last_caught_up_age_seconds=age(found.last_caught_up_timestamp),
     )
+
+
+def clock_ahead(replicas: list[Any], now_ms: float) -> float | None:
+    """By the newest moment that the leader noted: a replica fetches twice a second."""
+    newest_ms = max((one.last_fetch_timestamp for one in replicas), default=0)
+    return (newest_ms - now_ms) / 1000 if newest_ms > 0 else None
 
 
 def log_dir(found: Any) -> LogDir:

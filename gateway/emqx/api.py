@@ -90,6 +90,11 @@ class EmqxApi:
             return None
         return self._parsed(EmqxClient.parse, await self._document(answer, "/clients", dict), "/clients")
 
+    async def clients_like(self, text: str) -> list[EmqxClient]:
+        """Those with ``text`` somewhere in their client id."""
+        rows = await self._pages("/clients", [("like_clientid", text)], FIELDS)
+        return [self._parsed(EmqxClient.parse, values, "/clients") for values in rows]
+
     async def subscriptions(self, client_id: str) -> list[EmqxSubscription] | None:
         """What a client has subscribed to; None if EMQX has no session of it."""
         answer = await self._ask(f"/clients/{quote(client_id, safe='')}/subscriptions")

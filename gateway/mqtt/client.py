@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Handshake", "PahoClient"]
+__all__ = ["Handshake", "PahoClient", "prepare"]
 
 import asyncio
 import contextlib
@@ -200,25 +200,8 @@ class Handshake:
             reconnect_on_failure=False,  # else a refused 3.1.1 CONNECT reconnects inside a callback, blocking
             clean_session=None if self._v5 else not settings.persistent,
         )
-        client.connect_timeout = settings.connect_timeout.total_seconds()
         client.framed = address.websocket or address.encrypted
-        if address.websocket:
-            client.ws_set_options(settings.websocket_path, dict(settings.websocket_headers) or None)
-        if shown.context is not None:
-            client.tls_set_context(shown.context)
-        if shown.username is not None:
-            client.username_pw_set(shown.username, shown.password)
-        if settings.proxy is not None:
-            import socks
-
-            proxy = settings.proxy
-            client.proxy_set(
-                proxy_type=socks.HTTP,
-                proxy_addr=proxy.host,
-                proxy_port=proxy.port,
-                proxy_username=proxy.username,
-                proxy_password=fresh(proxy.password, "mqtt.proxy.password") if proxy.password is not None else None,
-            )
+        prepare(client, settings, address, shown)
         if will is not None:
             client.will_set(*will, qos=1, retain=True)
         client.on_connect = self._on_connect
@@ -305,6 +288,28 @@ class Handshake:
             self._granted.set_exception(MqttRefusedError(text, "subscribe"))
         else:
             self._granted.set_result(None)
+
+
+def prepare(client: paho.Client, settings: MqttSettings, address: MqttAddress, shown: Shown) -> None:
+    """Tell a client which way it is to go to the broker, and what to show there."""
+    client.connect_timeout = settings.connect_timeout.total_seconds()
+    if address.websocket:
+        client.ws_set_options(settings.websocket_path, dict(settings.websocket_headers) or None)
+    if shown.context is not None:
+        client.tls_set_context(shown.context)
+    if shown.username is not None:
+        client.username_pw_set(shown.username, shown.password)
+    if settings.proxy is not None:
+        import socks
+
+        proxy = settings.proxy
+        client.proxy_set(
+            proxy_type=socks.HTTP,
+            proxy_addr=proxy.host,
+            proxy_port=proxy.port,
+            proxy_username=proxy.username,
+            proxy_password=fresh(proxy.password, "mqtt.proxy.password") if proxy.password is not None else None,
+        )
 
 
 def _close_sockets(error: BaseException) -> None:

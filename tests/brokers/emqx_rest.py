@@ -154,6 +154,8 @@ class EmqxRest:
         if wanted := request.query.getall("clientid", []):
             wanted = wanted[-1:] if self.version.startswith("5.0") else wanted
             sessions = [session for session in sessions if session.client_id in wanted]
+        if like := request.query.get("like_clientid"):
+            sessions = [session for session in sessions if like in session.client_id]
         limit, page = int(request.query.get("limit", "100")), int(request.query.get("page", "1"))
         if not 1 <= limit <= MAX_LIMIT or page < 1:
             return _error(400, "BAD_REQUEST", "page_limit_invalid")

@@ -1,0 +1,196 @@
+"""A visit to an MQTT broker that leaves nothing behind: connect, look at what it grants, subscribe for an instant, go.
+
+It has a client id of its own, never a session's: a broker ends the older of two connections with one id. The session
+is clean and is ended with the DISCONNECT, and by the broker when the connection breaks off. A subscription is taken
+back by the packet behind the one that asks for it, so that the broker has no time to send much, and asks for no
+retained messages.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Visit", "visit"]
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from gateway.mqtt import reasons
+from gateway.mqtt.client import prepare
+from gateway.mqtt.errors import ConnectError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bridge.filters import Subscription
+    from config.addresses import MqttAddress
+    from config.settings import MqttSettings
+    from gateway.mqtt.login import Shown
+
+_TICK_S: Final = 0.05
+_FAREWELL_S: Final = 0.5
+_PROPERTIES: Final = {
+    "ReceiveMaximum": "receive_maximum",
+    "SessionExpiryInterval": "session_expiry",
+    "MaximumPacketSize": "maximum_packet_size",
+    "MaximumQoS": "maximum_qos",
+    "RetainAvailable": "retain_available",
+    "SharedSubscriptionAvailable": "shared_available",
+    "WildcardSubscriptionAvailable": "wildcard_available",
+    "ServerKeepAlive": "keepalive",
+}
+
+
+@dataclass(slots=True)
+class Visit:
+    """What came of it. ``error`` says why there was no CONNACK; ``code`` is the CONNACK's, 0 for welcome; ``granted``
+    the codes of the SUBACK, one for each filter, None when it did not come.
+
+    ``limits`` are the CONNACK's properties by our names for them, those alone that the broker sent.
+    """
+
+    seconds: float = 0.0
+    error: ConnectError | None = None
+    code: int | None = None
+    limits: dict[str, int] = field(default_factory=dict)
+    granted: list[int] | None = None
+
+    @property
+    def welcome(self) -> bool:
+        return self.code == 0
+
+
+class _Client(paho.Client):
+    def _get_proxy(self) -> dict[str, Any] | None:
+        proxy: dict[str, Any] = self._proxy
+        return proxy or None  # the settings' alone; paho would look into the environment as well
+
+
+def visit(
+    settings: MqttSettings,
+    address: MqttAddress,
+    client_id: str,
+    shown: Shown,
+    *,
+    filters: Sequence[Subscription] = (),
+    timeout_s: float,
+) -> Visit:
+    """Make the visit. Blocks, for ``timeout_s`` for each answer at most; never raises for what a broker or network
+    does."""
+    return _Visitor(settings, address, client_id, shown, filters, timeout_s).visit()
+
+
+class _Visitor:
+    def __init__(
+        self,
+        settings: MqttSettings,
+        address: MqttAddress,
+        client_id: str,
+        shown: Shown,
+        filters: Sequence[Subscription],
+        timeout_s: float,
+    ) -> None:
+        self._settings, self._address = settings, address
+        self._v5 = settings.protocol == "5"
+        self._filters, self._timeout_s = filters, timeout_s
+        self.result = Visit()
+        self._ended = ""
+        client = self._client = _Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=client_id,
+            protocol=paho.MQTTv5 if self._v5 else paho.MQTTv311,
+            transport="websockets" if address.websocket else "tcp",
+            reconnect_on_failure=False,
+            clean_session=None if self._v5 else True,
+        )
+        prepare(client, settings, address, shown)
+        client.connect_timeout = timeout_s
+        client.on_connect = self._on_connect
+        client.on_subscribe = self._on_subscribe
+        client.on_disconnect = self._on_disconnect
+
+    def visit(self) -> Visit:
+        began = time.monotonic()
+        # paho waits for a TLS or WebSocket handshake as long as its keepalive is. Longer than we wait, or it would be
+        # paho that gives up, with words of its own.
+        keepalive_s = math.ceil(self._timeout_s) + 2
+        arguments: dict[str, Any] = {}
+        if self._v5:
+            arguments = {"clean_start": True, "properties": self._properties()}
+        try:
+            self._client.connect(self._address.host, self._address.port, keepalive_s, **arguments)
+            self._wait(lambda: self.result.code is not None)
+        except (OSError, ValueError, paho.WebsocketConnectionError) as error:
+            self.result.error = reasons.connect_error(self._address, error, self._settings)
+        self.result.seconds = time.monotonic() - began
+        if self.result.error is None and self.result.code is None:
+            self.result.error = self._no_answer()
+        if self.result.welcome:
+            if self._filters:
+                self._subscribe()
+            self._leave()
+        return self.result
+
+    def _properties(self) -> Properties:
+        settings = self._settings
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.ReceiveMaximum = settings.receive_maximum
+        properties.MaximumPacketSize = settings.max_packet_bytes
+        if settings.persistent and not self._filters:
+            # With nothing subscribed, to see whether the broker grants it; it goes with the DISCONNECT.
+            properties.SessionExpiryInterval = int(settings.session_expiry.total_seconds())
+        return properties
+
+    def _no_answer(self) -> ConnectError:
+        if self._ended:
+            return ConnectError(
+                f"{self._address} ended the connection before it answered our CONNECT ({self._ended}). Is this its "
+                "MQTT listener, for this scheme (mqtt, mqtts, ws, wss) and this mqtt.protocol?",
+                "protocol",
+            )
+        return ConnectError(
+            f"{self._address} took the connection and did not answer our CONNECT within {self._timeout_s:g} s.",
+            "timeout",
+        )
+
+    def _subscribe(self) -> None:
+        filters: Any = [(one.filter, one.qos) for one in self._filters]
+        if self._v5:
+            filters = [(name, SubscribeOptions(qos=qos, retainHandling=2)) for name, qos in filters]
+        self._client.subscribe(filters)
+        self._client.unsubscribe([one.filter for one in self._filters])
+        self._wait(lambda: self.result.granted is not None)
+
+    def _leave(self) -> None:
+        properties = None
+        if self._v5:
+            properties = Properties(PacketTypes.DISCONNECT)  # type: ignore[no-untyped-call]
+            properties.SessionExpiryInterval = 0
+        self._client.disconnect(properties=properties)
+        self._wait(lambda: False, _FAREWELL_S)
+
+    def _wait(self, condition: Any, timeout_s: float | None = None) -> None:
+        """Carry packets until it is so, the connection has ended, or the time is over."""
+        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        while not condition() and not self._ended and time.monotonic() < deadline:
+            if self._client.loop(_TICK_S) != paho.MQTT_ERR_SUCCESS:
+                self._ended = self._ended or "no reason given"
+
+    def _on_connect(self, _client: object, _data: object, _flags: object, reason: Any, properties: Any) -> None:
+        self.result.code = reason.value
+        for theirs, ours in _PROPERTIES.items():
+            value = getattr(properties, theirs, None)
+            if isinstance(value, int):
+                self.result.limits[ours] = value
+
+    def _on_subscribe(self, _client: object, _data: object, _id: object, codes: list[Any], _more: object) -> None:
+        self.result.granted = [code.value for code in codes]
+
+    def _on_disconnect(self, _client: object, _data: object, _flags: object, reason: Any, _more: object) -> None:
+        self._ended = self._ended or str(reason)
