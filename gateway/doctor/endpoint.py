@@ -1,0 +1,156 @@
+"""One address, a step at a time: its name, its port, TLS and its certificate, each with the time it took."""
+
+from __future__ import annotations
+
+__all__ = ["Endpoint", "Step", "TlsStep", "reach"]
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from bridge.certificate import Validity, validity_of_der
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Failure = Literal["name", "refused", "unreachable", "silent", "closed", "certificate", "tls"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How long a step took; ``failure`` and ``detail`` say why it did not come to its end."""
+
+    seconds: float
+    failure: Failure | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsStep:
+    """TLS with the settings' own context. ``validity`` is the peer's certificate's, which is looked at without trust
+    when it was not accepted; None when it showed none."""
+
+    step: Step
+    version: str | None = None
+    validity: Validity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What was measured of ``host:port``. A step behind a failed one is None; ``tls`` also where none is spoken."""
+
+    host: str
+    port: int
+    name: Step
+    ips: tuple[str, ...] = ()
+    tcp: Step | None = None
+    tls: TlsStep | None = None
+
+    @property
+    def reached(self) -> bool:
+        """Whether everything up to here worked."""
+        if self.tcp is None or self.tcp.failure is not None:
+            return False
+        return self.tls is None or self.tls.step.failure is None
+
+
+async def reach(
+    host: str, port: int, timeout_s: float, context: Callable[[], ssl.SSLContext] | None = None
+) -> Endpoint:
+    """Resolve, connect and, with a ``context``, shake hands; each step may take ``timeout_s``. Never raises OSError."""
+    loop, began = asyncio.get_running_loop(), time.monotonic()
+    try:
+        async with asyncio.timeout(timeout_s):
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except TimeoutError:
+        return Endpoint(host, port, Step(time.monotonic() - began, "silent", "the resolver does not answer"))
+    except (OSError, UnicodeError) as error:
+        return Endpoint(host, port, Step(time.monotonic() - began, "name", _text(error)))
+    name = Step(time.monotonic() - began)
+    ips = tuple(dict.fromkeys(str(one[4][0]) for one in found))
+    tcp, tls = await _connect(host, port, timeout_s, context)
+    return Endpoint(host, port, name, ips, tcp, tls)
+
+
+async def _connect(
+    host: str, port: int, timeout_s: float, context: Callable[[], ssl.SSLContext] | None
+) -> tuple[Step, TlsStep | None]:
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(host, port)
+    except TimeoutError:
+        return Step(time.monotonic() - began, "silent", f"no answer within {timeout_s:g} s"), None
+    except OSError as error:
+        return Step(time.monotonic() - began, _why_not(error), _text(error)), None
+    tcp = Step(time.monotonic() - began)
+    try:
+        return tcp, None if context is None else await _handshake(writer, host, timeout_s, context())
+    finally:
+        await _close(writer)
+
+
+async def _handshake(writer: asyncio.StreamWriter, host: str, timeout_s: float, context: ssl.SSLContext) -> TlsStep:
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(timeout_s):
+            await writer.start_tls(context, server_hostname=host, ssl_handshake_timeout=timeout_s + 1)
+    except TimeoutError:
+        return TlsStep(Step(time.monotonic() - began, "silent", f"no answer within {timeout_s:g} s"))
+    except ssl.SSLCertVerificationError as error:
+        failed = Step(time.monotonic() - began, "certificate", error.verify_message)
+        address = writer.get_extra_info("peername")
+        return TlsStep(failed, None, await _look_without_trust(address, host, timeout_s, context))
+    except ssl.SSLError as error:
+        return TlsStep(Step(time.monotonic() - began, "tls", _text(error)))
+    except (OSError, EOFError) as error:
+        return TlsStep(Step(time.monotonic() - began, "closed", _text(error)))
+    secured: Any = writer.get_extra_info("ssl_object")
+    return TlsStep(Step(time.monotonic() - began), secured.version(), _peer(secured))
+
+
+async def _look_without_trust(address: Any, host: str, timeout_s: float, like: ssl.SSLContext) -> Validity | None:
+    """The dates of a certificate that was not accepted. Nothing is sent over the connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = like.minimum_version
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    name = getattr(like, "server_name", None) or host
+    with contextlib.suppress(OSError, TimeoutError, EOFError):
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(*address[:2], ssl=context, server_hostname=name)
+        try:
+            return _peer(writer.get_extra_info("ssl_object"))
+        finally:
+            await _close(writer)
+    return None
+
+
+def _peer(secured: Any) -> Validity | None:
+    der = secured.getpeercert(binary_form=True)
+    try:
+        return None if der is None else validity_of_der(der)
+    except ValueError:
+        return None
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """At once: a peer that is frozen would not answer a farewell."""
+    writer.transport.abort()
+    with contextlib.suppress(OSError, EOFError):
+        await writer.wait_closed()
+
+
+def _why_not(error: OSError) -> Failure:
+    if isinstance(error, ConnectionRefusedError):
+        return "refused"
+    return "closed" if isinstance(error, ConnectionError) else "unreachable"
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, socket.gaierror | OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

@@ -1,0 +1,172 @@
+"""What the MQTT brokers answer: each address by itself, then whom and what the first that works lets in."""
+
+from __future__ import annotations
+
+__all__ = ["AddressFacts", "Device", "DoorFacts", "MqttFacts", "gather", "shared_for_a_look"]
+
+import asyncio
+import secrets
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from bridge.filters import Subscription
+from bridge.tls import TlsFiles
+from config.addresses import parse_mqtt_address
+from config.errors import GatewayError
+from gateway.doctor.endpoint import Endpoint, reach
+from gateway.doctor.threads import call
+from gateway.mqtt.errors import ConnectError
+from gateway.mqtt.login import Login, Shown
+from gateway.mqtt.probe import Visit, visit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from config.addresses import MqttAddress
+    from config.settings import MqttSettings, Settings
+    from gateway.outward import Outward
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Credentials of a device, to see what such a one may do."""
+
+    username: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AddressFacts:
+    """One of ``mqtt.addresses``. ``endpoint`` is the proxy's where there is one (``proxied``)."""
+
+    address: str
+    endpoint: Endpoint
+    proxied: bool = False
+    login: Visit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DoorFacts:
+    """What the broker at ``address`` lets in. ``filters`` is the visit with the gateway's own subscriptions, ``asked``
+    what it asked for; ``everything`` the one with ``#`` and ``everything_as`` who asked it, None where nobody could."""
+
+    address: str
+    asked: tuple[Subscription, ...] = ()
+    filters: Visit | None = None
+    anonymous: Visit | None = None
+    stranger: Visit | None = None
+    device: Visit | None = None
+    everything: Visit | None = None
+    everything_as: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MqttFacts:
+    addresses: tuple[AddressFacts, ...]
+    door: DoorFacts | None = None
+
+
+async def gather(
+    settings: Settings,
+    subscriptions: Sequence[Subscription],
+    outward: Outward,
+    device: Device | None,
+    timeout_s: float,
+) -> MqttFacts:
+    """Ask them all. Takes three time-outs at most; raises ConfigError for TLS files that cannot be used."""
+    asking = _Asking(settings, outward, timeout_s)
+    addresses = await asyncio.gather(*(asking.address(text) for text in settings.mqtt.addresses))
+    at = next((one for one in addresses if one.login is not None and one.login.welcome), None)
+    at = at or next((one for one in addresses if one.login is not None and one.login.code is not None), None)
+    if at is None:
+        return MqttFacts(tuple(addresses))
+    looked = shared_for_a_look(subscriptions)
+    return MqttFacts(tuple(addresses), await asking.door(at, looked, device))
+
+
+def shared_for_a_look(subscriptions: Sequence[Subscription]) -> tuple[Subscription, ...]:
+    """The same filters in a share group of our own: in the gateway's we would take messages from its sessions."""
+    group = f"doctor-{secrets.token_hex(4)}"
+    looked = []
+    for text, qos in subscriptions:
+        if text.startswith("$share/"):
+            text = f"$share/{group}/{text.split('/', 2)[2]}"
+        looked.append(Subscription(text, qos))
+    return tuple(looked)
+
+
+class _Asking:
+    def __init__(self, settings: Settings, outward: Outward, timeout_s: float) -> None:
+        self._instance = settings.instance
+        self._mqtt = settings.mqtt
+        self._login = Login(settings.mqtt, outward.mqtt)
+        self._timeout_s = timeout_s
+        encrypted = any(parse_mqtt_address(text).encrypted for text in settings.mqtt.addresses)
+        self._tls = TlsFiles(settings.mqtt.tls, "mqtt.tls") if encrypted else None
+
+    async def address(self, text: str) -> AddressFacts:
+        address, proxy = parse_mqtt_address(text), self._mqtt.proxy
+        if proxy is not None:
+            endpoint = await reach(proxy.host, proxy.port, self._timeout_s)
+        else:
+            context = self._tls.context if self._tls is not None and address.encrypted else None
+            endpoint = await reach(address.host, address.port, self._timeout_s, context)
+        if not endpoint.reached:
+            return AddressFacts(text, endpoint, proxy is not None)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                shown = await self._login.show(encrypted=address.encrypted)
+        except (GatewayError, TimeoutError) as error:
+            reason = ConnectError(str(error) or "There is no token to show: its source does not answer.", "token")
+            return AddressFacts(text, endpoint, proxy is not None, Visit(error=reason))
+        return AddressFacts(text, endpoint, proxy is not None, await self._visit(address, shown))
+
+    async def door(self, at: AddressFacts, asked: tuple[Subscription, ...], device: Device | None) -> DoorFacts:
+        address = parse_mqtt_address(at.address)
+        # Without our client certificate: it would let in who shows nothing else.
+        bare = self._mqtt.model_copy(update={"tls": self._mqtt.tls.model_copy(update=_NO_CERTIFICATE)})
+        context = TlsFiles(bare.tls, "mqtt.tls").context() if address.encrypted else None
+        everything = (Subscription("#", 0),)
+        own = await self._login.show(encrypted=address.encrypted)
+        anonymous, stranger = Shown(None, None, context), Shown(f"doctor-{secrets.token_hex(4)}", _guess(), context)
+        as_device = None if device is None else Shown(device.username, device.password, context)
+        visits = await asyncio.gather(
+            self._visit(address, own, asked) if asked and at.login is not None and at.login.welcome else _nothing(),
+            self._visit(address, anonymous, everything),
+            self._visit(address, stranger),
+            _nothing() if as_device is None else self._visit(address, as_device, everything),
+        )
+        filters, nobody, guessed, by_device = visits
+        door = DoorFacts(at.address, asked, filters, nobody, guessed, by_device)
+        if by_device is not None and by_device.welcome:
+            return replace(door, everything=by_device, everything_as="the device's user")
+        if nobody is not None and nobody.welcome:
+            return replace(door, everything=nobody, everything_as="a client without a name")
+        return door
+
+    async def _visit(self, address: MqttAddress, shown: Shown, filters: tuple[Subscription, ...] = ()) -> Visit:
+        client_id = f"{self._instance}-doctor-{secrets.token_hex(6)}"
+        mqtt: MqttSettings = self._mqtt
+
+        def work() -> Visit:
+            return visit(mqtt, address, client_id, shown, filters=filters, timeout_s=self._timeout_s)
+
+        try:
+            # TLS, WebSocket and CONNACK may each take the whole time; the first of them that does ends it.
+            return await call(work, 2 * self._timeout_s + 1)
+        except TimeoutError:
+            error = ConnectError(
+                f"{address} did not answer our CONNECT within {2 * self._timeout_s + 1:g} s.", "timeout"
+            )
+            return Visit(2 * self._timeout_s + 1, error)
+
+
+_NO_CERTIFICATE = {"certificate_file": None, "key_file": None, "key_password": None}
+
+
+def _guess() -> str:
+    return secrets.token_urlsafe(12)
+
+
+async def _nothing() -> Visit | None:
+    return None

@@ -1,0 +1,48 @@
+"""How numbers are said in sentences."""
+
+from __future__ import annotations
+
+__all__ = ["bytes_text", "days_left", "many", "milliseconds", "some"]
+
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bridge.certificate import Validity
+
+_SHOWN: Final = 6
+
+
+def milliseconds(seconds: float) -> str:
+    """``0.4 ms``, ``37 ms``, ``2.1 s``."""
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{seconds * 1000:.1f} ms" if seconds < 0.01 else f"{seconds * 1000:.0f} ms"
+
+
+def bytes_text(value: float) -> str:
+    """With a unit of 1024 and one decimal at most."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if value == int(value) else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def days_left(validity: Validity, now_s: float | None = None) -> float:
+    """Until a certificate ends; negative when it has."""
+    return (validity.ends_s - (time.time() if now_s is None else now_s)) / 86_400
+
+
+def many(count: int, one: str, several: str | None = None) -> str:
+    """``1 partition``, ``3 partitions``."""
+    return f"{count} {one if count == 1 else several or one + 's'}"
+
+
+def some(names: Iterable[object], shown: int = _SHOWN) -> str:
+    """The first few, and how many more there are."""
+    texts = [str(name) for name in names]
+    more = len(texts) - shown
+    return ", ".join(texts[:shown]) + (f" and {more} more" if more > 0 else "")
