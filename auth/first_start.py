@@ -5,7 +5,9 @@ Everything is made once. What is there is left as it is, so that the same comman
     DIR/service/shared_secret        what EMQX shows to the service (auth.shared_secret_file)
     DIR/emqx/authorization.conf      the same as a header, for emqx.conf to include
     DIR/emqx/dashboard.conf          the first password of EMQX's dashboard, for emqx.conf to include
+    DIR/emqx/api_keys                a key of EMQX's REST API for the gateway (api_key.bootstrap_file)
     DIR/gateway/mqtt_password        the gateway's own (mqtt.password_file)
+    DIR/gateway/emqx_api_secret      the secret of its key (emqx.api_secret_file)
     DIR/devices/devices.csv          names and secrets of the devices that were made here
 
 Each folder is for one reader; the files in ``emqx`` are readable for their group, since EMQX runs as another user.
@@ -50,11 +52,15 @@ _PUBLISH: Final[frozenset[Action]] = frozenset({"publish"})
 _HEADING: Final = "user_id,secret\n"
 
 
-def emqx_files(shared_secret: str, dashboard_password: str) -> dict[str, str]:
-    """The files that ``deploy/emqx/emqx.conf`` includes, by name."""
+def emqx_files(
+    shared_secret: str, dashboard_password: str, api_secret: str, api_key: str = GATEWAY_USER
+) -> dict[str, str]:
+    """The files that ``deploy/emqx/emqx.conf`` names, by name."""
     return {
         "authorization.conf": f'authorization = "Bearer {shared_secret}"\n',
         "dashboard.conf": f'default_password = "{dashboard_password}"\n',
+        # Without a role: the open-source EMQX up to 5.8 knows none, and refuses a file that names one.
+        "api_keys": f"{api_key}:{api_secret}\n",
     }
 
 
@@ -124,13 +130,25 @@ class FirstStart:
                 "EMQX was given: name that file in auth.shared_secret_file, or remove it to have it made anew from "
                 "the setting."
             )
-        texts = emqx_files(secret, secrets.token_urlsafe(24))
-        header = texts["authorization.conf"]
-        if self._file("emqx", "authorization.conf", lambda: header, _GROUP, "the same for EMQX") != header.strip():
-            self._write(self._place("emqx", _GROUP) / "authorization.conf", header, _GROUP)
-            self._say("wrote emqx/authorization.conf anew: it held another secret")
+        emqx = self._settings.emqx
+        api_secret = self._file(
+            "gateway",
+            "emqx_api_secret",
+            lambda: secrets.token_urlsafe(32) if emqx.api_secret is None else emqx.api_secret.get_secret_value(),
+            _PRIVATE,
+            "the secret of the gateway's key for EMQX's REST API",
+        )
+        texts = emqx_files(secret, secrets.token_urlsafe(24), api_secret, emqx.api_key or GATEWAY_USER)
+        self._copy("authorization.conf", texts["authorization.conf"], "the same for EMQX")
+        self._copy("api_keys", texts["api_keys"], "that key for EMQX")
         what = "the first password of EMQX's dashboard"
         self._file("emqx", "dashboard.conf", lambda: texts["dashboard.conf"], _GROUP, what)
+
+    def _copy(self, name: str, text: str, what: str) -> None:
+        """A file for EMQX that says what another file says: written anew when that has changed."""
+        if self._file("emqx", name, lambda: text, _GROUP, what) != text.strip():
+            self._write(self._place("emqx", _GROUP) / name, text, _GROUP)
+            self._say(f"wrote emqx/{name} anew: it held another secret")
 
     def _place(self, place: str, mode: int) -> Path:
         folder = self._folder / place
@@ -207,6 +225,8 @@ class FirstStart:
         if settings.mqtt.status.enabled:
             topic = settings.mqtt.status.topic.replace("${instance}", settings.instance)
             yield Rule("allow", topic, who, _PUBLISH)
+        if settings.canary.enabled:
+            yield Rule("allow", settings.canary.topic.replace("${instance}", settings.instance), who, _PUBLISH)
 
     def _own_topics(self, editor: Editor) -> None:
         editor.rules.append(Rule("allow", _OWN_TOPICS))

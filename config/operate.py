@@ -30,17 +30,20 @@ class EmqxSettings(Table):
     got it: loss that it cannot see itself. Unset: nobody looks."""
 
     api_key: Annotated[str, Field(min_length=1)] | None = None
-    """An API key of EMQX (dashboard, System, API Key); the role `viewer` suffices. Required with `url`."""
+    """An API key of EMQX (dashboard, System, API Key, or its `api_key.bootstrap_file`); the role `viewer` suffices,
+    where EMQX knows roles. Required with `url`."""
 
     api_secret: SecretStr | None = None
-    """The secret of `api_key`. Required with `url`."""
+    """The secret of `api_key`. Required with `url`. Best given as `api_secret_file`: then it is read again for each
+    question, so that a new one needs no restart."""
 
     interval: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(hours=1))] = timedelta(seconds=15)
     """How often EMQX is asked. 15 s is how often Prometheus usually looks. Short: requests without use. Long: a queue
     that drops is seen late."""
 
     timeout: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(minutes=1))] = timedelta(seconds=5)
-    """Longest wait for an answer. Traffic does not wait for it."""
+    """Longest wait for an answer; traffic does not wait for it. 5 s is more than a healthy cluster takes. Short: a busy
+    EMQX counts as away. It may not exceed `interval`."""
 
     tls: TlsSettings = TlsSettings()
     """TLS to the REST API; used with `https` alone."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["add_parser"]
 
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,11 @@ from config.errors import ExitStatus
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Collection
 
     from config.settings import Settings
 
+_MADE = ("auth.shared_secret", "mqtt.password", "emqx.api_secret")
 _STANDS_IN = "stands-in-for-a-secret-to-be-made"
 _DESCRIPTION = """\
 Makes what the service and EMQX need before they can run: the database of users and rules with the gateway's own user,
@@ -25,7 +28,9 @@ Secrets are made at random and written to files in DIR, each folder for one read
 
   service/shared_secret      for auth.shared_secret_file
   emqx/authorization.conf    for EMQX, included by deploy/emqx/emqx.conf; so is dashboard.conf
+  emqx/api_keys              for EMQX's api_key.bootstrap_file: a key for the gateway, emqx.api_key or "gateway"
   gateway/mqtt_password      for mqtt.password_file; the user is mqtt.username, or "gateway"
+  gateway/emqx_api_secret    for emqx.api_secret_file
   devices/devices.csv        names and secrets of the devices made here
 
 They are nowhere else: the database holds hashes.
@@ -89,15 +94,20 @@ def _settings(config: Path | None) -> tuple[Settings, bool]:
     try:
         return load(config).settings, False
     except ConfigError:
-        for names in (("auth.shared_secret",), ("mqtt.password",), ("auth.shared_secret", "mqtt.password")):
-            try:
-                settings = load(config, overrides=dict.fromkeys(names, _STANDS_IN)).settings
-            except ConfigError:
-                continue
-            auth, mqtt = settings.auth, settings.mqtt
-            if "auth.shared_secret" in names:
-                auth = auth.model_copy(update={"shared_secret": None})
-            if "mqtt.password" in names:
-                mqtt = mqtt.model_copy(update={"password": None})
-            return settings.model_copy(update={"auth": auth, "mqtt": mqtt}), True
+        for count in range(1, len(_MADE) + 1):
+            for names in combinations(_MADE, count):
+                try:
+                    settings = load(config, overrides=dict.fromkeys(names, _STANDS_IN)).settings
+                except ConfigError:
+                    continue
+                return _without(settings, names), True
         raise
+
+
+def _without(settings: Settings, names: Collection[str]) -> Settings:
+    """The settings without the secrets of these names: they are still to be made."""
+    for name in names:
+        table, _, field = name.partition(".")
+        emptied = getattr(settings, table).model_copy(update={field: None})
+        settings = settings.model_copy(update={table: emptied})
+    return settings

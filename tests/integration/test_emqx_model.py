@@ -88,7 +88,7 @@ async def server() -> AsyncIterator[Scripted]:
 
 def configuration(tmp_path: Path) -> AuthConf:
     """deploy/emqx/emqx.conf as it is, with secrets of the test."""
-    for file, text in emqx_files("of-the-test", "of-the-test").items():
+    for file, text in emqx_files("of-the-test", "of-the-test", "of-the-test").items():
         (tmp_path / file).write_text(text)
 
     def find(name: str) -> Path:

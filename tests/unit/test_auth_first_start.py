@@ -73,18 +73,21 @@ def test_the_first_start_makes_everything_and_the_next_nothing(folder: Path) -> 
     ours = settings(folder)
     secrets = folder / "secrets"
     said = FirstStart(ours, secrets).run()
-    assert len(said) == 9
+    assert len(said) == 11
     made = {path.relative_to(secrets).as_posix(): path.read_text() for path in secrets.rglob("*") if path.is_file()}
     assert set(made) == {
         "service/shared_secret",
         "emqx/authorization.conf",
         "emqx/dashboard.conf",
+        "emqx/api_keys",
         "gateway/mqtt_password",
+        "gateway/emqx_api_secret",
         "devices/devices.csv",
     }
     secret = made["service/shared_secret"]
     assert len(secret) >= 32
     assert made["emqx/authorization.conf"] == f'authorization = "Bearer {secret}"\n'
+    assert made["emqx/api_keys"] == f"gateway:{made['gateway/emqx_api_secret']}\n"
     heading, device = made["devices/devices.csv"].splitlines()
     assert heading == "user_id,secret"
     store = opened(ours)
@@ -235,6 +238,19 @@ def test_the_header_follows_the_secret(folder: Path) -> None:
     assert (folder / "secrets" / "emqx" / "authorization.conf").read_text() == (
         'authorization = "Bearer chosen-by-the-operator"\n'
     )
+    (folder / "secrets" / "gateway" / "emqx_api_secret").write_text("rotated")
+    assert FirstStart(ours, folder / "secrets").run() == ["wrote emqx/api_keys anew: it held another secret"]
+    assert (folder / "secrets" / "emqx" / "api_keys").read_text() == "gateway:rotated\n"
+
+
+def test_the_canarys_topic_may_be_published_to(folder: Path) -> None:
+    ours = settings(folder)
+    ours = ours.model_copy(update={"canary": ours.canary.model_copy(update={"enabled": True})})
+    FirstStart(ours, folder / "secrets").run()
+    store = opened(ours)
+    assert may(store, "gateway", "publish", f"canary/{ours.instance}")
+    assert not may(store, "gateway", "publish", "canary/another")
+    store.close()
 
 
 def test_an_empty_secret_is_refused(folder: Path) -> None:
@@ -259,12 +275,16 @@ def test_settings_may_name_the_secrets_before_they_are_made(folder: Path, capsys
     secrets = folder / "auth" / "secrets"
     mqtt = f'[mqtt]\nusername = "gateway"\npassword_file = "{secrets}/gateway/mqtt_password"\n'
     auth = f'[auth]\nhost = "0.0.0.0"\nshared_secret_file = "{secrets}/service/shared_secret"\n'
+    auth += '[emqx]\nurl = "http://127.0.0.1:18083"\napi_key = "gw-1"\n'
+    auth += f'api_secret_file = "{secrets}/gateway/emqx_api_secret"\n'
     file = folder / "gateway.toml"
     file.write_text(f"data_dir = {str(folder)!r}\n{TOML}{mqtt}{auth}")
     assert main(["auth", "init", "--config", str(file)]) == 0
     ours = load(file, environ={}).settings
     assert ours.auth.shared_secret is not None
     assert ours.auth.shared_secret.get_secret_value() == (secrets / "service" / "shared_secret").read_text()
+    assert ours.emqx.api_secret is not None
+    assert (secrets / "emqx" / "api_keys").read_text() == f"gw-1:{ours.emqx.api_secret.get_secret_value()}\n"
     assert main(["auth", "init", "--config", str(file)]) == 0
     # One that is somewhere else is not made by this: that is said, and not taken for done.
     file.write_text(f"data_dir = {str(folder)!r}\n{TOML}{mqtt.replace('mqtt_password', 'elsewhere')}{auth}")

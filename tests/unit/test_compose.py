@@ -85,8 +85,8 @@ def settings(service: str = "gateway") -> Settings:
         made = {name: secret.name if name.endswith("_FILE") else value for name, value in variables.items()}
         loaded = load(ROOT / mounted[variables["GATEWAY_CONFIG"]], environ=made)
     require_runnable(loaded)
-    # Both are about passwords that travel readable: they cross the compose network alone, on this machine.
-    expected = {"gateway": ["mqtt.password"], "auth": ["auth.host"]}.get(service, [])
+    # All are about secrets that travel readable: they cross the compose network alone, on this machine.
+    expected = {"gateway": ["mqtt.password", "emqx.api_secret"], "auth": ["auth.host"]}.get(service, [])
     assert [warning.split(" ")[0] for warning in loaded.warnings] == expected
     return loaded.settings
 
@@ -334,7 +334,7 @@ def found(name: str) -> Path:
 
 EMQX_MADE = tempfile.TemporaryDirectory(prefix="gateway-emqx-")
 EMQX_SECRETS = Path(EMQX_MADE.name)
-for file_name, file_text in emqx_files("of-the-test", "of-the-test").items():
+for file_name, file_text in emqx_files("of-the-test", "of-the-test", "of-the-test").items():
     (EMQX_SECRETS / file_name).write_text(file_text)
 EMQX_VALUES = read_hocon(DEPLOY / "emqx" / "emqx.conf", found)
 EMQX = flatten(EMQX_VALUES)
@@ -348,6 +348,7 @@ EMQX_NAMES = {
     "mqtt.max_inflight",
     "mqtt.max_mqueue_len",
     "mqtt.shared_subscription_strategy",
+    "api_key.bootstrap_file",
     "force_shutdown.max_heap_size",
     "force_shutdown.max_mailbox_size",
     "dashboard.default_password",
@@ -508,6 +509,20 @@ def test_volumes_of_secrets_begin_with_their_owner() -> None:
     of_init = {target.rpartition("/")[2] for source, target, _ in mounts("auth-init") if source in SECRETS}
     assert set(folders.split()) == of_init
     assert SERVICES["emqx"]["group_add"] == ["10001"], "EMQX runs as another user"
+
+
+def test_the_gateway_has_a_key_of_emqxs_rest_api(tmp_path: Path) -> None:
+    """That of the bootstrap file, on the dashboard's port, with the secret of a volume that the gateway sees."""
+    emqx = settings().emqx
+    assert emqx.url == f"http://emqx:{EMQX['dashboard.listeners.http.bind']}"
+    assert EMQX["api_key.bootstrap_file"] == "/run/gateway-auth/api_keys"
+    ours = load(DEPLOY / "gateway.toml", environ={}, overrides={"data_dir": str(tmp_path)}).settings
+    FirstStart(ours, tmp_path / "secrets").run()
+    key, secret = (tmp_path / "secrets/emqx/api_keys").read_text().strip().split(":")
+    assert key == emqx.api_key
+    named = Path(environment("gateway")["GATEWAY_EMQX__API_SECRET_FILE"])
+    assert ("auth-gateway", str(named.parent), "ro") in mounts("gateway")
+    assert (tmp_path / "secrets/gateway" / named.name).read_text() == secret
 
 
 def test_what_must_not_be_asked_before_it_is_there_waits() -> None:

@@ -1,0 +1,71 @@
+"""docs/emqx.md says what is: its settings load, its ACL does what it says, its names exist."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from config.load import load
+from gateway.canary.account import LEGS
+from gateway.metrics import Metrics
+from tests.brokers.emqx_conf import flatten, read_hocon
+from tests.brokers.emqx_rules import Client, judge, parse_acl_conf
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "emqx.md").read_text(encoding="utf-8")
+
+
+def blocks() -> list[str]:
+    found = re.findall(r"(?:^ {4}.*\n|^\n(?= {4}))+", PAGE, re.MULTILINE)
+    return [textwrap.dedent(block).strip() + "\n" for block in found]
+
+
+def test_its_settings_load_and_are_of_one_mind(tmp_path: Path) -> None:
+    tables = [block for block in blocks() if block.startswith("[")]
+    assert len(tables) == 3
+    secret = tmp_path / "secret"
+    secret.write_text("s")
+    file = tmp_path / "gateway.toml"
+    file.write_text("\n".join(tables).replace("/run/secrets/emqx-api", str(secret)))
+    loaded = load(file, environ={})
+    assert loaded.settings.emqx.api_key == "gateway"
+    assert [route.name for route in loaded.settings.routes] == ["canary", "presence"]
+    assert loaded.warnings == ()
+
+
+def test_its_acl_lets_the_gateway_see_who_comes_and_goes_and_nobody_else() -> None:
+    (lines,) = [block for block in blocks() if block.startswith("{allow")]
+    rules = parse_acl_conf(lines + "{allow, all}.\n")
+
+    def may(username: str, topic: str) -> str:
+        return judge(rules, Client(username, "c", "10.0.0.1"), "subscribe", topic, 1, retain=False)
+
+    assert may("gateway", "$SYS/brokers/+/clients/#") == "allow"
+    assert may("device", "$SYS/brokers/+/clients/#") == "deny"
+    assert may("gateway", "$SYS/#") == "deny"
+    assert may("gateway", "#") == "deny"
+
+
+def test_what_it_wants_of_emqx_is_what_deploy_sets(tmp_path: Path) -> None:
+    text = (ROOT / "deploy/emqx/emqx.conf").read_text()
+    file = tmp_path / "emqx.conf"
+    file.write_text(re.sub(r"^.*include required.*$", "", text, flags=re.MULTILINE))
+    values = flatten(read_hocon(file))
+    wanted = dict(re.findall(r"^\| `([a-z_.]+)` \| [^|]+ \| ([^|]+) \|", PAGE, re.MULTILINE))
+    compared = {"mqtt.max_inflight", "mqtt.max_mqueue_len", "force_shutdown.max_heap_size"}
+    compared.add("mqtt.shared_subscription_strategy")
+    for name in compared:
+        assert str(values[name]) in wanted[name].replace(",", ""), name
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"gateway_[a-z_]+_(?:total|seconds|length|up|watched)", PAGE))))
+def test_its_metrics_exist(name: str) -> None:
+    assert name in {definition.name for definition in Metrics.definitions()}
+
+
+def test_its_legs_are_those_there_are() -> None:
+    table = PAGE.partition("| leg | the message |")[2].partition("\n\n")[0]
+    assert tuple(re.findall(r"^\| `([a-z]+)` \|", table, re.MULTILINE)) == LEGS
