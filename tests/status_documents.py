@@ -62,7 +62,7 @@ def quiet() -> dict[str, Any]:
             "bytes": 0,
             "max_bytes": 1 << 30,
             "oldest_age_seconds": 0.0,
-            "spooling": 0,
+            "spooling": {},
             "problem": None,
         },
         "orphan_sessions": [],
@@ -135,7 +135,7 @@ def broken() -> dict[str, Any]:
     document["sessions"][2].update(connected=False, subscribed=False, problem="refused: not authorised")
     document["sessions"][3].update(unacked=1000)
     document["unacked"], document["oldest_unacked_age_seconds"] = 1026, 14.2
-    document["spool"].update(messages=4120, bytes=988_112, oldest_age_seconds=13.0, spooling=1)
+    document["spool"].update(messages=4120, bytes=988_112, oldest_age_seconds=13.0, spooling={"devices.telemetry": [7]})
     document["ledger"].update(in_flight=9_841, dead_lettered=214, imbalance=0)
     document["routes"]["telemetry"].update(dead_lettered=214)
     document["problems"] = [

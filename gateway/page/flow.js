@@ -108,7 +108,7 @@ function showFlow(view) {
   put("kafka-first", brokers.length ? `${count(brokers.length - sick)} of ${counted(brokers.length, "broker", "brokers")} ${brokers.length - sick === 1 ? "answers" : "answer"}` : "");
   put("kafka-second", quantiles(latency.produce));
   gauge(parts, "kafka", null);
-  mark(parts["kafka-group"], "data-tone", sick ? "critical" : "");
+  mark(parts["kafka-group"], "data-tone", brokers.some((one) => one.health === "silent") ? "critical" : sick ? "warning" : "");
 
   put("spool-title", "Spool");
   put("spool-first", spool ? `${count(spool.messages)}, ${bytes(spool.bytes)}` : "off");

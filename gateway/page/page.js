@@ -2,6 +2,7 @@
 
 const EVERY_MS = 2000;
 const PATIENCE_MS = 6000; // a supervisor waits two seconds for its workers
+const BRIEF_MS = 15000;
 const SIGNS = { ok: "✓", warning: "!", critical: "✕", unknown: "?" };
 const COLOURS = { ok: "00805a", warning: "c98a00", critical: "c0271c", unknown: "66727f" };
 const PROBLEMS = 50; // so many are shown
@@ -15,6 +16,7 @@ let last = null; // when the gateway answered last
 let before = null; // {at, ledger} of the answer before, for rates
 let timer = null;
 let asking = false;
+let unreadySince = Infinity; // when the gateway was first seen not ready
 let worst = []; // what was wrong at the last answer, the worst first
 
 // What the page shows, from the document of one worker or of a supervisor.
@@ -26,7 +28,7 @@ function read(status, now) {
   const ledger = asTable(status.ledger);
   const sessions = alive.flatMap((worker) => list(worker.sessions).map((one) => ({ ...one, worker: worker.worker })));
   return {
-    status, fleet, workers, ledger, sessions, kafka,
+    now, status, fleet, workers, ledger, sessions, kafka,
     down: workers.length - (fleet ? alive.length : 0),
     unacked: number(status.unacked) ?? sum(sessions, "unacked"),
     oldest: number(status.oldest_unacked_age_seconds),
@@ -58,17 +60,19 @@ function ratesOf(said, ledger, now) {
 }
 
 // Everything that is wrong, the worst first: the gateway's problems, and why it is not ready where they do not say it.
-function troubles({ status, problems }) {
+function troubles({ status, problems, now }) {
+  if (status.ready !== false) unreadySince = Infinity;
+  else unreadySince = Math.min(unreadySince, now);
   const known = problems.map((one) => ({ ...one, severity: one.severity === "critical" ? "critical" : "warning" }));
   if (status.ready !== false || known.some((one) => one.severity === "critical")) return known;
   const reasons = list(status.reasons);
-  const starting = status.state === "STARTING" || status.state === "RECOVERY" || status.state === "starting";
-  const severity = starting ? "warning" : "critical";
+  // A start, a replaced worker: no messages are taken for a moment, and nothing is wrong.
+  const severity = now - unreadySince < BRIEF_MS ? "warning" : "critical";
   const said = known.map((one) => textOf(one.text));
   const why = (reasons.length ? reasons : ["The gateway is not ready."])
     .map((text) => ({ severity, text: textOf(text) }))
     .filter(({ text }) => !said.some((one) => one.includes(text)));
-  return starting ? [...known, ...why] : [...why, ...known];
+  return severity === "warning" ? [...known, ...why] : [...why, ...known];
 }
 
 function showVerdict(tone, headline, aside = []) {
@@ -103,14 +107,12 @@ function listTroubles(title, all) {
 }
 
 // What to look at, and where the runbook says more.
-function advice({ check, id, workers }) {
-  const who = list(workers).length ? `Seen by ${workers.length > 1 ? "workers" : "worker"} ${workers.slice(0, 20).join(", ")}${workers.length > 20 ? ", …" : ""}. ` : "";
-  return [...prose(who + textOf(check)), ...(id ? [" Runbook: ", element("code", {}, `docs/runbook.md#${textOf(id)}`)] : [])];
+function advice({ check, id }) {
+  return [...prose(check), ...(id ? [" Runbook: ", element("code", {}, `docs/runbook.md#${textOf(id)}`)] : [])];
 }
 
 function quietWords({ rates }) {
-  if (rates.received === null) return "";
-  return rates.received > 0 ? "" : "No messages come in at the moment.";
+  return rates.received === 0 ? "No messages come in at the moment." : "";
 }
 
 function problemItem(problem) {
@@ -153,7 +155,7 @@ function showTables(view) {
 }
 
 function healthCell({ health, silent_seconds: silent }) {
-  const tone = { ok: "", idle: "soft" }[health] ?? "critical";
+  const tone = { ok: "", idle: "soft", unreachable: "warning" }[health] ?? "critical";
   return { text: silent ? `${textOf(health)} for ${span(silent)}` : textOf(health), tone };
 }
 
@@ -195,12 +197,12 @@ function showSpool({ spool }) {
     find("spool").hidden = true;
     return;
   }
-  const spooling = typeof spool.spooling === "boolean" ? (spool.spooling ? "yes" : "no") : count(spool.spooling);
+  const spooling = Object.entries(asTable(spool.spooling)).map(([topic, numbers]) => `${topic} ${list(numbers).slice(0, 20).join(", ")}${list(numbers).length > 20 ? ", …" : ""}`);
   define(find("spool"), [
     ["messages", count(spool.messages)],
     ["on disk", `${bytes(spool.bytes)} of ${bytes(spool.max_bytes)} (${spool.max_bytes ? Math.round(100 * spool.bytes / spool.max_bytes) : 0} %)`],
     ["oldest", spool.messages ? span(spool.oldest_age_seconds) : ""],
-    ["partitions in it", spooling],
+    ["partitions", spooling.slice(0, 20).join("; ")],
     ["problem", spool.problem],
   ]);
 }
@@ -264,7 +266,7 @@ function showSilence(why) {
 
 function tick() {
   if (!last) return;
-  const seconds = Math.round((Date.now() - last.getTime()) / 1000);
+  const seconds = Math.max(1, Math.round((Date.now() - last.getTime()) / 1000));
   const stale = document.body.dataset.stale === "yes";
   say(find("fresh"), stale || seconds > 5 ? `${clock(last)}, ${span(seconds)} ago` : `${clock(last)}, live`);
   say(find("since"), stale ? `What is below is from ${clock(last)}, ${span(seconds)} ago. It is asked again every two seconds.` : "");

@@ -80,10 +80,10 @@ class FleetAnswers:
     async def _reasons(self) -> list[str]:
         reasons: list[str] = []
         for slot, answer in await self._ask("/readyz"):
-            if answer is None:
-                reasons.append(f"Worker {slot.number} does not answer. {slot.problem or ''}".rstrip())
-            else:
-                reasons += (f"Worker {slot.number}: {reason}" for reason in json.loads(answer.body)["reasons"])
+            said = {} if answer is None else json.loads(answer.body)
+            reasons += _why_not_ready(
+                {"worker": slot.number, "up": answer is not None, "problem": slot.problem, **said}
+            )
         return reasons
 
     async def _answer_status(self) -> Answer:
@@ -100,13 +100,17 @@ class FleetAnswers:
                 "state": self._doing(),
                 "pid": os.getpid(),
                 "ready": len(up) == len(workers) and all(worker["ready"] for worker in up),
+                "reasons": [reason for worker in workers for reason in _why_not_ready(worker)],
                 "unacked": sum(worker["unacked"] for worker in up),
                 "oldest_unacked_age_seconds": max(ages, default=None),
                 "ledger": _sum_ledgers([worker["ledger"] for worker in up]),
                 "routes": _sum_routes([worker["routes"] for worker in up]),
                 "slots_retiring": self._fleet.retiring,
                 **merged(up, self._worker_problems(workers)),
-                "workers": workers,
+                # A worker's partitions are in the merged ones: 64 times 2000 of them would be 25 MB.
+                "workers": [
+                    {name: value for name, value in worker.items() if name != "partitions"} for worker in workers
+                ],
             }
         )
 
@@ -126,6 +130,14 @@ class FleetAnswers:
 async def _ask_one(worker: Any, path: str, accept: str) -> Answer | None:
     answer: Answer | None = await worker.ask(path, accept) if worker is not None else None
     return answer
+
+
+def _why_not_ready(worker: dict[str, Any]) -> list[str]:
+    """A worker's reasons under its number, or that it says nothing."""
+    number = worker["worker"]
+    if not worker["up"]:
+        return [f"Worker {number} does not answer. {worker['problem'] or ''}".rstrip()]
+    return [f"Worker {number}: {reason}" for reason in worker.get("reasons", ())]
 
 
 def _sum_routes(workers: list[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:

@@ -47,9 +47,10 @@ def worker_problem(slot: Slot, now_ns: int, unanswered_ns: int | None) -> Proble
 
 
 def merged(workers: list[Row], own: list[Problem]) -> Row:
-    """``kafka.brokers``, ``partitions``, ``problems``, ``latency``, ``rates`` and ``dead_letters`` of the workers that
-    answer: waiting records and rates added up, ages the youngest (somebody is acknowledged), silence the longest, a
-    problem that several have once, with ``workers`` saying which; and ``own``, what the supervisor has found."""
+    """``kafka.brokers``, ``partitions``, ``problems``, ``latency``, ``rates``, ``spool`` and ``dead_letters`` of the
+    workers that answer: waiting records and rates added up, ages the youngest (somebody is acknowledged), silence the
+    longest, a problem that several have once, with ``workers`` saying which; and ``own``, what the supervisor has
+    found."""
     workers = [worker for worker in workers if "problems" in worker]
     partitions = _rows([row for worker in workers for row in worker["partitions"]], ("topic", "partition"), _PARTITIONS)
     partitions.sort(key=lambda row: -row["silent_seconds"])
@@ -63,6 +64,7 @@ def merged(workers: list[Row], own: list[Problem]) -> Row:
         "problems": _sorted([*_problems(workers), *(problem.as_dict() for problem in own)]),
         "latency": {kind: _latency([worker["latency"][kind] for worker in workers]) for kind in _LATENCIES},
         "rates": _sum([worker["rates"] for worker in workers]),
+        "spool": _spool(workers),
         "dead_letters": {
             "total": sum(worker["dead_letters"]["total"] for worker in workers),
             "by_reason": _sum([worker["dead_letters"]["by_reason"] for worker in workers]),
@@ -123,6 +125,24 @@ def _problems(workers: list[Row]) -> list[Row]:
 
 def _sorted(problems: list[Row]) -> list[Row]:
     return sorted(problems, key=lambda problem: problem["severity"] != "critical")
+
+
+def _spool(workers: list[Row]) -> Row | None:
+    """The workers' spools as one, each of which has its own room; None where there is none."""
+    spools = [(worker["worker"], worker["spool"]) for worker in workers if worker["spool"]]
+    if not spools:
+        return None
+    spooling: dict[str, set[int]] = {}
+    for _, spool in spools:
+        for topic, partitions in spool["spooling"].items():
+            spooling.setdefault(topic, set()).update(partitions)
+    problem = next((f"Worker {number}: {spool['problem']}" for number, spool in spools if spool["problem"]), None)
+    return {
+        **{name: sum(spool[name] for _, spool in spools) for name in ("messages", "bytes", "max_bytes")},
+        "oldest_age_seconds": max(spool["oldest_age_seconds"] for _, spool in spools),
+        "spooling": {topic: sorted(partitions) for topic, partitions in spooling.items()},
+        "problem": problem,
+    }
 
 
 def _latency(workers: list[Row]) -> Row:

@@ -352,11 +352,19 @@ def test_a_document_of_another_shape_breaks_nothing(browser: Browser, site: Site
     assert browser.complaints() == []
 
 
-def test_not_ready_without_a_problem_says_why(browser: Browser, site: Site) -> None:
+def test_not_ready_without_a_problem_says_why_and_is_grave_when_it_lasts(browser: Browser, site: Site) -> None:
+    """A start or a replaced worker is not ready for a moment, and nothing is wrong."""
     reason = "The oldest message has waited 31.0 s for Kafka's acknowledgement."
     show(browser, site, {**status_documents.quiet(), "ready": False, "reasons": [reason]})
     assert browser.text("#headline") == reason
+    assert browser.driver.find_element(By.ID, "verdict").get_attribute("data-tone") == "warning"
+    browser.script("unreadySince -= BRIEF_MS")
+    again(browser, site)
+    assert browser.text("#headline") == reason
     assert browser.driver.find_element(By.ID, "verdict").get_attribute("data-tone") == "critical"
+    site.document = status_documents.quiet()
+    again(browser, site)
+    assert browser.text("#headline") == "All is well."
 
 
 def test_rates_come_from_two_answers_where_the_gateway_gives_none(browser: Browser, site: Site) -> None:

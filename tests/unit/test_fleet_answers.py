@@ -1,0 +1,107 @@
+"""What a supervisor's port says of its workers: one document, in which each of them can still be told."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from gateway.answers import Answer
+from gateway.supervisor.answers import FleetAnswers
+from gateway.supervisor.metrics import SupervisorMetrics
+from tests import status_documents
+
+if TYPE_CHECKING:
+    from gateway.supervisor.fleet import Fleet
+
+BUCKETS = {"p50": None, "p99": None, "buckets": []}
+
+
+@dataclass
+class Process:
+    document: dict[str, Any] | None
+    pid: int = 17
+
+    async def ask(self, path: str, accept: str) -> Answer | None:
+        return None if self.document is None else Answer(200, "application/json", json.dumps(self.document))
+
+
+@dataclass
+class Slot:
+    number: int
+    current: Process | None
+    restarts: int = 0
+    problem: str | None = None
+    ended_ns: int = 0
+
+
+@dataclass
+class Slots:
+    slots: dict[int, Slot]
+    retiring: tuple[int, ...] = field(default=())
+
+
+def worker(number: int) -> dict[str, Any]:
+    document = copy.deepcopy(status_documents.quiet())
+    document.update(worker=number, latency={"produce": BUCKETS, "end_to_end": BUCKETS})
+    return document
+
+
+async def status(*documents: dict[str, Any] | None, problem: str | None = None) -> dict[str, Any]:
+    slots = {
+        number: Slot(number, Process(document), problem=problem if document is None else None)
+        for number, document in enumerate(documents)
+    }
+    answers = FleetAnswers(cast("Fleet", Slots(slots)), SupervisorMetrics(), lambda: "running")
+    found: dict[str, Any] = json.loads((await answers.answer("/status", "")).body)
+    return found
+
+
+async def test_the_workers_are_one_gateway() -> None:
+    document = await status(worker(0), worker(1))
+    assert document["ready"] is True
+    assert document["reasons"] == []
+    assert document["ledger"]["received"] == 2 * status_documents.quiet()["ledger"]["received"]
+    assert document["rates"]["received_per_second"] == 8426
+    assert len(document["partitions"]) == 36
+    assert [one["worker"] for one in document["workers"]] == [0, 1]
+
+
+async def test_partitions_are_told_once_and_not_by_every_worker() -> None:
+    document = await status(worker(0), worker(1))
+    assert not [one for one in document["workers"] if "partitions" in one]
+    assert [one["partitions_total"] for one in document["workers"]] == [36, 36]
+
+
+async def test_spools_add_up_and_say_whose_problem_it_is() -> None:
+    first, second = worker(0), worker(1)
+    first["spool"].update(messages=3, bytes=100, spooling={"t": [1, 4]}, oldest_age_seconds=2.0)
+    second["spool"].update(messages=5, bytes=50, spooling={"t": [4], "u": [0]}, problem="The disk is full.")
+    assert (await status(first, second))["spool"] == {
+        "messages": 8,
+        "bytes": 150,
+        "max_bytes": 2 << 30,
+        "oldest_age_seconds": 2.0,
+        "spooling": {"t": [1, 4], "u": [0]},
+        "problem": "Worker 1: The disk is full.",
+    }
+    first["spool"] = second["spool"] = None
+    assert (await status(first, second))["spool"] is None
+
+
+async def test_a_worker_that_is_not_ready_says_why_under_its_number() -> None:
+    second = worker(1)
+    second.update(ready=False, reasons=["There is no MQTT session."])
+    document = await status(worker(0), second)
+    assert document["ready"] is False
+    assert document["reasons"] == ["Worker 1: There is no MQTT session."]
+
+
+async def test_a_worker_that_says_nothing_is_there_all_the_same() -> None:
+    document = await status(worker(0), None, problem="It ended with status 1.")
+    assert document["ready"] is False
+    assert document["reasons"] == ["Worker 1 does not answer. It ended with status 1."]
+    assert document["workers"][1]["up"] is False
+    assert document["ledger"]["received"] == status_documents.quiet()["ledger"]["received"]
+    assert [one["id"] for one in document["problems"]] == ["worker-restarting"]
