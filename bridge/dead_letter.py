@@ -60,9 +60,9 @@ class DeadLetters:
         routes: Sequence[RouteSettings] = (),
         made: Callable[[str, DeadLetterReason, BaseException, str | None], None] = lambda *_: None,
     ) -> None:
-        self.topic = topic
-        self._topics = {route.name: route.dead_letter_topic or topic for route in routes}
-        self._keyed_by_topic = {route.name for route in routes if route.key == "${topic}"}
+        self._topics: dict[str, str] = {}
+        self._keyed_by_topic: set[str] = set()
+        self.adopt(topic, routes)
         self._made = made
         self._accumulator = accumulator
         accumulator.dead_letters = self
@@ -70,6 +70,16 @@ class DeadLetters:
         self._partition_count = partition_count
         self._part_bytes = min(max_record_bytes, PART_BYTES)
         self._counted = counted
+
+    def adopt(self, topic: str, routes: Sequence[RouteSettings]) -> None:
+        """Use other topics from now on. A route that is no more keeps the one it had, for records that are still on
+        their way; and what is a key of theirs is not taken for an MQTT topic because a route of that name is keyed by
+        it now."""
+        known = self._topics.keys()
+        keyed = {route.name for route in routes if route.key == "${topic}"}
+        self._keyed_by_topic = {name for name in keyed if name in self._keyed_by_topic or name not in known}
+        self.topic = topic
+        self._topics |= {route.name: route.dead_letter_topic or topic for route in routes}
 
     def take(self, batch: Batch, record: StoredRecord, reason: DeadLetterReason, error: BaseException) -> None:
         """Take over the one record of a batch that Kafka refuses, with its place in the spans, and make it due.

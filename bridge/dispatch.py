@@ -163,6 +163,16 @@ class Dispatcher:
         """A copy of a QoS 2 message that is held already was left out."""
         self._accumulator.current.filtered += 1
 
+    def adopt(self, router: Router, chains: Chains, *, cache_entries: int, property_entries: int) -> None:
+        """Route by other routes from the next message on. What was taken before goes on as it was routed then."""
+        self._router = router
+        self._chains = chains
+        self._half = max(1, cache_entries // 2)
+        self._property_entries = property_entries
+        self._extras.clear()
+        self._properties.clear()
+        self._settle_afresh()
+
     def _settle(self, flags: int, topic_bytes: bytes) -> Entry:
         topic = _topic_name(topic_bytes)
         route = self._router.match(topic)

@@ -29,7 +29,7 @@ from bridge.filter_trie import FilterTrie, split_filter
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
 MAX_BYTES: Final = 65_535  # a topic travels behind a two-byte length
 
@@ -249,13 +249,16 @@ def _overlaps(filters: list[str]) -> Iterable[Overlap]:
                 yield Overlap(first, filters[other], both, instead)
 
 
-def split_disjoint(cover: Cover, sessions: int) -> tuple[tuple[Subscription, ...], ...]:
+def split_disjoint(
+    cover: Cover, sessions: int, present: Sequence[Collection[str]] = ()
+) -> tuple[tuple[Subscription, ...], ...]:
     """One set of subscriptions per session so that no topic is subscribed by two sessions: filters that overlap stay
     together.
 
     Groups are dealt out in the order of their first filter, so a filter added at the end moves no other, unless they
     overlap. Some sessions get nothing when there are fewer groups than sessions: a filter cannot be cut in two without
-    knowing its topics.
+    knowing its topics. ``present`` are the filters that sessions have by now: a group with one of them stays where that
+    is, so that its topics keep their order, and the others go where there is least.
     """
     leader = {subscription.filter: subscription.filter for subscription in cover.subscriptions}
 
@@ -270,6 +273,14 @@ def split_disjoint(cover: Cover, sessions: int) -> tuple[tuple[Subscription, ...
     for subscription in cover.subscriptions:
         groups.setdefault(find(subscription.filter), []).append(subscription)
     dealt: list[list[Subscription]] = [[] for _ in range(sessions)]
-    for number, group in enumerate(groups.values()):
-        dealt[number % sessions] += group
+    homeless: list[list[Subscription]] = []
+    for group in groups.values():
+        wanted = {subscription.filter for subscription in group}
+        home = next((dealt[number] for number, filters in enumerate(present) if not wanted.isdisjoint(filters)), None)
+        if home is None:
+            homeless.append(group)
+        else:
+            home += group
+    for number, group in enumerate(homeless):
+        (min(dealt, key=len) if present else dealt[number % sessions]).extend(group)
     return tuple(tuple(share) for share in dealt)

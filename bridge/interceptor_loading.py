@@ -7,11 +7,13 @@ package is needed by those alone who use it.
 
 from __future__ import annotations
 
-__all__ = ["BUILT_IN", "GROUP", "load_chains"]
+__all__ = ["BUILT_IN", "GROUP", "load_chains", "warm_up"]
 
+import contextlib
 import difflib
 import functools
 import importlib
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -39,16 +41,21 @@ BUILT_IN: Final[Mapping[str, str]] = {
 }
 """The built-in ones; in code, so that they are there however the gateway was installed."""
 
+NONE_READY: Final[Mapping[str, Chain]] = MappingProxyType({})
 _COMMON: Final = ("use", "name", "on_error", "secret")  # keys of every interceptor's table
 
 
-def load_chains(settings: Settings) -> Chains:
-    """The chain of every route that has interceptors. Imports what they name, so it may block for a moment.
+def load_chains(settings: Settings, ready: Mapping[str, Chain] = NONE_READY) -> Chains:
+    """The chain of every route that has interceptors. Imports what they name, so it may block for a moment. Routes in
+    ``ready`` have theirs already.
 
     Raises ConfigError with a sentence for each interceptor that cannot be had, or whose options cannot be right."""
     chains: dict[str, Chain] = {}
     problems: list[str] = []
     for index, route in enumerate(settings.routes):
+        if route.name in ready:
+            chains[route.name] = ready[route.name]
+            continue
         stages: list[Stage] = []
         placed = [(f"interceptors[{n}]", one) for n, one in enumerate(settings.interceptors)]
         placed += [(f"routes[{index}].interceptors[{n}]", one) for n, one in enumerate(route.interceptors)]
@@ -60,11 +67,17 @@ def load_chains(settings: Settings) -> Chains:
                 problems += error.problems
         if stages:
             chains[route.name] = Chain(route.name, stages)
-    made = Chains(chains)
     if problems:
-        made.close()
+        Chains({name: chain for name, chain in chains.items() if name not in ready}).close()
         raise ConfigError(*problems)
-    return made
+    return Chains(chains)
+
+
+def warm_up(settings: Settings) -> None:
+    """Import what the interceptors name, for a thread to do before ``load_chains``; what fails there fails again."""
+    for one in (*settings.interceptors, *(one for route in settings.routes for one in route.interceptors)):
+        with contextlib.suppress(ConfigError):
+            _find(one.use, one.use)
 
 
 def _stage(settings: InterceptorSettings, where: str, route: RouteSettings, instance: str) -> Stage:

@@ -43,7 +43,7 @@ from bridge.errors import BridgeError
 from bridge.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from pydantic import BaseModel
 
@@ -312,6 +312,8 @@ class Chains:
         self.get = self._chains.get
         self.listening = frozenset(chain.route for chain in self if chain.acknowledging)
         self._closed = False
+        self._past: dict[tuple[str, ...], float] = {}  # what chains counted that have been replaced
+        self._past_filtered: dict[tuple[str, ...], float] = {}
 
     def __iter__(self) -> Iterator[Chain]:
         return iter(self._chains.values())
@@ -326,9 +328,34 @@ class Chains:
         if route in self.listening:
             self._chains[route].acknowledged(metadata, error)
 
+    def succeed(self, former: Chains, keep: Collection[str]) -> Chains:
+        """Take the place of ``former``. Its chains of the routes in ``keep`` stay, for messages that are still to come
+        for them; the counts go on where they were. Returns the chains that have been replaced, for the caller to close
+        once nothing of theirs is on its way."""
+        gone: dict[str, Chain] = {}
+        for route, chain in former._chains.items():
+            successor = self._chains.get(route)
+            if successor is None and route in keep:
+                self._chains[route] = chain
+            elif successor is not chain:
+                gone[route] = chain
+        # A chain that comes back has counted before: what the former ones counted beyond that is the past.
+        self._past, self._past_filtered = {}, {}
+        self._past = _minus(former.rows(), self.rows())
+        self._past_filtered = _minus(former.filtered_rows(), self.filtered_rows())
+        self.listening = frozenset(chain.route for chain in self if chain.acknowledging)
+        return Chains(gone)
+
+    def filtered_rows(self) -> dict[tuple[str, ...], float]:
+        """How many messages were dropped, by route and QoS."""
+        rows = dict(self._past_filtered)
+        for chain in self:
+            _add(rows, {(chain.route, str(qos)): count for qos, count in enumerate(chain.filtered)})
+        return rows
+
     def rows(self) -> dict[tuple[str, ...], float]:
         """How many calls had which outcome, by interceptor and outcome."""
-        rows: dict[tuple[str, ...], float] = {}
+        rows = dict(self._past)
         for chain in self:
             for stage in chain.stages:
                 for outcome, count in zip(OUTCOMES, stage.counts(), strict=True):
@@ -348,6 +375,17 @@ class Chains:
                     stage.close()
                 except Exception as error:  # noqa: BLE001 - the others are closed all the same
                     log.warning("interceptor_close_failed", error=f"{stage.where}: {type(error).__name__}: {error}")
+
+
+def _add(rows: dict[tuple[str, ...], float], more: Mapping[tuple[str, ...], float]) -> None:
+    for row, count in more.items():
+        rows[row] = rows.get(row, 0) + count
+
+
+def _minus(
+    rows: Mapping[tuple[str, ...], float], less: Mapping[tuple[str, ...], float]
+) -> dict[tuple[str, ...], float]:
+    return {row: count - less.get(row, 0) for row, count in rows.items()}
 
 
 def _unobserved(_elapsed_ns: int, _calls: int) -> None:

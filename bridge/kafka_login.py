@@ -78,6 +78,15 @@ class KafkaLogin:
         self.not_renewed = not_renewed
         self.shown: Credential | None = None  # the token of the connection that was made last
 
+    def adopt(self, settings: KafkaSettings) -> None:
+        """Show the user and password of other settings from the next connection on; what else they say of security
+        must be the same."""
+        self._sasl = settings.sasl if settings.security.startswith("SASL") else None
+
+    def trial(self, settings: KafkaSettings) -> KafkaLogin:
+        """A login of other settings with the same tokens, to see whether Kafka takes it."""
+        return KafkaLogin(settings, self.tokens)
+
     def options(self) -> dict[str, Any]:
         """Security as a client or a connection of aiokafka takes it, at this moment. Reads small files if they have
         changed."""

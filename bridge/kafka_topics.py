@@ -40,8 +40,12 @@ class Topics:
         self._client_id = client_id
         self._login = login or KafkaLogin(settings)
 
-    async def ensure(self, producer: KafkaProducer, topics: Iterable[str]) -> None:
-        """Make sure every topic is in the producer's metadata. Raises TopicMissingError, RefusedError,
+    def adopt(self, settings: KafkaSettings) -> None:
+        """Create topics as other settings say from now on."""
+        self._settings = settings
+
+    async def missing(self, producer: KafkaProducer, topics: Iterable[str]) -> list[str]:
+        """Which of these Kafka does not have; the producer watches all of them from now on. Raises RefusedError,
         RetriableError."""
         wanted = sorted(set(topics))
         for topic in wanted:
@@ -51,9 +55,18 @@ class Topics:
         missing = [topic for topic in wanted if producer.partition_count(topic) is None]
         refused = [topic for topic in missing if producer.refused(topic)]
         if refused:
+            producer.forget_topics(refused)
             raise RefusedError(
                 f"Kafka does not let us see topic {', '.join(refused)}. Check the ACLs: Describe and Write on it."
             )
+        return missing
+
+    async def ensure(
+        self, producer: KafkaProducer, topics: Iterable[str], settings: KafkaSettings | None = None
+    ) -> None:
+        """Make sure every topic is in the producer's metadata; where some are made, as ``settings`` say if given.
+        Raises TopicMissingError, RefusedError, RetriableError."""
+        missing = await self.missing(producer, topics)
         if not missing:
             return
         if not self._settings.topics.create:
@@ -63,7 +76,7 @@ class Topics:
                 "Create it, or set kafka.topics.create = true to have it made at start."
             )
         try:
-            await self.create(missing)
+            await self.create(missing, settings=settings)
         except TopicMissingError:
             producer.forget_topics(missing)
             raise
@@ -74,12 +87,14 @@ class Topics:
             await producer.refresh_metadata()
             await asyncio.sleep(0.05)
 
-    async def create(self, topics: Iterable[str], partitions: int | None = None) -> None:
+    async def create(
+        self, topics: Iterable[str], partitions: int | None = None, settings: KafkaSettings | None = None
+    ) -> None:
         """Create topics as settings say, but with ``partitions`` of them if given; one that exists already is fine.
 
         Raises RefusedError, RetriableError, BridgeError."""
         admin = make_admin(connection_options(self._settings, self._client_id), self._login)
-        new = [self._new_topic(topic, partitions) for topic in topics]
+        new = [_new_topic(settings or self._settings, topic, partitions) for topic in topics]
         try:
             await admin.start()
             response = await admin.create_topics(new)
@@ -126,21 +141,6 @@ class Topics:
         finally:
             await asyncio.wait([asyncio.ensure_future(admin.close())], timeout=_CLOSE_PATIENCE_S)
 
-    def _new_topic(self, name: str, partitions: int | None) -> NewTopic:
-        topics = self._settings.topics
-        declared = next((topic for topic in topics.declare if topic.name == name), None)
-        configs = {}
-        if declared is not None and declared.retention is not None:
-            configs["retention.ms"] = str(int(declared.retention.total_seconds() * 1000))
-        if declared is not None and declared.cleanup_policy is not None:
-            configs["cleanup.policy"] = declared.cleanup_policy
-        if partitions is None:
-            partitions = declared.partitions if declared is not None else topics.partitions
-        new = NewTopic(name=name, num_partitions=partitions, replication_factor=1, topic_configs=configs)
-        # aiokafka's constructor refuses -1, the broker's own default (KIP-464); the request takes it.
-        new.replication_factor = declared.replication if declared is not None else topics.replication
-        return new
-
 
 def _check_deleted(name: str, code: int) -> None:
     kind = kafka_errors.for_code(code)
@@ -165,3 +165,19 @@ async def _listed(client: AIOKafkaClient, names: list[str]) -> set[str]:
             if kafka_errors.for_code(topic["error_code"]) is not kafka_errors.UnknownTopicOrPartitionError:
                 listed.add(topic["topic"])
     return listed
+
+
+def _new_topic(settings: KafkaSettings, name: str, partitions: int | None) -> NewTopic:
+    topics = settings.topics
+    declared = next((topic for topic in topics.declare if topic.name == name), None)
+    configs = {}
+    if declared is not None and declared.retention is not None:
+        configs["retention.ms"] = str(int(declared.retention.total_seconds() * 1000))
+    if declared is not None and declared.cleanup_policy is not None:
+        configs["cleanup.policy"] = declared.cleanup_policy
+    if partitions is None:
+        partitions = declared.partitions if declared is not None else topics.partitions
+    new = NewTopic(name=name, num_partitions=partitions, replication_factor=1, topic_configs=configs)
+    # aiokafka's constructor refuses -1, the broker's own default (KIP-464); the request takes it.
+    new.replication_factor = declared.replication if declared is not None else topics.replication
+    return new

@@ -109,6 +109,14 @@ class RouteStops:
         if watched.state is not _State.RUNS:
             gate.stop(route)
 
+    def begin_anew(self, limit: DeadLetterLimit) -> tuple[str, ...]:
+        """Forget every route, for others or the same are made known again, under another ceiling. Returns those that
+        were stopped: their gates still hold what they have, and are the caller's to open."""
+        stopped = tuple(self.stopped)
+        self._limit = limit
+        self._routes = {}
+        return stopped
+
     @property
     def stopped(self) -> Mapping[str, str]:
         """The routes that do not run, each with the sentence that says why and how it goes on."""

@@ -33,7 +33,7 @@ from bridge.wire import DeadLetterReason, Header, MessageIdKind
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from bridge.message import Properties
     from bridge.template import Need
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 RESERVED_FILTER: Final = "gateways/#"
 """The gateways' own birth and death messages: no route's, not even of one with the filter '#'."""
+
+NOTHING: Final = Cover((), ())
 
 _TOPIC_ONLY: Final[frozenset[Need]] = frozenset({"topic"})
 _FLAGS_ONLY: Final[frozenset[Need]] = frozenset({"flags"})
@@ -178,6 +180,12 @@ class Route:
         self._id_by_topic = self._message_id is not None and self._message_id.needs <= _TOPIC_ONLY
         self._device_by_topic = self._device is not None and self._device.needs <= _TOPIC_ONLY
 
+    @property
+    def destination(self) -> tuple[object, ...]:
+        """What decides where a record of this route goes, and by which sessions its message comes: two routes that
+        agree in it keep the order of what passes from one to the other."""
+        return self.group, self._topic.parts, None if self._key is None else self._key.parts
+
     def for_topic(self, topic: str) -> TopicPlan:
         """Everything the topic alone decides. Raises RouteError when it decides that the message has nowhere to go."""
         plan = TopicPlan(self, topic)
@@ -313,7 +321,7 @@ class Router:
         reachable, unreachable = _reachable(self.routes, reserved_filters)
         for text, route in reachable:
             self._trie.add(text, route)
-        self.match = self._trie.first
+        self.match: Callable[[str], Route | None] = self._trie.first
         # In the order of the routes; a group whose filters are all taken by others' routes has none.
         self.covers: dict[str, Cover] = {
             group: minimal_cover((text, route.qos) for text, route in reachable if route.group == group)
@@ -327,6 +335,16 @@ class Router:
         """The topics that settings name outright: those that must exist before the start."""
         return frozenset(route.kafka_topic for route in self.routes if route.kafka_topic is not None)
 
+    def before(self, older: Router) -> None:
+        """Leave to an older router what no route of this one takes: messages that a broker had queued for filters
+        which settings no longer have. What is reserved is no route's there either."""
+        first, former = self._trie.first, older.match
+        self.match = lambda topic: first(topic) or former(topic)
+
+    def alone(self) -> None:
+        """Undo ``before``."""
+        self.match = self._trie.first
+
     def fetches(self, group: str, topic: str) -> bool:
         """Whether a session of the group is subscribed to the MQTT topic."""
         cover = self.covers.get(group)
@@ -339,16 +357,18 @@ class Router:
         *,
         share_group: str = "gateway",
         group: str = "",
+        present: Sequence[Collection[str]] = (),
     ) -> tuple[tuple[Subscription, ...], ...]:
         """What each of a group's ``sessions`` sessions subscribes to, by its number.
 
         ``shared``: every session the same minimal cover, as ``$share/GROUP/FILTER``. ``partitioned``: plain filters,
-        no topic in two sessions; a session may get none when there are fewer separate filters than sessions.
+        no topic in two sessions; a session may get none when there are fewer separate filters than sessions. There, a
+        filter stays in the session that has it in ``present``.
         Raises ConfigError when a filter and its share group together are more than MQTT allows.
         """
         if distribution == "partitioned":
-            return split_disjoint(self.covers[group], sessions)
-        cover = self.covers[group]
+            return split_disjoint(self.covers.get(group, NOTHING), sessions, present)
+        cover = self.covers.get(group, NOTHING)
         shared = tuple(Subscription(f"$share/{share_group}/{text}", qos) for text, qos in cover.subscriptions)
         for subscription in shared:
             validate_filter(subscription.filter)

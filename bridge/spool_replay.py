@@ -85,6 +85,10 @@ class Replay:
         self._closed = False  # nothing is read any more
         self._ended = False  # nor is anything removed
 
+    def adopt(self, bytes_per_s: int) -> None:
+        """Read at another rate from now on."""
+        self._bytes_per_s = bytes_per_s
+
     async def close(self) -> None:
         """Read nothing more. What is under way may still be answered, and is removed then."""
         self._closed = True

@@ -124,6 +124,12 @@ class Spooler:
         if policy.takes and not policy.after_ns:
             partitions.made = self._begin
 
+    def adopt(self, policy: SpoolPolicy) -> None:
+        """Spool by another policy from now on, one that differs in times and rates alone: neither to nor from an
+        ``after_ns`` of 0."""
+        self._policy = policy
+        self._replay.adopt(policy.replay_bytes_per_s)
+
     # --- life --------------------------------------------------------------------------------------
 
     def opened(self) -> None:

@@ -125,6 +125,14 @@ class TopicWatch:
         self._pinned[topic] = count
         self._seen.setdefault(topic, None)
 
+    def release(self, topics: Iterable[str]) -> None:
+        """Hold topics to their numbers no more, nor see to it that they exist: nothing is written to them any more.
+        Should something be after all, they are seen for the first time again."""
+        for topic in topics:
+            self._pinned.pop(topic, None)
+            self._seen.pop(topic, None)
+            self._missed.pop(topic, None)
+
     def states(self) -> list[TopicState]:
         """Every topic that is in use, by name."""
         return [TopicState(topic, used, self._seen[topic]) for topic, used in sorted(self._pinned.items())]

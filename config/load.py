@@ -7,7 +7,7 @@ where a value came from and stops at the first problem; its source classes are t
 
 from __future__ import annotations
 
-__all__ = ["Loaded", "load", "require_runnable"]
+__all__ = ["Loaded", "check_relations", "load", "require_runnable"]
 
 import os
 from dataclasses import dataclass
@@ -186,6 +186,12 @@ def _drop(values: dict[str, Any], path: SettingPath, *, missing: bool) -> Settin
             return tuple(gone[: at + 1])
         where = where[step]
     return tuple(gone)
+
+
+def check_relations(settings: Settings, provenance: Mapping[SettingPath, Origin]) -> None:
+    """Raise ConfigError unless settings that were put together from two sources go together."""
+    if problems := check(_REFUSED, View(settings, provenance), ()):
+        raise ConfigError(*dict.fromkeys(problems))
 
 
 def require_runnable(loaded: Loaded) -> None:

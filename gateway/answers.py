@@ -80,6 +80,10 @@ class WorkerAnswers:
         self._snapshot = snapshot
         self._facts = facts
 
+    def adopt(self, settings: Settings) -> None:
+        """Judge by other limits from now on."""
+        self._limits = ReadinessLimits.from_settings(settings)
+
     async def answer(self, path: str, accept: str) -> Answer:
         """As Answers says; does not wait for anything."""
         match path:

@@ -281,6 +281,10 @@ class Service:
         self._failed: list[str] = []
         self._overran: list[str] = []
 
+    def allow(self, shutdown_timeout_ns: int) -> None:
+        """Give a stop that has not begun another time."""
+        self._shutdown_timeout_ns = shutdown_timeout_ns
+
     @property
     def stops_cleanly(self) -> bool:
         """Whether every component that has stopped so far did so by itself and in time."""

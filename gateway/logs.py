@@ -148,6 +148,14 @@ def configure(
     return undo
 
 
+def set_level(level: str) -> None:
+    """Have lines written from another level on."""
+    number = logging.getLevelNamesMapping()[level.upper()]
+    logging.getLogger().setLevel(number)
+    for name in _LIBRARIES:
+        logging.getLogger(name).setLevel(max(number, logging.WARNING))
+
+
 class _RepeatFilter(logging.Filter):
     """Applies a RepeatLimiter: to our events that carry ``repeat_key``, and to every message of a library."""
 

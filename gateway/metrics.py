@@ -560,17 +560,7 @@ class Metrics(MetricSet):
     )
 
     def __init__(self, settings: Settings) -> None:
-        topics = [route.topic for route in settings.routes if "${" not in route.topic]
-        super().__init__(
-            {
-                "session": session_names(settings),
-                "route": [route.name for route in settings.routes],
-                "topic": list(dict.fromkeys([*topics, *settings.dead_letter_topics])),
-                "interceptor": _interceptor_labels(settings),
-                "broker": (),  # known once Kafka has said it
-                "partition": (),  # from their first record on
-            }
-        )
+        super().__init__(_label_values(settings))
         for row in Metrics.build_info.fixed:
             self.build_info.child(*row).value = 1
         self.buffer_limit_bytes.child("memory").value = settings.flow.memory_bytes
@@ -585,6 +575,17 @@ class Metrics(MetricSet):
         """Show no series of reloads: one that belongs to all workers is there already."""
         for definition in (RELOAD_SUCCESS, LAST_RELOAD):
             del self.families[definition.name]
+
+    def reloaded(self, problem: str | None) -> None:
+        """A reload of this process's own settings has ended."""
+        self.config_reload_success.child().value = int(problem is None)
+        if problem is None:
+            self.config_last_reload.child().value = time.time()
+
+    def adopt(self, settings: Settings) -> None:
+        """Show what other settings name as well, from now on."""
+        self.know(_label_values(settings))
+        self.buffer_limit_bytes.child("memory").value = settings.flow.memory_bytes
 
     def watch_ledger(self, ledger: Ledger) -> None:
         """Shows the ledger's terms and its imbalance."""
@@ -618,6 +619,19 @@ class Metrics(MetricSet):
         yield from ProcessCollector(registry=None).collect()
 
 
+def _label_values(settings: Settings) -> dict[str, list[str]]:
+    """What each label can be that settings decide."""
+    topics = [route.topic for route in settings.routes if "${" not in route.topic]
+    return {
+        "session": session_names(settings),
+        "route": [route.name for route in settings.routes],
+        "topic": list(dict.fromkeys([*topics, *settings.dead_letter_topics])),
+        "interceptor": _interceptor_labels(settings),
+        "broker": [],  # known once Kafka has said it
+        "partition": [],  # from their first record on
+    }
+
+
 def _interceptor_labels(settings: Settings) -> list[str]:
     chosen = (one for route in settings.routes for one in (*settings.interceptors, *route.interceptors))
     return list(dict.fromkeys(one.label for one in chosen))
@@ -635,7 +649,7 @@ the scraper asks. This page is printed from `gateway/metrics.py`.
 
 - With a supervisor (`workers` other than 0) every worker's sample has the label `worker`, its number; the supervisor's
   own `process_*` have `worker="supervisor"`. The series of a worker that does not run are absent, and
-  `gateway_worker_up` is 0; `gateway_worker*` and `gateway_config_*` exist only there.
+  `gateway_worker_up` is 0; `gateway_worker*` exist only there.
 - `gateway_auth_*` are those of the service that EMQX asks (`gateway auth serve`), which serves them itself, on
   `auth.operator_host` and `auth.operator_port` (127.0.0.1:9465), with `gateway_event_loop_delay_seconds`,
   `gateway_build_info` and `process_*`.

@@ -23,10 +23,11 @@ from gateway.mqtt.session import DataPath, Session, SessionPlan
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Sequence
     from datetime import timedelta
 
     from bridge.batch import Span
+    from bridge.filters import Subscription
     from bridge.interceptors import Chains
     from bridge.ledger import Ledger
     from bridge.parking import TopicLocator
@@ -64,8 +65,9 @@ class Shared:
 class SessionGroup:
     """Make it inside the running event loop, whose thread owns it. ``sessions`` are components of the service."""
 
-    def __init__(self, plan: GroupPlan, shared: Shared) -> None:
+    def __init__(self, plan: GroupPlan, shared: Shared, number: int = 0) -> None:
         settings = plan.settings
+        self.number = number  # its place in ``gateway.group_plan.group_plans``
         self.plan = plan
         self._shared = shared
         self.accumulator = Accumulator(self._create_batch, self._complete, shared.sender.partitions)
@@ -114,6 +116,34 @@ class SessionGroup:
         )
         self.sessions = tuple(self._make_session(number) for number in range(settings.mqtt.sessions))
 
+    def adopt(self, plan: GroupPlan, shared: Shared) -> None:
+        """Go on with other settings from the next message on; the sessions stay, and what they are subscribed to."""
+        settings = plan.settings
+        self.plan = plan
+        self._shared = shared
+        self.dead_letters.adopt(settings.dead_letter.topic, settings.routes)
+        self.flow.adopt(
+            linger_ns=_ns(settings.flow.linger_max),
+            pacing_ns=max(_ns(settings.flow.read_pacing_max), SHORTEST_PACE_NS),
+            memory_bytes=settings.flow.memory_bytes,
+        )
+        self.dispatcher.adopt(
+            shared.router,
+            shared.chains,
+            cache_entries=settings.flow.route_cache_entries,
+            property_entries=settings.flow.property_cache_entries,
+        )
+        for session in self.sessions:
+            session.adopt(settings)
+
+    def subscriptions(self, present: Sequence[Collection[str]] = ()) -> tuple[tuple[Subscription, ...], ...]:
+        """What each of its sessions is to be subscribed to, by number. ``present`` are the filters that each has: as
+        far as that can be, a topic stays with the session that brings it."""
+        mqtt = self.plan.settings.mqtt
+        return self._shared.router.subscriptions(
+            mqtt.distribution, mqtt.sessions, share_group=mqtt.share_group, group=self.plan.name, present=present
+        )
+
     def make_orphan(self, record: SessionRecord, turns: asyncio.Semaphore, ended: Callable[[], None]) -> OrphanSession:
         """A session of earlier settings that is emptied through this group's data path, and ended."""
         shared = self._shared
@@ -123,9 +153,7 @@ class SessionGroup:
 
     def _make_session(self, number: int) -> Session:
         settings, mqtt, group = self.plan.settings, self.plan.settings.mqtt, self.plan.name
-        subscriptions = self._shared.router.subscriptions(
-            mqtt.distribution, mqtt.sessions, share_group=mqtt.share_group, group=group
-        )[number]
+        subscriptions = self.subscriptions()[number]
         name = self.plan.session_name(number)
         # The will is one session's alone: a second would declare the instance dead when only a connection is.
         announces = mqtt.status.enabled and settings.worker == 0 and number == 0 and not group

@@ -45,8 +45,10 @@ class StopSignals:
     SIGKILL.
     """
 
-    def __init__(self, stop: StopRequest) -> None:
+    def __init__(self, stop: StopRequest, hangup: Callable[[], None] | None = None) -> None:
+        """``hangup`` is called for SIGHUP; without it that signal stops as SIGTERM does."""
         self._stop = stop
+        self._hangup = hangup
         self._received: signal.Signals | None = None
         self._previous: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -76,6 +78,9 @@ class StopSignals:
         self._previous.clear()
 
     def _on_signal(self, number: signal.Signals) -> None:
+        if number is signal.SIGHUP and self._hangup is not None:
+            self._hangup()
+            return
         if self._received is None:
             self._received = number
             verb = _SIGNALS[number]

@@ -54,13 +54,7 @@ class Spooling:
         self.store = Spool(
             spool_path(settings.data_dir, settings.worker), max_bytes=spool.max_bytes, instance=settings.instance
         )
-        policy = SpoolPolicy(
-            after_ns=round(spool.after.total_seconds() * 1e9),
-            acknowledges=spool.acknowledge == "fsync",
-            replay_bytes_per_s=spool.replay_max_bytes_per_second,
-            batch_bytes=settings.kafka.batch_bytes,
-            takes=spool.enabled,
-        )
+        policy = _policy(settings)
         self.spooler = Spooler(
             self.store,
             sender.partitions,
@@ -76,6 +70,11 @@ class Spooling:
         self._used: dict[str, int] = {}  # of these, topics for whose partitions batches wait
         self._remembering: set[asyncio.Task[None]] = set()
         self._open = False
+
+    def adopt(self, settings: Settings) -> None:
+        """Keep to other limits from now on. More on the disk than they allow stays there, and nothing is added."""
+        self.store.max_bytes = settings.spool.max_bytes
+        self.spooler.adopt(_policy(settings))
 
     async def start(self) -> None:
         """Raises SpoolError when the folder cannot be used; what was damaged is said, and counted as lost."""
@@ -162,3 +161,14 @@ class Spooling:
         for topic, count in self._remembered.items():
             self._preset(topic, count)
         return True
+
+
+def _policy(settings: Settings) -> SpoolPolicy:
+    spool = settings.spool
+    return SpoolPolicy(
+        after_ns=round(spool.after.total_seconds() * 1e9),
+        acknowledges=spool.acknowledge == "fsync",
+        replay_bytes_per_s=spool.replay_max_bytes_per_second,
+        batch_bytes=settings.kafka.batch_bytes,
+        takes=spool.enabled,
+    )

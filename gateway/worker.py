@@ -6,6 +6,7 @@ __all__ = ["Worker", "run_worker"]
 
 import asyncio
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ from bridge.sender import Sender, SenderPolicy
 from bridge.spool import spool_path
 from bridge.topic_watch import TopicWatch
 from config.errors import GatewayError
-from gateway import memory
+from gateway import logs, memory
 from gateway.answers import WorkerAnswers
 from gateway.group_plan import group_plans, orphan_plan
 from gateway.http import HttpServer
@@ -45,6 +46,7 @@ from gateway.mqtt.renewal import Renewals
 from gateway.observation import Observation
 from gateway.outward import Outward, watch_outward
 from gateway.readiness import ReadinessSnapshot, SessionView, TopicView
+from gateway.reload import Reloader
 from gateway.session_group import SessionGroup, Shared
 from gateway.signals import StopSignals
 from gateway.spooling import Spooling
@@ -56,12 +58,15 @@ if TYPE_CHECKING:
 
     from bridge.accumulator import Accumulator, Slot
     from bridge.batch import Batch
+    from bridge.interceptors import Chains
     from bridge.wire import DeadLetterReason
     from config.settings import Settings
     from gateway.instruments import Cell, Histogram
     from gateway.lifecycle import Component, StopReport
     from gateway.mqtt.orphans import OrphanSession
     from gateway.mqtt.session import Session
+    from gateway.reload_alone import AloneReload
+    from gateway.reload_state import ConfigState
     from gateway.session_registry import SessionRecord
     from gateway.supervisor.member import Membership
 
@@ -93,17 +98,17 @@ class Worker:
             self.metrics.leave_reloads_to_supervisor()
         self.router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.own_topics)
         self.chains = load_chains(settings)
-        self._kafka_client_id = settings.kafka.client_id.replace("${instance}", settings.instance).replace(
+        self.kafka_client_id = settings.kafka.client_id.replace("${instance}", settings.instance).replace(
             "${worker}", str(settings.worker)
         )
         self.identity = Identity(settings.data_dir, settings.instance, settings.worker, self._ending)
         self.outward = Outward(settings)
-        self._kafka_login = KafkaLogin(settings.kafka, self.outward.kafka, self._kafka_not_renewed)
+        self.kafka_login = KafkaLogin(settings.kafka, self.outward.kafka, self._kafka_not_renewed)
         self.mqtt_login = Login(settings.mqtt, self.outward.mqtt)
-        self._topics = Topics(settings.kafka, self._kafka_client_id, self._kafka_login)
+        self.topics = Topics(settings.kafka, self.kafka_client_id, self.kafka_login)
         self.topic_watch = TopicWatch(
             self.kafka_producer,
-            self._topics if settings.kafka.topics.create else None,
+            self.topics if settings.kafka.topics.create else None,
             time.monotonic_ns,
             self.fail,
             interval_s=settings.kafka.metadata_max_age.total_seconds(),
@@ -121,13 +126,15 @@ class Worker:
         self._kafka_started = asyncio.Event()
         self._late: asyncio.Task[None] | None = None  # sees to the topics of a Kafka that was away at the start
         self.spooling: Spooling | None = None
+        self.config: ConfigState | None = None  # where this process reads the settings
+        self._buried: DeadLetters | None = None  # of what comes back from the spool
         # Switched off, it still delivers what it holds.
         if settings.spool.enabled or spool_path(settings.data_dir, settings.worker).exists():
             self.spooling = Spooling(
                 settings, self.sender, self.ledger, lambda: self._stop.verb, self.fail, self.topic_watch.preset
             )
             self._bury_from(self.spooling.spooler.accumulator)
-        self.ledger_log = LedgerLog(settings, LedgerSource(self.ledger, self._started_producer, self.sender.renew))
+        self.ledger_log = LedgerLog(settings, LedgerSource(self.ledger, self.started_producer, self.sender.renew))
         shared = Shared(
             self.router,
             self.sender,
@@ -144,7 +151,7 @@ class Worker:
             dead_letter_made=self._dead_letter_made,
         )
         self._shared = shared
-        self.groups = [SessionGroup(plan, shared) for plan in group_plans(settings)]
+        self.groups = [SessionGroup(plan, shared, number) for number, plan in enumerate(group_plans(settings))]
         self._own_sessions = [session for group in self.groups for session in group.sessions]
         self.sessions = [] if self._retiring else self._own_sessions
         for group in self.groups:
@@ -197,7 +204,7 @@ class Worker:
     def _bury_from(self, accumulator: Accumulator) -> None:
         """Give an accumulator that no session group has the dead letters of its records."""
         settings = self.settings
-        DeadLetters(
+        self._buried = DeadLetters(
             accumulator,
             settings.dead_letter.topic,
             instance=settings.instance,
@@ -245,7 +252,7 @@ class Worker:
         if self.spooling is not None:
             self.spooling.remember(topic, count)
 
-    def _started_producer(self) -> KafkaProducer | None:
+    def started_producer(self) -> KafkaProducer | None:
         return self.kafka_producer() if self.sender.started else None
 
     def kafka_producer(self) -> KafkaProducer:
@@ -256,7 +263,7 @@ class Worker:
     async def locate(self, topic: str) -> int:
         if not self.sender.started:
             raise RetriableError(f"Kafka has not answered yet; where topic {topic} is will be seen then.")
-        await self._topics.ensure(self.kafka_producer(), [topic])
+        await self.topics.ensure(self.kafka_producer(), [topic])
         count = self.partition_count(topic)
         if count is None:
             raise RetriableError(f"Kafka lists no partitions of topic {topic} yet.")
@@ -269,11 +276,11 @@ class Worker:
         topics = {*self.routed_topics(), *self.settings.own_topics, *(topic for topic, _ in self.partitions.queues)}
         return KafkaProducer(
             self.settings.kafka,
-            self._kafka_client_id,
+            self.kafka_client_id,
             topics,
             self.identity.confirm_cluster,
             self.batch_retried,
-            self._kafka_login,
+            self.kafka_login,
             self.contacts,
             self._throttled,
         )
@@ -324,8 +331,8 @@ class Worker:
         await self._kafka_started.wait()
         while True:
             try:
-                await self._topics.ensure(self.kafka_producer(), self.routed_topics())
-                await self.ledger_log.ensure(self._topics, self.kafka_producer())
+                await self.topics.ensure(self.kafka_producer(), self.routed_topics())
+                await self.ledger_log.ensure(self.topics, self.kafka_producer())
             except RetriableError as error:
                 await self._wait_for_kafka(error, backoff)
             else:
@@ -446,13 +453,49 @@ class Worker:
         metrics.mqtt_redelivered.watch(lambda: sum(session.redelivered for session in self.all_sessions()))
         metrics.mqtt_orphan_sessions.watch(lambda: self.orphans.left)
         metrics.last_shutdown_unclean.watch(lambda: self.identity.last_ending is Ending.UNCLEAN)
-        watch_outward(metrics, self.outward, self.sessions, self._kafka_login)
-        for route in self.settings.routes:
-            metrics.route_stopped.watch(partial(_stopped, self.route_stops, route.name), route.name)
-            metrics.route_held_messages.watch(partial(self._held, route.name), route.name)
+        watch_outward(metrics, self.outward, self.sessions, self.kafka_login)
+        self._watch_routes()
         for session in self.sessions:
             metrics.mqtt_connected.watch(partial(_subscribed, session), session.plan.name)
             metrics.mqtt_unacked.watch(partial(_unacked, session), session.plan.name)
+
+    def _watch_routes(self) -> None:
+        metrics = self.metrics
+        for route in self.settings.routes:
+            metrics.route_stopped.watch(partial(_stopped, self.route_stops, route.name), route.name)
+            metrics.route_held_messages.watch(partial(self._held, route.name), route.name)
+
+    # --- other settings (gateway.reload)
+    # ----------------------------------------------------------------------------------------
+
+    def adopt(self, settings: Settings, router: Router, chains: Chains) -> tuple[str, ...]:
+        """Go on with other settings from the next message on, in one step of the event loop. They may differ in what
+        ``config.live`` calls live. Returns the routes that were stopped: what is held of them is the caller's to let
+        go."""
+        self.settings = settings
+        self.router = router
+        self.chains = chains
+        self._shared = replace(self._shared, router=router, chains=chains)
+        self.kafka_login.adopt(settings.kafka)
+        self.mqtt_login.adopt(settings.mqtt)
+        self.topics.adopt(settings.kafka)
+        stopped = self.route_stops.begin_anew(DeadLetterLimit.from_settings(settings.dead_letter))
+        plans = group_plans(settings)
+        for group in self.groups:
+            group.adopt(orphan_plan(settings) if group is self._orphan_group else plans[group.number], self._shared)
+            group.hold_to(self.route_stops)
+        if self._buried is not None:
+            self._buried.adopt(settings.dead_letter.topic, settings.routes)
+        if self.spooling is not None:
+            self.spooling.adopt(settings)
+            self.metrics.spool_limit_bytes.child().value = settings.spool.max_bytes
+        self.service.allow(_ns(settings.shutdown_timeout))
+        self.answers.adopt(settings)
+        self.metrics.adopt(settings)
+        self.metrics.watch_chains(chains)
+        self._watch_routes()
+        logs.set_level(settings.log.level)
+        return stopped
 
     def _held(self, route: str) -> int:
         return sum(group.dispatcher.holding.messages(route) for group in self.groups)
@@ -464,15 +507,11 @@ class Worker:
 
     def received_rows(self) -> dict[tuple[str, ...], float]:
         """Messages taken in by route and QoS."""
-        rows: dict[tuple[str, ...], float] = {}
+        rows = self.chains.filtered_rows()  # what a chain dropped entered no slot
         for group in self.groups:
             for slot in group.accumulator.slots:
                 key = (slot.route, str(slot.qos))
                 rows[key] = rows.get(key, 0) + slot.taken
-        for chain in self.chains:  # what it dropped entered no slot
-            for qos, count in enumerate(chain.filtered):
-                key = (chain.route, str(qos))
-                rows[key] = rows.get(key, 0) + count
         return rows
 
     def _oldest_age_ns(self) -> int | None:
@@ -605,13 +644,18 @@ class _Rest:
 
 
 async def run_worker(
-    settings: Settings, membership: Membership | None = None, *, retiring: bool = False
+    settings: Settings,
+    membership: Membership | None = None,
+    *,
+    retiring: bool = False,
+    reload: Callable[[], AloneReload] | None = None,
 ) -> tuple[StopReport, StopSignals]:
     """Run a worker until a signal, a failure or the end of its supervisor ends it, or, ``retiring``, until nothing is
-    left to do for its slot. Raises what it failed of.
+    left to do for its slot. ``reload`` makes what SIGHUP is for, without a supervisor. Raises what it failed of.
     """
     stop = StopRequest()
-    signals = StopSignals(stop)
+    alone = None if reload is None else reload()
+    signals = StopSignals(stop, None if alone is None else alone.ask)
     with signals:
         try:
             worker = Worker(settings, stop, membership, retiring=retiring)
@@ -623,7 +667,9 @@ async def run_worker(
             log.warning("routes_doubtful", warning=warning)
         worker.service.lifecycle.listen(partial(_on_state, membership))
         if membership is not None:
-            await membership.open(stop, worker.answers)
+            await membership.open(stop, worker.answers, Reloader(worker).step)
+        if alone is not None:
+            alone.attach(worker)
         try:
             report = await worker.service.run(stop)
         except Exception as error:
@@ -631,6 +677,8 @@ async def run_worker(
                 membership.failed(error)
             raise
         finally:
+            if alone is not None:
+                await alone.close()
             say_what_is_left(worker)
             worker.chains.close()
     left = worker.ledger.snapshot()

@@ -46,6 +46,7 @@ def facts(worker: Worker) -> dict[str, object]:
         **worker.lookouts.facts(),
         "routes": _routes(worker),
         **seen,
+        **({} if worker.config is None else {"config": worker.config.as_dict()}),
     }
 
 

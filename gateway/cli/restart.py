@@ -4,18 +4,15 @@ from __future__ import annotations
 
 __all__ = ["add_parser"]
 
-import os
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus, GatewayError
 
 if TYPE_CHECKING:
     import argparse
-
-POLL_S = 0.05
 
 
 def add_parser(commands: Any) -> None:
@@ -36,34 +33,29 @@ def add_parser(commands: Any) -> None:
         help="settings of the gateway (default: $GATEWAY_CONFIG, then ./gateway.toml)",
     )
     parser.add_argument(
-        "--reload", action="store_true", help="let the gateway read its settings again first, as SIGHUP does"
+        "--reload",
+        action="store_true",
+        help="let the gateway read its settings again first; `gateway reload` changes most of them without a restart",
     )
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from config.load import load
-    from gateway.supervisor.place import find_supervisor, read_outcome
+    from gateway.reload_plan import Wish
+    from gateway.running import find_running
 
     settings = load(arguments.config).settings
-    directory = settings.data_dir
-    operation: Literal["restart", "reload"] = "reload" if arguments.reload else "restart"
-    pid = find_supervisor(directory)
-    if pid is None:
+    running = find_running(settings)
+    if not running.supervises:
         raise GatewayError(
-            f"No supervisor of instance {settings.instance!r} runs with data_dir {directory.absolute()}. Check "
-            "--config and the working directory. A worker without one (workers = 0) is stopped with SIGTERM and "
-            "started again by whatever runs it."
+            f"Worker {settings.worker} of instance {settings.instance!r} runs without a supervisor (workers = 0): stop "
+            "it with SIGTERM, and let whatever runs it start it again."
         )
-    before = read_outcome(directory, pid, operation).count
-    os.kill(pid, signal.SIGHUP if arguments.reload else signal.SIGUSR2)
-    while True:
-        outcome = read_outcome(directory, pid, operation)
-        if outcome.count > before and outcome.ok is not None:
-            break
-        if find_supervisor(directory) != pid:
-            raise GatewayError(f"The supervisor (process {pid}) has ended meanwhile; its log says why.")
-        time.sleep(POLL_S)  # another process's file: there is nothing to wait on
+    if arguments.reload:
+        outcome = running.command(signal.SIGHUP, "roll", Wish(time.time_ns(), rolling=True))
+    else:
+        outcome = running.command(signal.SIGUSR2, "restart")
     if not outcome.ok:
         raise GatewayError(outcome.sentence)
     print(outcome.sentence)

@@ -73,7 +73,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _retire_all(settings: Settings, supervisor: int) -> int:
-    from gateway.supervisor.place import find_supervisor, read_outcome
+    from gateway.reports import read_outcome
+    from gateway.supervisor.place import NAME, find_supervisor
 
     os.kill(supervisor, signal.SIGUSR1)
     deadline = time.monotonic() + settings.shutdown_timeout.total_seconds() + _GRACE_S
@@ -82,7 +83,7 @@ def _retire_all(settings: Settings, supervisor: int) -> int:
             print(f"Process {supervisor} did not stop within shutdown_timeout; its log says what it waits for.")
             return ExitStatus.UNDRAINED
         time.sleep(POLL_S)
-    outcome = read_outcome(settings.data_dir, supervisor, "stop")
+    outcome = read_outcome(settings.data_dir, NAME, supervisor, "stop")
     if not outcome.ok:
         print(f"Instance {settings.instance} has stopped, but not all was drained: {outcome.sentence}".rstrip())
         return ExitStatus.UNDRAINED

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from config.errors import ExitStatus, GatewayError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from config.load import Loaded
     from gateway.lifecycle import StopReport
     from gateway.signals import StopSignals
@@ -27,7 +29,8 @@ def add_parser(commands: Any) -> None:
         help="bridge messages until stopped",
         description=(
             "Bridge messages from MQTT to Kafka until stopped, in several worker processes. SIGTERM drains and keeps "
-            "the MQTT sessions, SIGUSR2 replaces the workers one after the other, SIGHUP reads the settings again."
+            "the MQTT sessions, SIGUSR2 replaces the workers one after the other, SIGHUP reads the settings again and "
+            "takes what has changed (`gateway reload` does, and says what came of it)."
         ),
     )
     parser.add_argument(
@@ -59,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from gateway.supervisor.cpu import worker_count
 
     if worker_count(loaded.settings) == 0:
-        return _run_alone(loaded)
+        return _run_alone(loaded, lambda: _load(arguments))
     import asyncio
 
     from gateway.supervisor.supervisor import supervise
@@ -79,7 +82,7 @@ def _load(arguments: argparse.Namespace) -> Loaded:
     return loaded
 
 
-def _run_alone(loaded: Loaded) -> int:
+def _run_alone(loaded: Loaded, load: Callable[[], Loaded]) -> int:
     """Without a supervisor: this process is the worker."""
     import asyncio
 
@@ -92,9 +95,10 @@ def _run_alone(loaded: Loaded) -> int:
     log = structlog.get_logger("run")
     for warning in loaded.warnings:
         log.warning("settings.doubtful", warning=warning)
+    from gateway.reload_alone import AloneReload
     from gateway.worker import run_worker
 
-    return _end(*asyncio.run(run_worker(settings)))
+    return _end(*asyncio.run(run_worker(settings, reload=lambda: AloneReload(loaded, load))))
 
 
 def _run_member(arguments: argparse.Namespace) -> int:

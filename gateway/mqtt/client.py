@@ -151,9 +151,11 @@ class Handshake:
         await self._answer(self._connected, ended, "CONNECT", max(left_s, 0.0))
 
     async def subscribe(self, subscriptions: Sequence[Subscription], ended: asyncio.Future[Any]) -> None:
-        """Subscribe and wait for SUBACK. Raises as ``connected`` does; nothing to subscribe to is fine."""
+        """Subscribe and wait for SUBACK; again for more, or for another QoS. Raises as ``connected`` does; nothing to
+        subscribe to is fine."""
         if not subscriptions:
             return  # more sessions than separate filters: this one only stands by
+        self._granted = asyncio.get_running_loop().create_future()
         self._subscriptions = subscriptions
         filters: Any = [(subscription.filter, subscription.qos) for subscription in subscriptions]
         if self._v5:

@@ -64,6 +64,12 @@ class Rhythm:
         self.flushed_ns = 0
         self.messages = 0  # since the last flush
 
+    def adopt(self, shortest_ns: int, longest_ns: int) -> None:
+        """Keep other distances from the next flush on."""
+        self._shortest_ns = min(shortest_ns, longest_ns)
+        self._longest_ns = longest_ns
+        self.linger_ns = max(self._shortest_ns, min(longest_ns, self.linger_ns))
+
     def due_ns(self) -> int:
         """When the next flush is due."""
         return self.flushed_ns + self.linger_ns
@@ -108,7 +114,17 @@ class Flow:
         self.paused = False
         self.reading_stopped = False
         self._empty = asyncio.Event()  # no span waits for Kafka
+        self._progress: asyncio.Event | None = None  # a span is durable; None: nobody waits for one
         self._loop = asyncio.get_running_loop()
+
+    def adopt(self, *, linger_ns: int, pacing_ns: int, memory_bytes: int) -> None:
+        """Keep another rhythm and other bounds from now on."""
+        self.rhythm.adopt(pacing_ns, linger_ns)
+        self.pacing_ns = pacing_ns
+        self._memory_bytes = memory_bytes
+        self._span_bytes = min(SPAN_BYTES, memory_bytes // 4)
+        if self.paused:
+            self._freed()  # there may be room now
 
     # --- sessions come and go
     # -----------------------------------------------------------------------------------------------------
@@ -287,6 +303,8 @@ class Flow:
             connection.release(ids, ids2)
         if not self._accumulator.spans:
             self._empty.set()
+        if self._progress is not None:
+            self._progress.set()
         if not self._writing:
             self._writing = True
             self._loop.call_soon(self._write)
@@ -303,6 +321,22 @@ class Flow:
         while self._accumulator.spans:
             self._empty.clear()
             await self._empty.wait()
+
+    async def durable(self) -> None:
+        """Wait until everything that has been read so far is durable or given back, while reading goes on; the caller
+        sets the limit. One caller at a time."""
+        self.flush()
+        spans = self._accumulator.spans
+        if not spans:
+            return
+        last = spans[-1]
+        progress = self._progress = asyncio.Event()
+        try:
+            while last in spans:
+                progress.clear()
+                await progress.wait()
+        finally:
+            self._progress = None
 
     def close(self) -> None:
         for timer in (self._tick_timer, self._flush_timer):

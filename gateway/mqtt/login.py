@@ -44,6 +44,11 @@ class Login:
         self._tls: TlsFiles | None = None
         self.tokens = tokens
 
+    def adopt(self, settings: MqttSettings) -> None:
+        """Show the user and password of other settings from the next connection on; what else they say must be the
+        same."""
+        self._settings = settings
+
     async def show(self, *, encrypted: bool) -> Shown:
         """For a connection that is made now. Reads small files; waits for a token where there is none yet.
 

@@ -120,6 +120,7 @@ class Session:
         )
         self._connection: Connection | None = None
         self._client: PahoClient | None = None
+        self._handshake: Handshake | None = None
         self._connections = 0
         self._life = f"{time.time_ns() // 1_000_000:x}"
         self._task: asyncio.Task[None] | None = None
@@ -363,6 +364,43 @@ class Session:
             await connection.disconnect(end_session=False)
         return begun
 
+    def adopt(self, settings: Settings) -> None:
+        """Connect with other settings from the next connection on."""
+        self._settings = settings
+
+    async def subscribe(self, subscriptions: tuple[Subscription, ...]) -> bool:
+        """Want these subscriptions from now on: what is new among them is asked for on the living connection, and
+        nothing is left; that is ``leave_stale``'s. False when there is no connection: the next one asks for them.
+
+        Raises MqttRefusedError, or ConnectError when no answer comes; they are wanted all the same."""
+        before, self.plan = self.plan, replace(self.plan, subscriptions=subscriptions)
+        new = [one for one in subscriptions if one not in before.subscriptions]
+        connection, handshake = self._connection, self._handshake
+        if not new:
+            return self.subscribed
+        if (registry := self._path.registry) is not None:
+            # First: whatever happens now, the next life knows which filters the broker may have for this session.
+            filters = dict.fromkeys(one.filter for one in (*before.subscriptions, *subscriptions))
+            registry.record([replace(self.record, filters=tuple(filters))])
+        if connection is None or handshake is None or not self.subscribed or self._stopping:
+            return False
+        try:
+            await handshake.subscribe(new, connection.ended)
+        except MqttRefusedError:
+            raise
+        except ConnectError:
+            if connection.ended.done():
+                return False
+            raise
+        log.info("mqtt_subscriptions_added", session=self.plan.name, filters=[one.filter for one in new])
+        return True
+
+    async def leave_stale(self) -> None:
+        """Leave the filters on the living connection that are wanted no more; without one, the next leaves them."""
+        connection = self._connection
+        if connection is not None and self.subscribed and not self._stopping:
+            await self._drop_stale_filters(connection)
+
     @property
     def shown(self) -> Shown | None:
         """What the present connection has shown; None when there is none."""
@@ -413,6 +451,7 @@ class Session:
         connection.open()
         await handshake.connected(connection.ended)
         self._accepted = True
+        self._handshake = handshake
         connection.set_window(handshake.window, client.keepalive)
         self.window = handshake.window
         if not handshake.session_present:
@@ -471,6 +510,7 @@ class Session:
         self.standing.clear()
         connection, self._connection = self._connection, None
         client, self._client = self._client, None
+        self._handshake = None
         if connection is not None:
             connection.close()
             if self._stopping:

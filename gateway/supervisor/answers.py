@@ -26,13 +26,21 @@ _OWN_NAME: Final = "supervisor"  # the label ``worker`` of this process's own pr
 
 
 class FleetAnswers:
-    """``doing`` says in a word what the supervisor is about. A worker that does not answer in time is left out."""
+    """``doing`` says in a word what the supervisor is about, ``config`` what /status is to say of the settings. A
+    worker that does not answer in time is left out."""
 
-    def __init__(self, fleet: Fleet, metrics: SupervisorMetrics, doing: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        metrics: SupervisorMetrics,
+        doing: Callable[[], str],
+        config: Callable[[], dict[str, object]] = dict,
+    ) -> None:
         self._fleet = fleet
         self._metrics = metrics
         self._doing = doing
         self._unanswered: dict[int, int] = {}  # since when workers have not answered /status
+        self._config = config
 
     async def answer(self, path: str, accept: str) -> Answer:
         """As ``gateway.answers.Answers`` says; waits for the workers, at most two seconds."""
@@ -107,6 +115,7 @@ class FleetAnswers:
                 "routes": _sum_routes([worker["routes"] for worker in up]),
                 "slots_retiring": self._fleet.retiring,
                 **merged(up, self._worker_problems(workers)),
+                "config": self._config(),
                 # A worker's partitions are in the merged ones: 64 times 2000 of them would be 25 MB.
                 "workers": [
                     {name: value for name, value in worker.items() if name != "partitions"} for worker in workers

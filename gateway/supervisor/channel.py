@@ -9,9 +9,11 @@ From the worker, ``say`` being what:
     failed             it ends, of ``sentence``
     stopped            it has stopped, with ``unacked`` messages unacknowledged
     answer             to the question ``number``: ``status``, ``type`` and ``body`` as HTTP has them
+    reloaded           the step ``number`` is done, or not because of ``sentence``; ``remarks`` are for the operator
 
-From the supervisor: the settings (before anything else), ``go`` (take the slot), and ``ask`` (``number``, ``path`` and
-``accept`` of an HTTP request). Stopping goes by signal, which works from a process's first moment on.
+From the supervisor: the settings (before anything else), ``go`` (take the slot), ``ask`` (``number``, ``path`` and
+``accept`` of an HTTP request), and ``reload`` (``number``, ``step`` and ``settings`` of a reload; ``gateway.reload``
+has the steps). Stopping goes by signal, which works from a process's first moment on.
 
 The end of the channel is the end of the other: a worker without a supervisor stops in good order.
 """

@@ -8,10 +8,12 @@ import asyncio
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from config.errors import GatewayError
+from config.transfer import from_json
 from gateway import memory
 from gateway.identity import holder
 from gateway.lifecycle import StopVerb
@@ -19,6 +21,7 @@ from gateway.supervisor.channel import Channel, open_channel
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from config.settings import Settings
     from gateway.answers import Answers
@@ -52,10 +55,17 @@ class Membership:
         self._channel: Channel | None = None
         self._go = asyncio.Event()
         self._answering: set[asyncio.Task[None]] = set()
+        self._reload: Callable[[str, Settings | None], Awaitable[list[str]]] | None = None
 
-    async def open(self, stop: StopRequest, answers: Answers) -> None:
-        """Listens to the supervisor from now on; its end asks ``stop`` for a stop that keeps the sessions."""
-        self._stop, self._answers = stop, answers
+    async def open(
+        self,
+        stop: StopRequest,
+        answers: Answers,
+        reload: Callable[[str, Settings | None], Awaitable[list[str]]],
+    ) -> None:
+        """Listens to the supervisor from now on; its end asks ``stop`` for a stop that keeps the sessions. ``reload``
+        does the steps of a reload, and raises GatewayError for one that cannot be done."""
+        self._stop, self._answers, self._reload = stop, answers, reload
         self._channel = await open_channel(self._socket, self._heard, self._lost)
         self._say("up")
 
@@ -116,11 +126,28 @@ class Membership:
             case {"say": "go"}:
                 self._go.set()
             case {"say": "ask", "number": int(number), "path": str(path), "accept": str(accept)}:
-                task = asyncio.create_task(self._answer(number, path, accept), name=f"answer {path}")
-                self._answering.add(task)
-                task.add_done_callback(self._answering.discard)
+                self._begin(self._answer(number, path, accept), f"answer {path}")
+            case {"say": "reload", "number": int(number), "step": str(step), "settings": settings}:
+                self._begin(self._do(number, step, settings), f"reload: {step}")
             case _:
                 _log.warning("supervisor_said_nonsense", message=json.dumps(message)[:200])
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _do(self, number: int, step: str, text: str | None) -> None:
+        assert self._reload is not None
+        sentence, remarks = None, []
+        try:
+            remarks = await self._reload(step, None if text is None else from_json(text))
+        except GatewayError as error:
+            sentence = str(error)
+        except Exception as error:  # noqa: BLE001 - the supervisor waits for an answer, and rolls back for this one
+            _log.exception("reload_step_failed", step=step)
+            sentence = f"the step {step!r} failed by a defect: {error!r}"
+        self._say("reloaded", number=number, sentence=sentence, remarks=remarks)
 
     async def _answer(self, number: int, path: str, accept: str) -> None:
         assert self._answers is not None

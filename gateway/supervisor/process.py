@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Mark", "Reaper", "Spawner", "WorkerProcess"]
+__all__ = ["Mark", "Reaper", "Reloaded", "Spawner", "WorkerProcess"]
 
 import asyncio
 import contextlib
@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Self
@@ -28,6 +29,15 @@ if TYPE_CHECKING:
     from gateway.supervisor.channel import Message
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("supervisor")
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """A worker's answer to a step of a reload: why it could not be done, or None; and what else there is to say."""
+
+    sentence: str | None = None
+    remarks: tuple[str, ...] = ()
+
 
 Mark = Literal["up", "warm", "ready", "released"]
 _PACKAGES: Final = Path(__file__).parents[2]
@@ -83,6 +93,7 @@ class WorkerProcess:
         self._marks: set[Mark] = set()
         self._changed: list[asyncio.Future[None]] = []
         self._questions: dict[int, asyncio.Future[Answer]] = {}
+        self._steps: dict[int, asyncio.Future[Reloaded]] = {}
         self._numbers = count(1)
 
     def __repr__(self) -> str:
@@ -161,6 +172,27 @@ class WorkerProcess:
         finally:
             self._questions.pop(number, None)
 
+    async def reload(self, step: str, settings: Settings | None, timeout_s: float) -> Reloaded:
+        """Its answer to a step of a reload (``gateway.reload``). One that has ended agrees: the next one of its slot
+        has whatever settings the slot has then."""
+        if self._channel is None or not self.alive:
+            return Reloaded()
+        number = next(self._numbers)
+        answer: asyncio.Future[Reloaded] = asyncio.get_running_loop().create_future()
+        self._steps[number] = answer
+        text = None if settings is None else to_json(settings.model_copy(update={"worker": self.slot}))
+        self._channel.send(say="reload", number=number, step=step, settings=text)
+        await asyncio.wait({answer}, timeout=timeout_s)
+        self._steps.pop(number, None)
+        if answer.cancelled():  # by its end
+            return Reloaded()
+        if not answer.done():
+            return Reloaded(f"Worker {self.slot} did not answer within {timeout_s:g} s.")
+        said = answer.result()
+        if said.sentence is None:
+            return said
+        return Reloaded(f"Worker {self.slot}: {said.sentence}", said.remarks)
+
     # --- what it says ---
 
     async def attach(self, sock: socket.socket) -> None:
@@ -180,6 +212,10 @@ class WorkerProcess:
                 answer = self._questions.pop(number, None)
                 if answer is not None and not answer.done():
                     answer.set_result(Answer(status, kind, body))
+            case {"say": "reloaded", "number": number, "sentence": sentence, "remarks": list(remarks)}:
+                step = self._steps.pop(number, None)
+                if step is not None and not step.done():
+                    step.set_result(Reloaded(sentence, tuple(remarks)))
             case _:
                 _log.warning("worker_said_nonsense", slot=self.slot, pid=self.pid, keys=sorted(map(str, message)))
         self._wake()
@@ -199,6 +235,8 @@ class WorkerProcess:
     def _cancel_questions(self) -> None:
         for answer in self._questions.values():
             answer.cancel()
+        for step in self._steps.values():
+            step.cancel()
 
 
 class Spawner:

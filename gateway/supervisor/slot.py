@@ -1,7 +1,7 @@
 """One slot: a number that client ids and files are made of, and the worker processes that hold it one after another.
 
 At most one process has the slot; while it is handed over a second is already warm. All of it belongs to the
-supervisor's loop. ``_changing`` is held by whoever decides which process is the slot's:
+supervisor's loop. ``changing`` is held by whoever decides which process is the slot's:
 
     keep     watches the present one and starts another when it has ended
     replace  warms another beside it, lets the present one go, and gives the slot to the other
@@ -80,6 +80,7 @@ class Slot:
     """A slot and its worker. ``settings`` are those its worker has, and the next one gets.
 
     ``restarts`` counts workers that were started because one had ended by itself, ``ended_ns`` is when the last did.
+    ``changing`` is locked while its worker is being exchanged, or told of other settings.
     """
 
     def __init__(self, number: int, settings: Settings, spawns: Spawns, *, first_start: bool) -> None:
@@ -93,7 +94,7 @@ class Slot:
         self._spawns = spawns
         self._ever_ready = not first_start
         self._backoff = Backoff(500_000_000, 30_000_000_000)
-        self._changing = asyncio.Lock()
+        self.changing = asyncio.Lock()
         self._changed = asyncio.Event()
 
     async def keep(self) -> None:
@@ -106,7 +107,7 @@ class Slot:
             await self._admit(worker)
             status = await worker.ended()
             assert status is not None
-            async with self._changing:
+            async with self.changing:
                 if self.current is worker:
                     self.current = None
                     self._judge(worker, status)
@@ -115,7 +116,7 @@ class Slot:
 
     async def _present(self) -> WorkerProcess | None:
         """The slot's worker, started if there is none."""
-        async with self._changing:
+        async with self.changing:
             if self.current is None:
                 try:
                     self.current = await self._spawns.spawn(self.number, self.settings)
@@ -164,7 +165,7 @@ class Slot:
         None, or the sentence that says why it was not done. If the new one does not get warm the old one has not been
         touched. If it fails when it has the slot already, the next is started with the settings of before.
         """
-        async with self._changing:
+        async with self.changing:
             problem = await self._replace(settings)
         self._changed.set()
         return problem

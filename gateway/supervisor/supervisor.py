@@ -3,7 +3,8 @@
     SIGTERM, SIGINT    stop, keeping the MQTT sessions; a second one stops at once
     SIGUSR1            stop for good: every worker unsubscribes, drains and ends its sessions
     SIGUSR2            replace the workers one after the other
-    SIGHUP             read the settings again and replace the workers with such as have them
+    SIGHUP             read the settings again and have the running workers take them; with a request of
+                       ``gateway restart --reload`` replace the workers with such as have them
 
 It carries no message, so whatever a worker does, this process goes on; and if it is killed the workers notice and stop
 in good order, so that the next supervisor finds their slots free.
@@ -17,7 +18,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import structlog
 
@@ -25,25 +26,28 @@ from config.errors import ConfigError, ExitStatus
 from gateway import logs, memory
 from gateway.http import HttpServer
 from gateway.lifecycle import StopRequest
+from gateway.reload_plan import plan_reload
+from gateway.reload_state import ConfigState, details_of, say, status_of
+from gateway.reports import take_request
 from gateway.signals import StopSignals
 from gateway.supervisor.answers import FleetAnswers
 from gateway.supervisor.cpu import worker_count
 from gateway.supervisor.fleet import Fleet
 from gateway.supervisor.metrics import SupervisorMetrics
-from gateway.supervisor.place import Place
+from gateway.supervisor.place import NAME, Place
 from gateway.supervisor.process import Reaper, Spawner
+from gateway.supervisor.reload import FleetReload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from config.load import Loaded
     from config.settings import Settings
+    from gateway.reload_plan import Wish
+    from gateway.reports import Operation
     from gateway.supervisor.fleet import Stopped
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("supervisor")
-
-Operation = Literal["restart", "reload"]
-_OPERATIONS: Final[dict[signal.Signals, Operation]] = {signal.SIGUSR2: "restart", signal.SIGHUP: "reload"}
 
 
 class _Logs:
@@ -81,15 +85,27 @@ class Supervisor:
         self._metrics = SupervisorMetrics()
         self._metrics.last_reload.child().value = time.time()
         self._doing = "running"
-        self._http = HttpServer(settings.http, FleetAnswers(self.fleet, self._metrics, lambda: self._doing), page=True)
-        self._asked: asyncio.Queue[Operation] = asyncio.Queue()
+        self.config = ConfigState(loaded.file)
+        self._http = HttpServer(
+            settings.http,
+            FleetAnswers(self.fleet, self._metrics, lambda: self._doing, self.config.as_dict),
+            page=True,
+        )
+        self._asked: asyncio.Queue[Wish | None] = asyncio.Queue()  # None: a restart
+        self._restart_asked = False
 
-    def ask(self, operation: Operation) -> None:
-        """Has it done after what is being done now; several wishes for the same are one."""
-        waiting = operation in self._asked._queue  # type: ignore[attr-defined]  # noqa: SLF001
-        _log.info("operation_asked", operation=operation, waiting=waiting)
-        if not waiting:
-            self._asked.put_nowait(operation)
+    def ask_restart(self) -> None:
+        """Have the workers replaced after what is being done now; several wishes for that are one."""
+        if not self._restart_asked:
+            self._restart_asked = True
+            self._asked.put_nowait(None)
+        _log.info("operation_asked", operation="restart")
+
+    def ask_reload(self) -> None:
+        """Have the settings read again, as the request says that came with the signal, after what is being done."""
+        wish = take_request(self._settings.data_dir, NAME)
+        _log.info("operation_asked", operation="roll" if wish.rolling else "reload", dry_run=wish.dry_run)
+        self._asked.put_nowait(wish)
 
     async def run(self, stop: StopRequest) -> Stopped:
         """Until ``stop`` is requested. Raises what ends a gateway at its first start, after everything has stopped."""
@@ -119,7 +135,7 @@ class Supervisor:
     async def _stop(self, stop: StopRequest) -> Stopped:
         stop.request()
         self._doing = "stopping"
-        self._place.begin("stop")
+        self._place.reports.begin("stop")
         _log.info("supervisor_stopping", verb=stop.verb.value)
         stopping = asyncio.create_task(self.fleet.stop(stop.verb), name="stop workers")
         forced = asyncio.create_task(stop.wait_forced(), name="forced")
@@ -129,7 +145,9 @@ class Supervisor:
         stopped = await stopping
         await _end(forced)
         await self._http.stop(time.monotonic_ns())
-        self._place.finish("stop", " ".join(stopped.remarks) or None, "All workers have stopped; nothing remained.")
+        self._place.reports.finish(
+            "stop", " ".join(stopped.remarks) or None, "All workers have stopped; nothing remained."
+        )
         _log.info("supervisor_stopped", clean=stopped.clean, remained=stopped.remarks)
         return stopped
 
@@ -137,32 +155,33 @@ class Supervisor:
 
     async def _operate(self) -> None:
         while True:
-            operation = await self._asked.get()
-            self._doing = "restarting" if operation == "restart" else "reloading"
-            self._place.begin(operation)
-            began = time.monotonic()
-            problem = await (self._restart() if operation == "restart" else self._reload())
-            done = f"All {len(self.fleet.slots)} workers were replaced in {time.monotonic() - began:.1f} s."
-            self._place.finish(operation, problem, done)
-            self._doing = "running"
-            if problem is None:
-                _log.info("restart_done" if operation == "restart" else "reload_done", workers=len(self.fleet.slots))
+            wish = await self._asked.get()
+            if wish is None:
+                self._restart_asked = False
+                await self._restart()
+            elif wish.rolling:
+                await self._roll(wish)
             else:
-                _log.error("restart_failed" if operation == "restart" else "reload_failed", error=problem)
+                await self._reload(wish)
+            self._doing = "running"
 
-    async def _restart(self) -> str | None:
+    async def _restart(self) -> None:
+        self._begin("restart", "restarting")
+        began = time.monotonic()
         problem = await self.fleet.roll(self.fleet.settings)
-        return problem and f"The workers were not all replaced: {problem}"
+        problem = problem and f"The workers were not all replaced: {problem}"
+        self._finish("restart", problem, self._replaced(began))
 
-    async def _reload(self) -> str | None:
-        problem = await self._reload_settings()
-        self._metrics.reload_success.child().value = int(problem is None)
-        if problem is None:
-            self._metrics.last_reload.child().value = time.time()
-            return None
-        return f"The settings stay as they were: {problem}"
+    async def _roll(self, wish: Wish) -> None:
+        """New settings by new workers."""
+        self._begin("roll", "reloading", wish)
+        began = time.monotonic()
+        problem = await self._roll_settings()
+        self._note(wish, problem)
+        problem = problem and f"The settings stay as they were: {problem}"
+        self._finish("roll", problem, self._replaced(began))
 
-    async def _reload_settings(self) -> str | None:
+    async def _roll_settings(self) -> str | None:
         try:
             loaded = await asyncio.to_thread(self._load)
             settings = loaded.settings
@@ -173,8 +192,71 @@ class Supervisor:
         problem = await self.fleet.roll(settings)
         if problem is None:
             self._logs.configure(settings)
+            self.config.took(loaded.file)
             await self.fleet.scale(count)
         return problem
+
+    async def _reload(self, wish: Wish) -> None:
+        """New settings in the same workers."""
+        self._begin("reload", "reloading", wish)
+        problem, done, details = await self._reload_settings(wish)
+        self._note(wish, problem)
+        self._finish("reload", problem, done, **details)
+
+    async def _reload_settings(self, wish: Wish) -> tuple[str | None, str, dict[str, Any]]:
+        """What went wrong or None, what was done, and what else there is to say of it."""
+        try:
+            loaded = await asyncio.to_thread(self._load)
+        except ConfigError as error:
+            return str(error), "", {"status": int(ExitStatus.CONFIG)}
+        details = details_of(self.fleet.settings, loaded, wish)
+        try:
+            plan = plan_reload(self.fleet.settings, loaded, wish)
+        except ConfigError as error:
+            return str(error), "", details | {"status": int(ExitStatus.CONFIG)}
+        reload = FleetReload(self.fleet, plan.settings)
+        problem = await reload.run(dry_run=wish.dry_run)
+        details["remarks"] = [*loaded.warnings, *reload.remarks]
+        if problem is not None:
+            return f"The settings stay as they were: {problem}", "", details | {"status": int(ExitStatus.FAILED)}
+        if not wish.dry_run:
+            self._logs.configure(plan.settings)
+            self.config.took(loaded.file)
+        return None, say(plan, wish, len(self.fleet.slots)), details | {"status": status_of(plan, wish)}
+
+    def _begin(self, operation: Operation, doing: str, wish: Wish | None = None) -> None:
+        self._doing = doing
+        self._place.reports.begin(operation, wish.number if wish is not None else 0)
+
+    def _finish(self, operation: Operation, problem: str | None, done: str, **details: Any) -> None:
+        self._place.reports.finish(operation, problem, done, **details)
+        name = "restart" if operation == "restart" else "reload"
+        if problem is None:
+            _log.info(f"{name}_done", workers=len(self.fleet.slots), what=done, **_loggable(details))
+        else:
+            _log.error(f"{name}_failed", error=problem, **_loggable(details))
+
+    def _note(self, wish: Wish, problem: str | None) -> None:
+        """For the metrics and /status: a trial is no reload."""
+        if wish.dry_run:
+            return
+        self.config.reloaded(problem)
+        self._metrics.reload_success.child().value = int(problem is None)
+        if problem is None:
+            self._metrics.last_reload.child().value = time.time()
+
+    def _replaced(self, began: float) -> str:
+        return f"All {len(self.fleet.slots)} workers were replaced in {time.monotonic() - began:.1f} s."
+
+
+def _loggable(details: dict[str, Any]) -> dict[str, Any]:
+    """Of a reload's details what a log line has room for."""
+    fields: dict[str, Any] = {}
+    if changed := details.get("changes"):
+        fields["changed"] = [change["path"] for change in changed]
+    if remarks := details.get("remarks"):
+        fields["remarks"] = remarks
+    return fields
 
 
 def _warn(loaded: Loaded) -> None:
@@ -225,11 +307,11 @@ async def supervise(loaded: Loaded, load: Callable[[], Loaded]) -> tuple[ExitSta
     ):
         own_logs.configure(settings)
         supervisor = Supervisor(loaded, load, place, Spawner(reaper), own_logs)
-        for number, operation in _OPERATIONS.items():
-            loop.add_signal_handler(number, supervisor.ask, operation)
+        loop.add_signal_handler(signal.SIGUSR2, supervisor.ask_restart)
+        loop.add_signal_handler(signal.SIGHUP, supervisor.ask_reload)
         try:
             stopped = await supervisor.run(stop)
         finally:
-            for number in _OPERATIONS:
+            for number in (signal.SIGUSR2, signal.SIGHUP):
                 loop.remove_signal_handler(number)
     return (ExitStatus.OK if stopped.clean else ExitStatus.UNDRAINED), signals

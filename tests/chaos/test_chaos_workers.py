@@ -192,15 +192,15 @@ def test_a_new_worker_that_fails_with_the_slot_gives_way_to_the_old_settings(
         finish(broker, gateway, kafka.bootstrap, unique)
 
 
-def test_reload(kafka: KafkaCluster, make_gateway: MakeGateway, unique: str) -> None:
+def test_rolled_with_other_settings(kafka: KafkaCluster, make_gateway: MakeGateway, unique: str) -> None:
     """Good settings are taken, bad ones refused with a sentence; what crashes afterwards starts with the good ones."""
     with ThreadedBroker(Rules(strategy="hash_clientid")) as broker:
         gateway = make_gateway(broker.port, kafka.bootstrap, unique, workers=2, mqtt={"sessions": 1})
         gateway.start()
         broker.start_load(500)
         gateway.configure(mqtt={"sessions": 2})
-        gateway.process.signal(signal.SIGHUP)
-        wait_until(lambda: gateway.events("reload_done"), f"reloaded; {gateway.tail()}")
+        status, said = gateway.command("restart", "--reload")
+        assert status == 0, said
         assert members(broker) == client_ids(2, 2)
         assert gateway.samples("gateway_config_reload_success") == {"": 1}
         before = gateway.pids()
@@ -235,7 +235,8 @@ def test_scaled_in_and_out(kafka: KafkaCluster, make_gateway: MakeGateway, uniqu
         broker.start_load(1000)
         load_for(SECONDS)
         gateway.configure(workers=2)
-        gateway.process.signal(signal.SIGHUP)
+        status, said = gateway.command("restart", "--reload")
+        assert status == 0, said
         wait_until(lambda: members(broker) == client_ids(2, 1), f"two sessions have ended; {gateway.tail()}")
         wait_until(lambda: slots(data) == {0, 1}, "and are forgotten")
         wait_until(lambda: gateway.metric("gateway_worker_slots_retiring") == 0, "nothing is being retired")

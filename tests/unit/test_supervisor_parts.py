@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import subprocess
@@ -13,20 +14,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import SecretStr
 
-from config.errors import ConfigError
+from config.errors import ConfigError, GatewayError
 from config.load import load
 from config.settings import Settings
 from config.transfer import from_json, to_json
 from gateway.answers import Answer
 from gateway.lifecycle import StopRequest, StopVerb
+from gateway.reload_plan import Wish
+from gateway.reports import Outcome, ask, read_outcome, take_request
 from gateway.supervisor import member
 from gateway.supervisor.channel import open_channel, read_first
 from gateway.supervisor.member import Membership
-from gateway.supervisor.place import Outcome, Place, PlaceError, find_supervisor, read_outcome
+from gateway.supervisor.place import Place, PlaceError, find_supervisor
 from tests.brokers.rig import until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from gateway.reports import Operation
 
 # --- settings on their way ---
 
@@ -138,17 +143,46 @@ def test_a_place_that_cannot_be_had_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_what_was_done_can_be_read_by_whoever_asked(tmp_path: Path) -> None:
+    def read(operation: Operation) -> Outcome:
+        return read_outcome(tmp_path, "supervisor", os.getpid(), operation)
+
     with Place(tmp_path, "plant-7") as place:
-        assert read_outcome(tmp_path, os.getpid(), "restart") == Outcome()
-        place.begin("restart")
-        assert read_outcome(tmp_path, os.getpid(), "restart") == Outcome(1)
-        place.finish("restart", None, "Done.")
-        place.begin("reload")
-        place.finish("reload", "No such topic.", "Done.")
-        place.begin("restart")
-        assert read_outcome(tmp_path, os.getpid(), "restart") == Outcome(2)
-    assert read_outcome(tmp_path, os.getpid(), "reload") == Outcome(1, ok=False, sentence="No such topic.")
-    assert read_outcome(tmp_path, os.getpid() + 1, "reload") == Outcome(), "another's report is nobody's"
+        assert read("restart") == Outcome()
+        place.reports.begin("restart")
+        assert read("restart") == Outcome(1)
+        place.reports.finish("restart", None, "Done.")
+        place.reports.begin("reload", 42)
+        place.reports.finish("reload", "No such topic.", "Done.", status=1)
+        place.reports.begin("restart")
+        assert read("restart") == Outcome(2)
+    assert read("reload") == Outcome(1, ok=False, sentence="No such topic.", request=42, details={"status": 1})
+    assert read_outcome(tmp_path, "supervisor", os.getpid() + 1, "reload") == Outcome(), "another's report is nobody's"
+
+
+def test_a_wish_goes_with_the_next_signal_and_no_other(tmp_path: Path) -> None:
+    wish = Wish(7, partial=True, dry_run=True)
+    ask(tmp_path, "supervisor", wish)
+    with pytest.raises(GatewayError, match="Another command"):
+        ask(tmp_path, "supervisor", Wish(8))
+    assert take_request(tmp_path, "supervisor") == wish
+    assert take_request(tmp_path, "supervisor") == Wish(), "it is taken once"
+
+
+def test_a_wish_that_nobody_was_told_of_is_forgotten(tmp_path: Path) -> None:
+    """Its command was killed before it could send the signal: the next one's signal must not do it."""
+    ask(tmp_path, "supervisor", Wish(7, rolling=True))
+    file = tmp_path / "supervisor.request.json"
+    old = json.loads(file.read_text())
+    file.write_text(json.dumps(old | {"at": old["at"] - 60}))
+    os.utime(file, (old["at"] - 60,) * 2)
+    assert take_request(tmp_path, "supervisor") == Wish()
+    file.write_text(json.dumps(old | {"at": old["at"] - 60}))
+    os.utime(file, (old["at"] - 60,) * 2)
+    ask(tmp_path, "supervisor", Wish(8))
+    assert take_request(tmp_path, "supervisor") == Wish(8)
+    file.write_text("half a")
+    assert take_request(tmp_path, "supervisor") == Wish()
+    assert take_request(tmp_path, "supervisor") == Wish()
 
 
 # --- children ---
@@ -212,7 +246,17 @@ class Talk:
 
     async def open(self) -> None:
         self.channel = await open_channel(self.sock, self.heard.append, lambda: None)
-        await self.membership.open(self.stop, Answers())
+        await self.membership.open(self.stop, Answers(), self.reload)
+
+    async def reload(self, step: str, settings: Settings | None) -> list[str]:
+        match step:
+            case "prepare":
+                assert settings is not None
+                return [f"for worker {settings.worker}"]
+            case "commit":
+                raise GatewayError("The broker refuses.")
+            case _:
+                raise ZeroDivisionError
 
     def said(self) -> list[str]:
         return [message["say"] for message in self.heard]
@@ -233,6 +277,20 @@ async def test_a_worker_waits_for_the_word_and_answers_meanwhile(tmp_path: Path)
     await talk.membership.stop(0)
     await until(lambda: talk.said()[3:] == ["ready", "released"], "it lets go")
     assert not talk.stop.requested
+    talk.channel.close()
+
+
+async def test_a_step_of_a_reload_is_answered_whatever_comes_of_it(tmp_path: Path) -> None:
+    talk = Talk(tmp_path)
+    await talk.open()
+    talk.channel.send(say="reload", number=1, step="prepare", settings=to_json(Settings(worker=3)))
+    talk.channel.send(say="reload", number=2, step="commit", settings=None)
+    talk.channel.send(say="reload", number=3, step="finish", settings=None)
+    await until(lambda: len(talk.heard) == 4, "all are answered")
+    said = {message["number"]: (message["sentence"], message["remarks"]) for message in talk.heard[1:]}
+    assert said[1] == (None, ["for worker 3"])
+    assert said[2] == ("The broker refuses.", [])
+    assert said[3] == ("the step 'finish' failed by a defect: ZeroDivisionError()", [])
     talk.channel.close()
 
 

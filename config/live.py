@@ -1,0 +1,205 @@
+"""What a running gateway can take of changed settings, and what has to wait for a restart of its workers.
+
+    live      the running workers take it, without a session dropped
+    restart   what is made of it at a start (connections, files, the number of things) would have to be made anew
+    other     no part of the running gateway: commands and other processes read it themselves
+
+The data path's own objects are exchanged for the live ones (routes, limits, credentials). What decides who the gateway
+is (``instance``, ``data_dir``), what it is connected to and with what guarantees (``mqtt.addresses``, ``kafka``), or
+how many of something there are (``workers``, ``mqtt.sessions``) is not among them.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Change", "Effect", "changes", "only_live"]
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pydantic import BaseModel, SecretStr
+
+from config.schema import Field, Path, fields_of
+from config.wording import as_toml, origin_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from config.origins import Origin
+    from config.settings import Settings
+
+Effect = Literal["live", "restart", "other"]
+
+_LIVE: Final = (
+    "routes", "interceptors", "flow", "dead_letter", "log.level", "shutdown_timeout", "http.overdue_after",
+    "spool.after", "spool.max_bytes", "spool.replay_max_bytes_per_second",
+    "mqtt.username", "mqtt.password", "kafka.sasl.username", "kafka.sasl.password",
+    "kafka.topics.partitions", "kafka.topics.replication", "kafka.topics.declare",
+)  # fmt: skip
+_OTHER: Final = ("admin", "stream", "auth")
+
+_LONGEST: Final = 120  # characters of a value that is shown
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One setting that differs. ``before`` and ``after`` are texts for people, None where there is no value;
+    a secret's are never shown. ``path`` names what stands in a list of tables by its name."""
+
+    path: str
+    before: str | None
+    after: str | None
+    origin: str
+    effect: Effect
+
+    def __str__(self) -> str:
+        """``flow.linger_max: "20ms" → "50ms" (gateway.toml:12)``."""
+        before = "not set" if self.before is None else self.before
+        after = "not set" if self.after is None else self.after
+        if before == after:  # secrets
+            return f"{self.path}: changed ({self.origin})"
+        return f"{self.path}: {before} → {after} ({self.origin})"
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "path": self.path,
+            "before": self.before,
+            "after": self.after,
+            "origin": self.origin,
+            "effect": self.effect,
+        }
+
+
+def effect_of(path: Path, before: object, after: object) -> Effect:
+    """What a change of the setting at ``path`` takes. The values matter where one of them changes how it works."""
+    names = ".".join(str(step) for step in path if isinstance(step, str))
+    if names == "spool.after" and not (before and after):
+        return "restart"  # 0 sends every batch through the disk: another way from the first message on
+    if any(names == one or names.startswith(f"{one}.") for one in _LIVE):
+        return "live"
+    if any(names == one or names.startswith(f"{one}.") for one in _OTHER):
+        return "other"
+    return "restart"
+
+
+def changes(before: Settings, after: Settings, origins: Mapping[Path, Origin]) -> list[Change]:
+    """Every setting in which ``after`` differs, in the order of the settings; ``origins`` are those of ``after``."""
+    return list(_changes(before, after, (), "", origins))
+
+
+def only_live(before: Settings, after: Settings) -> Settings:
+    """``before`` with everything taken from ``after`` that needs no restart."""
+    merged = _merge(before, after, ())
+    assert isinstance(merged, type(before))
+    return merged
+
+
+def _merge(before: BaseModel, after: BaseModel, at: Path) -> BaseModel:
+    update: dict[str, Any] = {}
+    for name, field in fields_of(type(before)).items():
+        old, new, path = getattr(before, name), getattr(after, name), (*at, name)
+        if same(old, new):
+            continue
+        if field.kind == "table" and isinstance(old, BaseModel) and isinstance(new, BaseModel):
+            update[name] = _merge(old, new, path)
+        elif effect_of(path, old, new) != "restart":
+            update[name] = new
+    return before.model_copy(update=update) if update else before
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two values are equal, secrets by their text."""
+    if isinstance(one, SecretStr) and isinstance(other, SecretStr):
+        return one.get_secret_value() == other.get_secret_value()
+    if isinstance(one, BaseModel) and type(one) is type(other):
+        assert isinstance(other, BaseModel)
+        extra = (one.model_extra or {}) == (other.model_extra or {})
+        return extra and all(same(getattr(one, name), getattr(other, name)) for name in type(one).model_fields)
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+    return one == other
+
+
+def _changes(
+    before: BaseModel, after: BaseModel, at: Path, said: str, origins: Mapping[Path, Origin]
+) -> Iterator[Change]:
+    for name, field in fields_of(type(after)).items():
+        old, new, path = getattr(before, name), getattr(after, name), (*at, name)
+        if same(old, new):
+            continue
+        text = f"{said}.{name}" if said else name
+        if field.kind == "table" and isinstance(old, BaseModel) and isinstance(new, BaseModel):
+            yield from _changes(old, new, path, text, origins)
+        elif field.kind == "tables":
+            yield from _of_tables(old, new, path, text, origins)
+        else:
+            yield _change(old, new, path, text, origins, field)
+    yield from _of_options(before.model_extra or {}, after.model_extra or {}, at, said, origins)
+
+
+def _of_options(
+    before: Mapping[str, Any], after: Mapping[str, Any], at: Path, said: str, origins: Mapping[Path, Origin]
+) -> Iterator[Change]:
+    """An interceptor's own options, which no field describes."""
+    for name in dict.fromkeys((*before, *after)):
+        if before.get(name) != after.get(name):
+            yield _change(before.get(name), after.get(name), (*at, name), f"{said}.{name}", origins, None)
+
+
+def _of_tables(
+    before: tuple[BaseModel, ...], after: tuple[BaseModel, ...], path: Path, said: str, origins: Mapping[Path, Origin]
+) -> Iterator[Change]:
+    """A list of tables: each against the one of its name, then the order; by place where they have no names."""
+    old, new = _by_name(before), _by_name(after)
+    effect = effect_of(path, before, after)
+    for key in dict.fromkeys((*old, *new)):
+        text = f"{said}[{key}]"
+        if key not in new:
+            yield Change(text, "there", None, _origin(path, origins), effect)
+            continue
+        place, table = new[key]
+        below = (*path, place)
+        if key not in old:
+            yield Change(text, None, "there", _origin(below, origins), effect)
+        else:
+            yield from _changes(old[key][1], table, below, text, origins)
+    if [key for key in old if key in new] != [key for key in new if key in old]:
+        yield Change(f"{said}, order", " ".join(old), " ".join(new), _origin(path, origins), effect)
+
+
+def _by_name(tables: tuple[BaseModel, ...]) -> dict[str, tuple[int, BaseModel]]:
+    names = [str(getattr(table, "name", None) or place) for place, table in enumerate(tables)]
+    if len(set(names)) < len(names):
+        names = [str(place) for place in range(len(tables))]
+    return {name: (place, table) for place, (name, table) in enumerate(zip(names, tables, strict=True))}
+
+
+def _change(
+    old: object, new: object, path: Path, said: str, origins: Mapping[Path, Origin], field: Field | None
+) -> Change:
+    hide = field is not None and field.sensitive
+    return Change(
+        said, _shown(old, field, hide=hide), _shown(new, field, hide=hide), _origin(path, origins),
+        effect_of(path, old, new),
+    )  # fmt: skip
+
+
+def _shown(value: object, field: Field | None, *, hide: bool) -> str | None:
+    if value is None:
+        return None
+    if hide or isinstance(value, SecretStr):
+        return "********"
+    if isinstance(value, BaseModel):
+        return "there"
+    text = as_toml(value, field) if not isinstance(value, timedelta) else as_toml(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _origin(path: Path, origins: Mapping[Path, Origin]) -> str:
+    return str(origin_of(path, origins))
+
+
+def sentence_of(waiting: list[Change]) -> str:
+    """Which settings wait for a restart, in a sentence's part."""
+    return ", ".join(dict.fromkeys(change.path for change in waiting))

@@ -1,0 +1,125 @@
+"""``gateway reload``: the running gateway takes changed settings, and no session is disconnected."""
+
+from __future__ import annotations
+
+__all__ = ["add_parser"]
+
+import argparse
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from config.errors import ConfigError, ExitStatus
+
+if TYPE_CHECKING:
+    from config.load import Loaded
+    from gateway.reports import Outcome
+
+_EPILOG: Final = """\
+live: routes, interceptors, flow, dead_letter, log.level, http.overdue_after, shutdown_timeout, spool.after, .max_bytes
+and .replay_max_bytes_per_second, the user and password of mqtt and kafka.sasl, kafka.topics (how topics are made).
+Everything else needs `gateway restart --reload`. Environment variables are those that the gateway was started with.
+
+examples:
+  gateway reload --dry-run                show what would change, and whether the gateway could take it
+  gateway reload                          all or nothing
+  gateway reload --partial                take what can be taken, and name what needs a restart
+
+exit status: 0 taken (or nothing to take), 78 bad settings or such as need a restart, and nothing was changed, 4 no
+gateway runs here, 5 a part was taken, the rest needs a restart, 1 a worker, Kafka or the MQTT broker could not or would
+not, and nothing was changed
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway reload`` to the command's parser."""
+    parser = commands.add_parser(
+        "reload",
+        help="have the running gateway take changed settings, without disconnecting",
+        description=(
+            "Check the settings here, then have the running gateway read them again and take what has changed: routes, "
+            "interceptors, limits and credentials, in its running workers. No MQTT session is disconnected and no "
+            "message lost; what was taken before is written first. All workers take the settings, or none does. "
+            "Settings that only a start can change are named, and then nothing at all is changed unless --partial "
+            "is given."
+        ),
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="settings of the gateway (default: $GATEWAY_CONFIG, then ./gateway.toml)",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="change nothing: show the differences and whether they could be taken"
+    )
+    parser.add_argument(
+        "--partial", action="store_true", help="take what can be taken live when other changes need a restart"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of the text")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from config.load import load, require_runnable
+    from gateway.reload_plan import Wish
+    from gateway.running import find_running
+
+    loaded = load(arguments.config)
+    require_runnable(loaded)
+    _check_routes(loaded)
+    running = find_running(loaded.settings)
+    wish = Wish(time.time_ns(), partial=arguments.partial, dry_run=arguments.dry_run)
+    outcome = running.command(signal.SIGHUP, "reload", wish)
+    status = int(outcome.details.get("status", ExitStatus.OK if outcome.ok else ExitStatus.FAILED))
+    if arguments.json:
+        document = {"ok": outcome.ok, "sentence": outcome.sentence, **outcome.details, "status": status}
+        print(json.dumps(document, ensure_ascii=False, indent=2))
+        return status
+    _show(outcome, loaded)
+    return status
+
+
+def _check_routes(loaded: Loaded) -> None:
+    """Raises ConfigError for routes and interceptors that the gateway could not use either."""
+    from bridge.interceptor_loading import load_chains
+    from bridge.routing import Router
+
+    settings = loaded.settings
+    try:
+        Router(settings.routes, instance=settings.instance, reserved_topics=settings.own_topics)
+    except ConfigError as error:
+        raise ConfigError(*(f"routes ({loaded.origin('routes')}): {problem}" for problem in error.problems)) from None
+    load_chains(settings).close()
+
+
+def _show(outcome: Outcome, loaded: Loaded) -> None:
+    from config.live import Change
+
+    details = outcome.details
+    here = None if loaded.file is None else str(loaded.file.absolute())
+    if details.get("file") != here and "file" in details:
+        print(
+            f"gateway: the running gateway reads {details['file'] or 'no file'}, while {here or 'no file'} was checked "
+            "here.",
+            file=sys.stderr,
+        )
+    for document in details.get("changes", ()):
+        change = Change(**document)
+        mark = {"live": " ", "restart": "!", "other": "-"}[change.effect]
+        print(f"{mark} {change}")
+    if any(document["effect"] == "restart" for document in details.get("changes", ())):
+        print("! needs `gateway restart --reload`")
+    if any(document["effect"] == "other" for document in details.get("changes", ())):
+        print("- is no part of the running gateway")
+    for remark in details.get("remarks", ()):
+        print(f"note: {remark}")
+    if outcome.ok:
+        print(outcome.sentence)
+    else:
+        print(f"gateway: {outcome.sentence}", file=sys.stderr)
