@@ -6,7 +6,7 @@
 
 A stopped route is not drained: its further messages, good and bad, are neither dead-lettered nor acknowledged but held,
 until memory is full and reading pauses; then they wait in the MQTT broker. After a rest a few are tried. When those are
-good the route goes on by itself, so an operator who mends the cause need do nothing else; a restart tries at once.
+good the route goes on by itself, so an operator who mends the cause need do nothing else; a reload or a restart tries at once.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class RouteStops:
             f"Route {route!r} is stopped: {excess.dead} of {excess.messages} messages in {seconds:.1f} s became dead "
             f"letters, and {allowed}. The last one, {reason.value}: {str(error)[:300]} Its messages are held and not "
             f"acknowledged. Look at them with: gateway dlq list --route {route}. Then mend the devices or the route, "
-            f"or raise the setting, and restart the gateway; without a restart {TRIAL_MESSAGES} messages are tried "
+            f"or raise the setting, and run: gateway reload. Without that {TRIAL_MESSAGES} messages are tried "
             f"every {rest} (dead_letter.retry_after), and the route goes "
             "on once they are all good."
         )
