@@ -6,7 +6,8 @@
 
 A stopped route is not drained: its further messages, good and bad, are neither dead-lettered nor acknowledged but held,
 until memory is full and reading pauses; then they wait in the MQTT broker. After a rest a few are tried. When those are
-good the route goes on by itself, so an operator who mends the cause need do nothing else; a reload or a restart tries at once.
+good the route goes on by itself, so an operator who mends the cause need do nothing else; a reload or a
+restart tries at once.
 """
 
 from __future__ import annotations

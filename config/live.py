@@ -32,7 +32,7 @@ Effect = Literal["live", "restart", "other"]
 
 _LIVE: Final = (
     "routes", "interceptors", "flow", "dead_letter", "log.level", "shutdown_timeout", "http.overdue_after",
-    "spool.after", "spool.max_bytes", "spool.replay_max_bytes_per_second",
+    "http.token", "emqx", "canary", "spool.after", "spool.max_bytes", "spool.replay_max_bytes_per_second",
     "mqtt.username", "mqtt.password", "kafka.sasl.username", "kafka.sasl.password",
     "kafka.topics.partitions", "kafka.topics.replication", "kafka.topics.declare",
 )  # fmt: skip

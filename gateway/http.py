@@ -108,6 +108,10 @@ class HttpServer:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
 
+    def adopt(self, settings: HttpSettings) -> None:
+        """Open to another token from the next request on; address and TLS are those of the start."""
+        self._guard = Guard(settings, self._names[0])
+
     async def start(self) -> None:
         """Opens the port and returns; the first answer comes when aiohttp is loaded.
 

@@ -287,7 +287,9 @@ class MetricSet:
     def know(self, label_values: Mapping[str, Sequence[str]]) -> None:
         """Have the series of further label values exist, at 0 as far as they are new."""
         for definition in self.definitions():
-            family = self.families[definition.name]
+            family = self.families.get(definition.name)
+            if family is None:
+                continue  # somebody else shows it
             for values in definition.known_rows(label_values):
                 family.child(*values)
 

@@ -1,6 +1,7 @@
 """What a worker looks at from outside, where settings ask for it: EMQX's account of its sessions, and the canary.
 
-Nothing of either is loaded where no setting asks for it.
+Nothing of either is loaded where no setting asks for it. When settings change while the worker runs, each is made anew
+if it is concerned: their connections are no session that carries messages.
 """
 
 from __future__ import annotations
@@ -8,49 +9,123 @@ from __future__ import annotations
 __all__ = ["Lookouts"]
 
 import asyncio
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
+from config.live import same
 from gateway.data_directory import emqx_path
 from gateway.lifecycle import State
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from config.settings import Settings
     from gateway.canary.canary import Canary
     from gateway.emqx.watch import EmqxWatch
+    from gateway.health_model import Problem
     from gateway.lifecycle import Component, Lifecycle
     from gateway.worker import Worker
+
+_PATIENCE_NS: Final = 2_000_000_000  # for one to end that another takes the place of
+
+
+class _Lookout(Protocol):
+    async def start(self) -> None: ...
+
+    async def stop(self, deadline_ns: int) -> None: ...
+
+    def facts(self) -> dict[str, object]: ...
+
+    def problems(self) -> Iterable[Problem]: ...
+
+
+L = TypeVar("L", bound=_Lookout)
+
+
+class _Seat(Generic[L]):
+    """A component of the service: whatever looks from here at the moment, or nothing."""
+
+    def __init__(self, name: str, make: Callable[[], L | None]) -> None:
+        self.name = name
+        self._make = make
+        self.holder = make()
+        self._started = False
+
+    async def start(self) -> None:
+        self._started = True
+        if self.holder is not None:
+            await self.holder.start()
+
+    async def stop(self, deadline_ns: int) -> None:
+        self._started = False
+        if self.holder is not None:
+            await self.holder.stop(deadline_ns)
+
+    async def renew(self) -> None:
+        """Let another take over, made from the settings of now. Nothing before the start."""
+        if not self._started:
+            return
+        if self.holder is not None:
+            await self.holder.stop(time.monotonic_ns() + _PATIENCE_NS)
+        self.holder = self._make()
+        if self.holder is not None:
+            await self.holder.start()
+
+    def facts(self) -> dict[str, object] | None:
+        return None if self.holder is None else self.holder.facts()
+
+    def problems(self) -> Iterable[Problem]:
+        return () if self.holder is None else self.holder.problems()
 
 
 class Lookouts:
     """Of one worker, none where it retires. What they find is among the problems of the worker's health."""
 
     def __init__(self, worker: Worker, lifecycle: Lifecycle) -> None:
-        self.emqx = None if not worker.sessions else _emqx(worker)
-        self.canary = None if not worker.sessions else _canary(worker, lifecycle)
-        for one in (self.emqx, self.canary):
-            if one is not None:
-                worker.observation.sources.append(one.problems)
+        self._worker = worker
+        self._emqx: _Seat[EmqxWatch] = _Seat("emqx watch", lambda: _emqx(worker))
+        self._canary: _Seat[Canary] = _Seat("canary", lambda: _canary(worker, lifecycle))
+        worker.observation.sources += [self._emqx.problems, self._canary.problems]
+
+    @property
+    def canary(self) -> Canary | None:
+        """The one that goes the whole way just now."""
+        return self._canary.holder
+
+    @property
+    def emqx(self) -> EmqxWatch | None:
+        """The one that looks into EMQX just now."""
+        return self._emqx.holder
 
     @property
     def core(self) -> tuple[Component, ...]:
         """What is started before the sessions and stopped after them."""
-        return () if self.emqx is None else (self.emqx,)
+        return (self._emqx,)
 
     @property
     def intake(self) -> tuple[Component, ...]:
         """What is started and stopped with the sessions."""
-        return () if self.canary is None else (self.canary,)
+        return (self._canary,)
+
+    async def adopt(self, before: Settings) -> None:
+        """The worker's settings are others than ``before``: make anew what that concerns."""
+        after = self._worker.settings
+        if not same(before.emqx, after.emqx):
+            self._worker.metrics.emqx_watched.child().value = 0
+            await self._emqx.renew()
+        # Its messages take the way of everybody's: through a route, to a topic.
+        if not (same(before.canary, after.canary) and same(before.routes, after.routes)):
+            self._worker.metrics.canary_enabled.child().value = 0
+            await self._canary.renew()
 
     def facts(self) -> dict[str, object]:
         """For /status; null where there is none. Does not block."""
-        return {
-            "emqx": None if self.emqx is None else self.emqx.facts(),
-            "canary": None if self.canary is None else self.canary.facts(),
-        }
+        return {"emqx": self._emqx.facts(), "canary": self._canary.facts()}
 
 
 def _emqx(worker: Worker) -> EmqxWatch | None:
     settings = worker.settings
-    if settings.emqx.url is None:
+    if settings.emqx.url is None or not worker.sessions:
         return None
     from gateway.emqx.watch import EmqxWatch
 
@@ -65,18 +140,21 @@ def _emqx(worker: Worker) -> EmqxWatch | None:
 
 def _canary(worker: Worker, lifecycle: Lifecycle) -> Canary | None:
     settings = worker.settings
-    if not settings.canary.enabled or settings.worker != 0:
+    if not settings.canary.enabled or settings.worker != 0 or not worker.sessions:
         return None
     from bridge.kafka_login import KafkaLogin
     from gateway.canary.canary import Canary
 
     go = asyncio.Event()
+    if lifecycle.state is State.RUNNING:
+        go.set()
 
     def on_state(_old: State, new: State) -> None:
         if new is State.RUNNING:
             go.set()
 
-    lifecycle.listen(on_state)
+    if not go.is_set():
+        lifecycle.listen(on_state)
     return Canary(
         settings,
         router=worker.router,

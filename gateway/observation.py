@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from bridge.contacts import Contact
     from bridge.partitions import PartitionQueue
     from bridge.wire import DeadLetterReason
+    from config.settings import Settings
     from gateway.health_model import Problem
     from gateway.metrics import Metrics
     from gateway.worker import Worker
@@ -69,6 +70,10 @@ class Observation:
         self.vitals.looks += [self._look_at_kafka, self._look_at_sessions, self._look_at_account, self._rates.look]
         self.vitals.seldom += [self._produce.look, self._end_to_end.look]
         self.vitals.minutely += [self._buried.look]
+
+    def adopt(self, settings: Settings) -> None:
+        """Judge by other limits from now on."""
+        self._limits = HealthLimits.from_settings(settings)
 
     # --- once a second -----------------------------------------------------------------------------
 

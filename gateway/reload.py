@@ -181,6 +181,7 @@ class Reloader:
         assert self._before is not None
         before, self._before = self._before, None
         await self._leave()
+        await self._worker.lookouts.adopt(before.settings)
         worker = self._worker
         gone = _topics(before) - _topics(self._now)
         busy = {topic for (topic, _), queue in worker.partitions.queues.items() if queue.waiting or queue.in_flight}

@@ -489,8 +489,12 @@ class Worker:
         if self.spooling is not None:
             self.spooling.adopt(settings)
             self.metrics.spool_limit_bytes.child().value = settings.spool.max_bytes
+            self.metrics.buffer_limit_bytes.child("disk").value = settings.spool.max_bytes
+        if self.http is not None:
+            self.http.adopt(settings.http)
         self.service.allow(_ns(settings.shutdown_timeout))
         self.answers.adopt(settings)
+        self.observation.adopt(settings)
         self.metrics.adopt(settings)
         self.metrics.watch_chains(chains)
         self._watch_routes()

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from gateway.reports import Outcome
 
 _EPILOG: Final = """\
-live: routes, interceptors, flow, dead_letter, log.level, http.overdue_after, shutdown_timeout, spool.after, .max_bytes
-and .replay_max_bytes_per_second, the user and password of mqtt and kafka.sasl, kafka.topics (how topics are made).
+live: routes, interceptors, flow, dead_letter, log.level, http.overdue_after, http.token, shutdown_timeout, emqx,
+canary, spool.after, .max_bytes and .replay_max_bytes_per_second, the user and password of mqtt and kafka.sasl,
+kafka.topics (how topics are made).
 Everything else needs `gateway restart --reload`. Environment variables are those that the gateway was started with.
 
 examples:

@@ -221,6 +221,7 @@ class Supervisor:
             return f"The settings stay as they were: {problem}", "", details | {"status": int(ExitStatus.FAILED)}
         if not wish.dry_run:
             self._logs.configure(plan.settings)
+            self._http.adopt(plan.settings.http)
             self.config.took(loaded.file)
         return None, say(plan, wish, len(self.fleet.slots)), details | {"status": status_of(plan, wish)}
 

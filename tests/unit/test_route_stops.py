@@ -109,7 +109,7 @@ async def test_a_stopped_route_is_neither_dead_lettered_nor_acknowledged_and_oth
         assert alarm["alarm"] == sentence
         for words in (
             "'route' is stopped: 5 of 5 messages", "dead_letter.max_share allows 0.4", "invalid_topic",
-            "gateway dlq list --route route", "restart the gateway", "10 messages are tried every 5m",
+            "gateway dlq list --route route", "run: gateway reload", "10 messages are tried every 5m",
         ):  # fmt: skip
             assert words in sentence
         assert list(site.stops.stopped) == ["route"]
