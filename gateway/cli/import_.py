@@ -1,0 +1,183 @@
+"""``gateway import``: another bridge's configuration as settings of this one, and what has no counterpart."""
+
+from __future__ import annotations
+
+__all__ = ["add_parser"]
+
+import argparse
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ExitStatus
+from gateway.cli.arguments import UsageError, add_json
+
+if TYPE_CHECKING:
+    from gateway.migration.findings import Finding, Imported
+
+_LARGEST = 32 << 20
+_WORDS = {"lost": "LOST", "differs": "differs", "check": "check", "note": "note"}
+_DESCRIPTION = """\
+Turns the configuration of another bridge into settings of this gateway, checks that they load, and says what has no
+counterpart, with the consequence and a way out. Reads the files named, connects to nothing. Secrets are never printed:
+the settings name a file for each.
+
+Settings that make delivery weaker than the gateway's own are not taken over, and it is said so.
+"""
+_EPILOG = """\
+examples:
+  curl -s -u KEY:SECRET http://emqx:18083/api/v5/rules      > rules.json
+  curl -s -u KEY:SECRET http://emqx:18083/api/v5/actions    > actions.json
+  curl -s -u KEY:SECRET http://emqx:18083/api/v5/connectors > connectors.json
+  gateway import emqx rules.json actions.json connectors.json --mqtt mqtts://emqx:8883 -o gateway.toml
+  gateway import telegraf /etc/telegraf/telegraf.conf -o gateway.toml
+
+exit status: 0 everything has a counterpart, 5 something has not (LOST in the report), 78 the source cannot be read
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway import`` and its commands."""
+    parser = commands.add_parser(
+        "import",
+        help="turn EMQX's Kafka actions or a Telegraf configuration into settings",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    kinds = parser.add_subparsers(dest="import_command", required=True, metavar="SOURCE")
+    emqx = kinds.add_parser(
+        "emqx",
+        help="rules, actions and connectors from EMQX's REST API, as JSON",
+        description="Rules, actions (kafka_producer) and connectors of EMQX 5.4 to 5.10, or bridges of 5.0 to 5.3, as "
+        "GET /api/v5/rules, /actions, /connectors and /bridges answer, in any number of files.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    emqx.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON; - is standard input")
+    emqx.add_argument("--mqtt", metavar="URL", help="EMQX's address, as the gateway will reach it")
+    emqx.add_argument(
+        "--device",
+        metavar="TEMPLATE",
+        help="where a message names its device, such as '${topic[1]}': takes the place of ${clientid}",
+    )
+    emqx.set_defaults(run=_emqx)
+    telegraf = kinds.add_parser(
+        "telegraf",
+        help="a TOML file with inputs.mqtt_consumer and outputs.kafka",
+        description="A Telegraf configuration with [[inputs.mqtt_consumer]] and [[outputs.kafka]].",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    telegraf.add_argument("files", nargs=1, type=Path, metavar="FILE", help="TOML; - is standard input")
+    telegraf.set_defaults(run=_telegraf)
+    for command in (emqx, telegraf):
+        command.add_argument(
+            "-o", "--output", type=Path, metavar="FILE", help="write the settings there (default: standard output)"
+        )
+        command.add_argument("--force", action="store_true", help="overwrite that file if it is there")
+        add_json(command, "print one JSON object: settings (the TOML text) and findings")
+
+
+def _emqx(arguments: argparse.Namespace) -> int:
+    import json
+
+    from gateway.migration.emqx import import_emqx, read_emqx
+    from gateway.migration.findings import ImportError_
+
+    documents = []
+    for file in arguments.files:
+        try:
+            documents.append(json.loads(_text(file)))
+        except (ValueError, RecursionError) as error:
+            raise ImportError_(f"{file} is no JSON: {error}") from None
+    imported = import_emqx(read_emqx(documents), mqtt=_mqtt(arguments.mqtt), device=arguments.device)
+    return _write(arguments, imported, "EMQX's Kafka actions")
+
+
+def _telegraf(arguments: argparse.Namespace) -> int:
+    from gateway.migration.telegraf import import_telegraf
+
+    (file,) = arguments.files
+    return _write(arguments, import_telegraf(_text(file)), "a Telegraf configuration")
+
+
+def _text(file: Path) -> str:
+    try:
+        if str(file) == "-":
+            return sys.stdin.read(_LARGEST)
+        if file.stat().st_size > _LARGEST:
+            raise UsageError(f"{file} has more than {_LARGEST >> 20} MiB: is that the right file?")
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+
+
+def _mqtt(text: str | None) -> str | None:
+    from config.addresses import parse_mqtt_address
+
+    if text is not None:
+        try:
+            parse_mqtt_address(text)
+        except ValueError as error:
+            raise UsageError(f"--mqtt: {error}") from None
+    return text
+
+
+def _write(arguments: argparse.Namespace, imported: Imported, source: str) -> int:
+    from gateway.migration.toml_text import as_toml_text, check_text
+
+    heading = (
+        f"Settings made by gateway import from {source}.\n"
+        "Read the report that came with them before you rely on them; docs/migration.md tells how to switch over."
+    )
+    text = as_toml_text(imported, heading)
+    for warning in check_text(text):
+        imported.find("check", "a warning of gateway config check", warning)
+    if arguments.output is not None:
+        _save(arguments.output, text, force=arguments.force)
+    if arguments.json:
+        from gateway.cli.table import print_json
+
+        print_json({"settings": text, "findings": imported.findings})
+    else:
+        if arguments.output is None:
+            print(text, end="")
+        print(_report(imported.findings), file=sys.stderr if arguments.output is None else sys.stdout)
+    lost = any(one.severity == "lost" for one in imported.findings)
+    return ExitStatus.INCOMPLETE if lost else ExitStatus.OK
+
+
+def _save(file: Path, text: str, *, force: bool) -> None:
+    try:
+        with file.open("w" if force else "x") as out:
+            out.write(text)
+    except FileExistsError:
+        raise UsageError(f"{file} is there already: say --force to overwrite it.") from None
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error}") from None
+
+
+def _report(findings: list[Finding]) -> str:
+    from gateway.cli.dlq_text import one_line
+
+    if not findings:
+        return "Everything has a counterpart."
+    lines = []
+    for severity, word in _WORDS.items():
+        for one in findings:
+            if one.severity != severity:
+                continue
+            lines.append(f"{word}: {one_line(one.what)}")
+            lines += textwrap.wrap(one_line(one.consequence), 110, initial_indent="    ", subsequent_indent="    ")
+            if one.way_out:
+                lines += textwrap.wrap(
+                    f"→ {one_line(one.way_out)}", 110, initial_indent="    ", subsequent_indent="      "
+                )
+    counts = ", ".join(
+        f"{number} {word}"
+        for severity, word in _WORDS.items()
+        if (number := sum(o.severity == severity for o in findings))
+    )
+    return "\n".join([*lines, "", f"{counts}."])
