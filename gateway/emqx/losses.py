@@ -70,11 +70,14 @@ class Episode:
 
 
 class SessionLosses:
-    """One session's. ``marks`` are those of an earlier life, None when there were none: then what EMQX has counted so
-    far is where counting begins, unless the session is younger than ``since_ms``, when this life began.
+    """One session's. ``marks`` are those of an earlier life, whose last look was at ``looked_ms``; None when there were
+    none: then what EMQX has counted so far is where counting begins, unless the session is younger than ``since_ms``,
+    when this life began.
     """
 
-    def __init__(self, name: str, client_id: str, *, since_ms: int, marks: Marks | None = None) -> None:
+    def __init__(
+        self, name: str, client_id: str, *, since_ms: int, marks: Marks | None = None, looked_ms: int | None = None
+    ) -> None:
         self.name = name
         self.client_id = client_id
         self.client: EmqxClient | None = None  # as last seen; None when EMQX has no such session
@@ -82,7 +85,7 @@ class SessionLosses:
         self.before = 0  # what EMQX had counted of the queue before anybody looked
         self.marks = marks
         self._since_ms = since_ms
-        self._looked_ms = since_ms
+        self._looked_ms = since_ms if marks is None or looked_ms is None else looked_ms
         self._fuller = 0  # looks in a row at a queue that is filling
         self._episodes: dict[Reason, Episode] = {}
 

@@ -67,6 +67,7 @@ class EmqxWatch:
         self._clock_ms = clock_ms
         self._sessions: list[SessionLosses] = []
         self._task: asyncio.Task[None] | None = None
+        self._writing: asyncio.Future[None] | None = None
         self._looked_ms = 0
         self._failed = 0  # looks in a row
         self._failure = ""
@@ -76,17 +77,23 @@ class EmqxWatch:
     async def start(self) -> None:
         """Returns at once; the worker's slot must be taken."""
         since_ms = self._clock_ms()
-        kept = self._load()
+        kept, looked_ms = self._load()
         self._sessions = [
-            SessionLosses(name, client_id, since_ms=since_ms, marks=kept.get(client_id))
+            SessionLosses(name, client_id, since_ms=since_ms, marks=kept.get(client_id), looked_ms=looked_ms)
             for name, client_id in self._names
         ]
         self._task = asyncio.create_task(self._run(), name="emqx watch")
 
-    async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - there is nothing to wait for
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+    async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - two fsyncs at most
+        task, self._task = self._task, None
+        if task is None:
+            return
+        task.cancel()
+        await asyncio.wait([task])
+        if self._writing is not None:  # whoever has the slot next writes the same file
+            await asyncio.wait([self._writing])
+        if self._looked_ms:
+            await self._keep()  # when the last look was: what is dropped from now on came after it
 
     async def _run(self) -> None:
         interval_s = self._settings.interval.total_seconds()
@@ -162,14 +169,16 @@ class EmqxWatch:
 
     # --- what is kept over a restart ---------------------------------------------------------------------------------
 
-    def _load(self) -> dict[str, Marks]:
+    def _load(self) -> tuple[dict[str, Marks], int | None]:
+        """What EMQX had counted by client id, and when."""
         try:
             document = json.loads(self._path.read_bytes())
             if document["version"] != _FORMAT:
-                return {}
-            return {client_id: Marks.parse(values) for client_id, values in document["sessions"].items()}
+                return {}, None
+            marks = {client_id: Marks.parse(values) for client_id, values in document["sessions"].items()}
+            return marks, int(document["looked_ms"])
         except FileNotFoundError:
-            return {}
+            return {}, None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning(
                 "emqx_counts_not_read",
@@ -177,13 +186,14 @@ class EmqxWatch:
                 error=repr(error),
                 consequence="what EMQX dropped while this worker was away is not counted",
             )
-            return {}
+            return {}, None
 
     async def _keep(self) -> None:
         sessions = {one.client_id: one.marks.as_dict() for one in self._sessions if one.marks is not None}
-        text = json.dumps({"version": _FORMAT, "sessions": sessions}, indent=1) + "\n"
+        text = json.dumps({"version": _FORMAT, "looked_ms": self._looked_ms, "sessions": sessions}, indent=1) + "\n"
+        self._writing = asyncio.ensure_future(asyncio.to_thread(durable.write, self._path, text))
         try:
-            await asyncio.shield(asyncio.to_thread(durable.write, self._path, text))
+            await asyncio.shield(self._writing)
         except OSError as error:
             log.warning("emqx_counts_not_kept", file=str(self._path), error=str(error), repeat_key="emqx_counts")
 

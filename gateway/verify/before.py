@@ -80,7 +80,7 @@ async def look_before(settings: Settings, workers: Iterable[int]) -> Before:
     return Before(
         tuple(
             SessionBefore(one.client_id, one.mqueue_dropped, one.dropped_too_large, one.session_ms)
-            for one in found.values()
+            for one in sorted(found.values(), key=lambda one: one.client_id)
         )
     )
 

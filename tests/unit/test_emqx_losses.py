@@ -22,8 +22,8 @@ SEEN = EmqxClient(
 )
 
 
-def losses(marks: Marks | None = None) -> SessionLosses:
-    return SessionLosses("0", "gw-0-0", since_ms=BORN, marks=marks)
+def losses() -> SessionLosses:
+    return SessionLosses("0", "gw-0-0", since_ms=BORN)
 
 
 def problems(session: SessionLosses, now_ms: int, **more: Any) -> list[Problem]:
@@ -40,8 +40,11 @@ def test_what_an_older_session_had_lost_before_anybody_looked_is_no_loss_of_now(
 
 
 def test_what_was_dropped_while_the_worker_was_away_is_counted_when_it_is_back() -> None:
-    session = losses(Marks.of(replace(SEEN, mqueue_dropped=700)))
+    marks = Marks.of(replace(SEEN, mqueue_dropped=700))
+    session = SessionLosses("0", "gw-0-0", since_ms=BORN, marks=marks, looked_ms=BORN - 60_000)
     assert session.look(replace(SEEN, mqueue_dropped=950, connection_ms=BORN + 1), BORN + 1) == {"queue_full": 250}
+    (problem,) = problems(session, BORN + 1)
+    assert "since 1970-01-01T00:15:40Z" in problem.text, "since the last look of the earlier life"
 
 
 def test_a_session_that_is_new_counts_from_nothing_and_takes_nothing_away() -> None:
