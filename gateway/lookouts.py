@@ -157,7 +157,7 @@ def _canary(worker: Worker, lifecycle: Lifecycle) -> Canary | None:
         lifecycle.listen(on_state)
     return Canary(
         settings,
-        router=worker.router,
+        router=lambda: worker.router,
         metrics=worker.metrics,
         mqtt_login=worker.mqtt_login,
         kafka_login=KafkaLogin(settings.kafka, worker.outward.kafka),

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from bridge.backoff import Backoff
+from bridge.errors import UnreachableError
 from bridge.message import MessageView
 from bridge.routing import RouteError
 from config.errors import GatewayError, forget_frames
@@ -30,6 +31,8 @@ from gateway.mqtt.errors import ConnectError
 from gateway.mqtt.publisher import Publisher
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bridge.kafka_login import KafkaLogin
     from bridge.routing import Router
     from config.settings import Settings
@@ -59,7 +62,8 @@ class Canary:
     """A component of the service, among what takes messages in. Belongs to the event loop's thread; whatever fails here
     is its finding, and ends nothing.
 
-    ``go`` is set when the gateway takes messages in.
+    ``router`` says which routes there are now: a reload may change them. ``go`` is set when the gateway takes messages
+    in.
     """
 
     name: Final = "canary"
@@ -68,7 +72,7 @@ class Canary:
         self,
         settings: Settings,
         *,
-        router: Router,
+        router: Callable[[], Router],
         metrics: Metrics,
         mqtt_login: Login,
         kafka_login: KafkaLogin,
@@ -76,13 +80,15 @@ class Canary:
     ) -> None:
         self._settings = settings
         self._metrics = metrics
+        self._router = router
         self._mqtt_login = mqtt_login
+        self._kafka_login = kafka_login
         self._go = go
         self._run_id = secrets.token_hex(8)
         self.mqtt_topic = canary_topic(settings)
         self.account = CanaryAccount(round(settings.canary.timeout.total_seconds() * 1e9))
-        self.kafka_topic = self._resolve(router)
-        self._reader = EndReader(settings.kafka, canary_client_id(settings), kafka_login, self.kafka_topic)
+        self.kafka_topic = self._resolve()
+        self._reader = self._make_reader()
         self._unreadable: str | None = "Kafka has not been read yet"
         self._readable = asyncio.Event()
         self._publisher: Publisher | None = None
@@ -91,19 +97,31 @@ class Canary:
         self._alarmed = False
         self._watch_metrics()
 
-    def _resolve(self, router: Router) -> str:
-        """The Kafka topic that its messages come to; empty when its route cannot say."""
-        route = router.match(self.mqtt_topic)
+    def _make_reader(self) -> EndReader:
+        settings = self._settings
+        return EndReader(settings.kafka, canary_client_id(settings), self._kafka_login, self.kafka_topic)
+
+    def _resolve(self) -> str:
+        """The Kafka topic that its messages come to now; empty when no route takes them, or theirs cannot say."""
+        route = self._router().match(self.mqtt_topic)
         if route is None:
-            return ""  # the settings' relations have refused that
+            return ""
         if route.kafka_topic is not None:
             return route.kafka_topic
         view = MessageView(self.mqtt_topic, 0b10, payload=self._payload(0), received_ms=time.time_ns() // 1_000_000)
         try:
             return route.for_message(route.for_topic(self.mqtt_topic), view).kafka_topic
-        except RouteError as error:
-            log.error("canary_without_topic", route=route.name, error=str(error))  # noqa: TRY400 - a sentence
+        except RouteError:
             return ""
+
+    def _follow_route(self) -> None:
+        """After a reload its messages may come to another topic."""
+        topic = self._resolve()
+        if topic != self.kafka_topic:
+            log.info("canary_moved", topic=topic, before=self.kafka_topic)
+            self.kafka_topic = topic
+            self._readable.clear()
+            self.account.passed_over()
 
     def _watch_metrics(self) -> None:
         metrics, account = self._metrics, self.account
@@ -147,9 +165,10 @@ class Canary:
 
     async def _publish(self) -> None:
         await self._go.wait()
-        await self._readable.wait()
         interval_s = self._settings.canary.interval.total_seconds()
         while True:
+            self._follow_route()
+            await self._readable.wait()
             began_s = time.monotonic()
             await self._send()
             await asyncio.sleep(max(0.0, began_s + interval_s - time.monotonic()))
@@ -203,15 +222,11 @@ class Canary:
     async def _read(self) -> None:
         backoff = Backoff(500_000_000, 10_000_000_000)
         while True:
+            if self._reader.topic != self.kafka_topic:
+                self._reader = self._make_reader()
             try:
-                if await self._reader.start():
-                    self.account.passed_over()
-                self._unreadable = None
-                self._readable.set()
-                backoff.started(time.monotonic_ns())
-                while True:
-                    for record in await self._reader.read(_LOOK_S):
-                        self._look_at(record)
+                await self._read_topic(backoff)
+                continue
             except GatewayError as error:
                 self._unreadable = str(error)
                 log.warning("canary_not_read", topic=self.kafka_topic, error=str(error), repeat_key="canary_not_read")
@@ -221,6 +236,22 @@ class Canary:
             # A topic that its first message is to make, or a Kafka that is away: messages are sent all the same.
             self._readable.set()
             await asyncio.sleep(backoff.next_ns(time.monotonic_ns()) / 1e9)
+
+    async def _read_topic(self, backoff: Backoff) -> None:
+        """Until its messages come to another one. Raises GatewayError."""
+        reader = self._reader
+        if not reader.topic:
+            raise UnreachableError(
+                f"No route takes {self.mqtt_topic}, or its Kafka topic cannot be told from a canary."
+            )
+        if await reader.start():
+            self.account.passed_over()
+        self._unreadable = None
+        self._readable.set()
+        backoff.started(time.monotonic_ns())
+        while reader.topic == self.kafka_topic:
+            for record in await reader.read(_LOOK_S):
+                self._look_at(record)
 
     def _look_at(self, record: Any) -> None:
         """Ours is found wherever an interceptor may have put it."""

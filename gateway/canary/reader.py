@@ -32,7 +32,7 @@ class EndReader:
         # A broker may hold an empty answer back for so long; it must not look like one that hangs.
         self._wait_ms = int(min(settings.request_timeout.total_seconds() * 500, 2000))
         self._login = login
-        self._topic = topic
+        self.topic = topic
         self._consumer: Any = None
         self._positions: dict[TopicPartition, int] = {}
         self._was_absent = False
@@ -60,11 +60,11 @@ class EndReader:
         consumer = self._consumer
         # Asking for a topic that is not there yet would create it where brokers do that: it is looked for in the list.
         cluster = await consumer._client.fetch_all_metadata()  # noqa: SLF001 - its public form leaves out partitions
-        numbers = cluster.partitions_for_topic(self._topic)
+        numbers = cluster.partitions_for_topic(self.topic)
         if not numbers:
             self._was_absent = True
-            raise UnreachableError(f"Kafka has no topic {self._topic} yet.")
-        places = [TopicPartition(self._topic, number) for number in sorted(numbers)]
+            raise UnreachableError(f"Kafka has no topic {self.topic} yet.")
+        places = [TopicPartition(self.topic, number) for number in sorted(numbers)]
         consumer.assign(places)
         first = not (self._positions or self._was_absent)
         ends = await consumer.end_offsets(places)
@@ -96,10 +96,10 @@ class EndReader:
             return UnreachableError(str(error.__cause__))
         if isinstance(error, REFUSED):
             return RefusedError(
-                f"Kafka does not let us read topic {self._topic}: {error}. Check kafka.sasl and the ACLs: Describe and "
+                f"Kafka does not let us read topic {self.topic}: {error}. Check kafka.sasl and the ACLs: Describe and "
                 "Read on it."
             )
-        return UnreachableError(f"Kafka did not answer about topic {self._topic}: {error or type(error).__name__}")
+        return UnreachableError(f"Kafka did not answer about topic {self.topic}: {error or type(error).__name__}")
 
 
 def _all(found: dict[Any, list[Any]]) -> Iterator[Any]:

@@ -132,12 +132,14 @@ def settings_for(broker: ScriptedBroker, kafka: KafkaCluster, topic: str, **cana
 
 
 @asynccontextmanager
-async def canary(settings: Settings) -> AsyncIterator[Canary]:
+async def canary(settings: Settings, routers: list[Router] | None = None) -> AsyncIterator[Canary]:
+    """A canary whose routes are those of the last of ``routers``."""
     go = asyncio.Event()
     go.set()
+    now = routers or [Router(settings.routes, instance=settings.instance)]
     made = Canary(
         settings,
-        router=Router(settings.routes, instance=settings.instance),
+        router=lambda: now[-1],
         metrics=Metrics(settings),
         mqtt_login=Login(settings.mqtt),
         kafka_login=KafkaLogin(settings.kafka),
@@ -240,6 +242,29 @@ async def test_a_topic_that_the_first_message_makes_is_read_from_its_beginning(
         await make_topic(unique)
         await until_carried(carry, lambda: bird.account.received >= 2, "the first ones are found too")
         assert bird.account.lost == {"publish": 0, "acknowledge": 0, "kafka": 0, "read": 0}
+
+
+async def test_after_a_reload_it_looks_where_its_route_leads_now(
+    broker: ScriptedBroker, kafka: KafkaCluster, make_topic: MakeTopic
+) -> None:
+    topics = [await make_topic() for _ in range(2)]
+    before, after = (settings_for(broker, kafka, topic) for topic in topics)
+    routers = [Router(before.routes, instance="gw")]
+    async with canary(before, routers) as bird:
+        account = bird.account
+        async with carrier(broker, kafka, topics[0]) as carry:
+            await until_carried(carry, lambda: account.received >= 2, "by the first route")
+        routers.append(Router(after.routes, instance="gw"))
+        async with carrier(broker, kafka, topics[1]) as carry:
+            received = account.received
+            await until_carried(carry, lambda: account.received >= received + 3, "by the second")
+            assert bird.kafka_topic == topics[1]
+        other = after.routes[0].model_copy(update={"filters": ("devices/#",)})
+        routers.append(Router([other], instance="gw"))
+        async with RawClient(broker.port, "gw-0-0") as client:
+            await client.subscribe("canary/+")
+            await until(lambda: account.lost["read"] >= 2, "no route takes it any more")
+        assert "No route takes canary/gw" in bird.problems()[0].text
 
 
 # --- in a gateway ---
