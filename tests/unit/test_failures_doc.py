@@ -16,12 +16,13 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/failures.md").read_text()
 WORDS = sorted(set(re.findall(r"`([a-z][a-z0-9_.]*)[`{]", TEXT)))
 METRICS = [word for word in WORDS if word.startswith("gateway_")]
-SETTINGS = [word for word in WORDS if re.match(r"(kafka|mqtt|flow|dead_letter|http|auth)\.", word)]
+SETTINGS = [word for word in WORDS if re.match(r"(kafka|mqtt|flow|dead_letter|http|auth|emqx)\.", word)]
 EVENTS = [
     word
     for word in WORDS
     if re.fullmatch(
-        r"(produce|producer|batch|dead_letter|route|topic|kafka|mqtt|worker|supervisor|reload|auth)_[a-z_]+", word
+        r"(produce|producer|batch|dead_letter|route|topic|kafka|mqtt|worker|supervisor|reload|auth|emqx_not)_[a-z_]+",
+        word,
     )
 ]
 
