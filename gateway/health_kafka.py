@@ -111,8 +111,7 @@ def _about_mute(
     without = {p.name for p in stranded}
     moved = tuple(name for name in broker.lost if name not in without)
     blamed.update((p.topic, p.partition) for p in (*led, *behind))
-    parted = not (stuck or behind or led or stranded or broker.lost) and (broker.away_ns or broker.refuses)
-    if parted and max(broker.away_ns, broker.mute_ns) < RESTART_NS:
+    if broker.parted and not (led or behind or stranded) and max(broker.away_ns, broker.mute_ns) < RESTART_NS:
         return
     how = _how(broker)
     subject = f"broker {broker.id}"

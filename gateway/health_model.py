@@ -88,6 +88,12 @@ class BrokerView:
         """As sentences say it."""
         return f"{self.id} ({self.host}:{self.port})"
 
+    @property
+    def parted(self) -> bool:
+        """Whether it went in good order: it handed its partitions over first, and has left the cluster or its machine
+        says that nobody listens there."""
+        return not self.leads and not self.lost and bool(self.away_ns or self.refuses)
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:

@@ -336,6 +336,14 @@ class Metrics(MetricSet):
         unit="brokers",
         labels=("broker",),
     )
+    kafka_broker_mute = gauge(
+        "gateway_kafka_broker_mute_seconds",
+        "How long a broker has owed any answer at all. 0 while it answers, and for one that was shut down in good order:"
+        " it had handed its partitions over before it went.",
+        "that broker: it is frozen, has died, or is cut off; the others may lead its partitions by now",
+        unit="seconds",
+        labels=("broker",),
+    )
     kafka_partitions_leaderless = gauge(
         "gateway_kafka_partitions_leaderless",
         "Partitions of the topic that nobody leads, by the latest metadata: what comes for them waits.",

@@ -41,6 +41,7 @@ MOST_PARTITIONS: Final = 2000  # in /status and in the metrics; the worst come f
 QUARTER_NS: Final = 900 * SECOND_NS
 SUSPECT_NS: Final = 2 * SECOND_NS  # records have waited for so long: is their broker there?
 LED_NS: Final = SECOND_NS
+SCRAPE_NS: Final = SECOND_NS // 2
 SATURATED: Final = 0.9
 TEXT: Final = 300
 LAST: Final = 10
@@ -61,6 +62,8 @@ class Observation:
         self._failing = Lasting()  # tokens
         self._unbalanced = 0  # looks in a row with the same imbalance
         self._imbalance = 0
+        self._brokers_seen: tuple[BrokerView, ...] = ()
+        self._brokers_at_ns = -SCRAPE_NS
         self._last: deque[dict[str, object]] = deque(maxlen=LAST)
         metrics = worker.metrics
         self._rates = Rates(self._totals)
@@ -194,19 +197,22 @@ class Observation:
             rows.sort(key=lambda row: -row[0])  # stable: the others in the order they came into use
         return {(queue.topic, str(queue.partition)): silent / 1e9 for silent, queue in rows[:MOST_PARTITIONS]}
 
-    def broker_rows(self) -> tuple[dict[tuple[str, ...], float], dict[tuple[str, ...], float]]:
-        """For the metrics: seconds of silence, and 1 for up, by broker."""
+    def broker_rows(self, row: Callable[[BrokerView], float]) -> dict[tuple[str, ...], float]:
+        """For the metrics: one value of each broker. A scrape asks for several, and looks once."""
         now_ns = time.monotonic_ns()
-        brokers = self._brokers(self._partitions(now_ns), now_ns)
-        silent: dict[tuple[str, ...], float] = {(str(b.id),): b.silent_ns / 1e9 for b in brokers}
-        return silent, {(str(b.id),): float(b.mute_ns < self._limits.mute_ns) for b in brokers}
+        if now_ns - self._brokers_at_ns > SCRAPE_NS:
+            self._brokers_seen = self._brokers(self._partitions(now_ns), now_ns)
+            self._brokers_at_ns = now_ns
+        return {(str(broker.id),): row(broker) for broker in self._brokers_seen}
 
     def watch_metrics(self, metrics: Metrics) -> None:
         """Show what is seen here."""
         worker = self._worker
         metrics.kafka_partition_silence.watch_rows(self.silence_rows)
-        metrics.kafka_broker_silence.watch_rows(lambda: self.broker_rows()[0])
-        metrics.kafka_broker_up.watch_rows(lambda: self.broker_rows()[1])
+        mute_ns = self._limits.mute_ns
+        metrics.kafka_broker_silence.watch_rows(lambda: self.broker_rows(lambda b: b.silent_ns / 1e9))
+        metrics.kafka_broker_mute.watch_rows(lambda: self.broker_rows(lambda b: 0.0 if b.parted else b.mute_ns / 1e9))
+        metrics.kafka_broker_up.watch_rows(lambda: self.broker_rows(lambda b: float(b.mute_ns < mute_ns)))
         metrics.kafka_partitions_leaderless.watch_rows(
             lambda: {(topic.name,): len(topic.leaderless) for topic in worker.snapshot().topics}
         )
