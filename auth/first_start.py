@@ -8,9 +8,11 @@ Everything is made once. What is there is left as it is, so that the same comman
     DIR/emqx/api_keys                a key of EMQX's REST API for the gateway (api_key.bootstrap_file)
     DIR/gateway/mqtt_password        the gateway's own (mqtt.password_file)
     DIR/gateway/emqx_api_secret      the secret of its key (emqx.api_secret_file)
+    DIR/grafana/admin_password       the first password of Grafana, where there is a folder for it
     DIR/devices/devices.csv          names and secrets of the devices that were made here
 
-Each folder is for one reader; the files in ``emqx`` are readable for their group, since EMQX runs as another user.
+Each folder is for one reader; the files in ``emqx`` and ``grafana`` are readable for their group, since EMQX and Grafana
+run as other users.
 """
 
 from __future__ import annotations
@@ -82,6 +84,7 @@ class FirstStart:
         """
         self._said, self._made = [], set()
         self._emqx()
+        self._grafana()
         given = self._settings.mqtt.password
         password = self._file(
             "gateway",
@@ -149,6 +152,13 @@ class FirstStart:
         if self._file("emqx", name, lambda: text, _GROUP, what) != text.strip():
             self._write(self._place("emqx", _GROUP) / name, text, _GROUP)
             self._say(f"wrote emqx/{name} anew: it held another secret")
+
+    def _grafana(self) -> None:
+        """Grafana takes it from a file, as it stands there: without a line's end."""
+        if (self._folder / "grafana").is_dir():
+            self._file(
+                "grafana", "admin_password", lambda: secrets.token_urlsafe(24), _GROUP, "Grafana's first password"
+            )
 
     def _place(self, place: str, mode: int) -> Path:
         folder = self._folder / place

@@ -32,6 +32,7 @@ Secrets are made at random and written to files in DIR, each folder for one read
   gateway/mqtt_password      for mqtt.password_file; the user is mqtt.username, or "gateway"
   gateway/emqx_api_secret    for emqx.api_secret_file
   devices/devices.csv        names and secrets of the devices made here
+  grafana/admin_password     Grafana's first password, where the folder grafana is there
 
 They are nowhere else: the database holds hashes.
 """

@@ -101,6 +101,19 @@ def test_the_first_start_makes_everything_and_the_next_nothing(folder: Path) -> 
     assert again == made
 
 
+def test_grafana_gets_a_password_where_there_is_a_folder_for_it(folder: Path) -> None:
+    ours, place = settings(folder), folder / "secrets" / "grafana"
+    place.mkdir(parents=True)
+    assert any("Grafana" in sentence for sentence in FirstStart(ours, folder / "secrets").run())
+    password = place / "admin_password"
+    text = password.read_text()
+    assert len(text) >= 24
+    assert text == text.strip(), "Grafana takes the file as it is"
+    assert stat.S_IMODE(password.stat().st_mode) == 0o640
+    assert FirstStart(ours, folder / "secrets").run() == []
+    assert password.read_text() == text
+
+
 def test_two_installations_have_nothing_in_common(folder: Path) -> None:
     texts = []
     for name in ("a", "b"):

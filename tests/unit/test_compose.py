@@ -41,6 +41,8 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 BROKERS = [name for name in SERVICES if name.startswith("kafka-")]
 OURS = ["gateway", "spark", "auth", "auth-init"]
 WITH_SETTINGS = ["gateway", "spark", "auth"]
+# Mounted whole: files that may be missing would, by themselves, become folders, and several belong together.
+FOLDERS = {"./deploy/secrets", "./deploy/prometheus/rules", "./deploy/grafana/dashboards"}
 SECRETS = [name for name in COMPOSE["volumes"] if name.startswith("auth-")]
 
 
@@ -119,8 +121,7 @@ def test_every_mounted_file_is_there_and_read_only() -> None:
         for source, target, mode in mounts(service):
             if source in named:
                 continue
-            # A folder is there for files that may be missing: mounted by themselves they would become folders.
-            there = (ROOT / source).is_file() or source == "./deploy/secrets"
+            there = (ROOT / source).is_file() or source in FOLDERS
             assert there, f"{service} mounts {source}, which is not there"
             assert mode == "ro", f"{service} may write into {source} ({target})"
 
@@ -133,12 +134,15 @@ def test_every_named_volume_is_used() -> None:
 def test_everything_in_deploy_is_mounted_or_copied() -> None:
     used = {source.removeprefix("./") for service in SERVICES for source, _, _ in mounts(service)}
     used |= {"deploy/healthcheck.py"}
+    folders = [folder.removeprefix("./") for folder in FOLDERS]
+    # What checks or makes the others.
+    tools = ["deploy/prometheus/tests/", "deploy/grafana/dashboard.py", "deploy/grafana/panels.py"]
     left = {
         path.relative_to(ROOT).as_posix()
         for path in DEPLOY.rglob("*")
         if path.is_file() and not {"wheelhouse", "secrets", "kubernetes", "__pycache__"} & set(path.parts)
     }
-    assert left <= used
+    assert {path for path in left if not path.startswith((*folders, *tools))} <= used
 
 
 def test_ports_are_published_on_loopback_alone() -> None:
@@ -176,7 +180,7 @@ def test_services_wait_for_what_exists() -> None:
                 continue
             if service["depends_on"][other]["condition"] == "service_healthy":
                 assert "healthcheck" in SERVICES[other], f"{name} waits for {other} to be healthy, which it never says"
-            else:
+            elif service["depends_on"][other]["condition"] == "service_completed_successfully":
                 assert SERVICES[other]["restart"] == "no", (
                     f"{name} waits for the end of {other}, which is started again"
                 )
@@ -488,6 +492,7 @@ def test_each_container_sees_its_own_secrets_alone() -> None:
         "auth-emqx": {"auth-init", "emqx"},
         "auth-gateway": {"auth-init", "gateway"},
         "auth-devices": {"auth-init"},
+        "auth-grafana": {"auth-init", "grafana"},
     }
     for name in SERVICES:
         for source, target, mode in mounts(name):
@@ -508,7 +513,8 @@ def test_volumes_of_secrets_begin_with_their_owner() -> None:
     [folders] = re.findall(r"for folder in ([a-z ]+);", (ROOT / "Dockerfile").read_text())
     of_init = {target.rpartition("/")[2] for source, target, _ in mounts("auth-init") if source in SECRETS}
     assert set(folders.split()) == of_init
-    assert SERVICES["emqx"]["group_add"] == ["10001"], "EMQX runs as another user"
+    for service in ("emqx", "grafana"):
+        assert SERVICES[service]["group_add"] == ["10001"], f"{service} runs as another user"
 
 
 def test_the_gateway_has_a_key_of_emqxs_rest_api(tmp_path: Path) -> None:
@@ -576,6 +582,27 @@ def test_prometheus_scrapes_services_that_exist() -> None:
         for target in targets(job["job_name"]):
             host = target.partition(":")[0]
             assert host in SERVICES or host == "localhost", f"{job['job_name']} scrapes {target}"
+
+
+def test_prometheus_finds_the_rules() -> None:
+    inside = {target: source for source, target, _ in mounts("prometheus")}
+    place = inside["/etc/prometheus/rules"]
+    assert PROMETHEUS["rule_files"] == ["rules/*.yml"], "beside prometheus.yml, which is in /etc/prometheus"
+    assert inside["/etc/prometheus/prometheus.yml"] == "./deploy/prometheus/prometheus.yml"
+    assert (ROOT / place / "gateway.yml").is_file()
+
+
+def test_grafana_has_a_password_of_its_own_and_the_dashboard() -> None:
+    ours = environment("grafana")
+    assert ours["GF_SECURITY_ADMIN_PASSWORD__FILE"] == "/run/gateway-auth/admin_password"
+    assert ("auth-grafana", "/run/gateway-auth", "ro") in mounts("grafana")
+    assert ("auth-grafana", "/var/lib/gateway-auth/grafana", "rw") in mounts("auth-init")
+    [provider] = yaml.safe_load((DEPLOY / "grafana/dashboards/dashboards.yml").read_text())["providers"]
+    place = provider["options"]["path"]
+    assert ("./deploy/grafana/dashboards", place, "ro") in mounts("grafana")
+    home = Path(ours["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert str(home.parent) == place
+    assert (DEPLOY / "grafana/dashboards" / home.name).is_file()
 
 
 def test_grafana_finds_prometheus() -> None:
