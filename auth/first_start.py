@@ -11,8 +11,8 @@ Everything is made once. What is there is left as it is, so that the same comman
     DIR/grafana/admin_password       the first password of Grafana, where there is a folder for it
     DIR/devices/devices.csv          names and secrets of the devices that were made here
 
-Each folder is for one reader; the files in ``emqx`` and ``grafana`` are readable for their group, since EMQX and Grafana
-run as other users.
+Each folder is for one reader; the files in ``emqx`` and ``grafana`` are readable for their group, since EMQX and
+Grafana run as other users.
 """
 
 from __future__ import annotations

@@ -338,8 +338,8 @@ class Metrics(MetricSet):
     )
     kafka_broker_mute = gauge(
         "gateway_kafka_broker_mute_seconds",
-        "How long a broker has owed any answer at all. 0 while it answers, and for one that was shut down in good order:"
-        " it had handed its partitions over before it went.",
+        "How long a broker has owed any answer at all. 0 while it answers, and for one that was shut down in good"
+        " order: it had handed its partitions over before it went.",
         "that broker: it is frozen, has died, or is cut off; the others may lead its partitions by now",
         unit="seconds",
         labels=("broker",),
