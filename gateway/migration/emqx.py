@@ -18,6 +18,7 @@ from gateway.migration.emqx_connector import put_connector
 from gateway.migration.emqx_sql import SqlError, Statement, parse_sql
 from gateway.migration.emqx_words import Words, WordsError
 from gateway.migration.findings import Imported, ImportError_
+from gateway.migration.routes import arranged
 
 _KAFKA: Final = ("kafka_producer", "kafka")
 _ALIKE: Final = ("azure_event_hub_producer", "confluent_producer")  # the same fields, other names
@@ -108,7 +109,8 @@ def import_emqx(source: EmqxSource, *, mqtt: str | None, device: str | None) -> 
             routes += _direct_route(imported, action, device)
     if not routes:
         imported.find("lost", "routes", "None came of it: no enabled rule leads to a Kafka action.", "See above.")
-    imported.settings["routes"] = _named_apart(routes)
+    routes = arranged(imported, _named_apart(routes))
+    imported.settings["routes"] = routes
     for number, route in enumerate(routes):
         for text in route.pop(_COMMENT, []):
             imported.comment(f"routes.{number}", text)

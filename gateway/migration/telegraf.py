@@ -12,8 +12,9 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.filters import FilterError, intersection, split_share, validate_filter
+from bridge.filters import FilterError, covers, intersection, split_share, validate_filter
 from gateway.migration.findings import Imported, ImportError_
+from gateway.migration.routes import arranged
 from gateway.migration.telegraf_output import put_output
 
 if TYPE_CHECKING:
@@ -54,17 +55,27 @@ def import_telegraf(text: str) -> Imported:
     imported = Imported()
     taken = _same_broker(imported, inputs)
     _put_broker(imported, taken)
-    tags = [_topic_tags(imported, one) for one in taken]
-    routes = [_route(imported, one, number, len(taken)) for number, one in enumerate(taken)]
-    put_output(imported, outputs[0], routes, tags, [str(one.get("topic_tag", "topic")) for one in taken])
+    routes: list[dict[str, Any]] = []
+    tags: list[dict[str, str]] = []
+    topic_tags: list[str] = []
+    for one in taken:
+        for route, known in _routes(imported, one):
+            route["name"] = _route_name(one, len(routes))
+            routes.append(route)
+            tags.append(known)
+            topic_tags.append(str(one.get("topic_tag", "topic")))
+    if not routes:
+        raise ImportError_("No topic of inputs.mqtt_consumer can be subscribed to.")
+    put_output(imported, outputs[0], routes, tags, topic_tags)
     for _ in outputs[1:]:
         imported.find(
             "lost", f"outputs.kafka, {len(outputs)} of them",
             "Telegraf writes every metric to each; a message takes one way.",
             "Feed the others by a second gateway, with another instance and mqtt.share_group.",
         )  # fmt: skip
-    imported.settings["routes"] = [route for route in routes if route["filters"]]
-    _note_overlaps(imported, imported.settings["routes"])
+    routes = arranged(imported, routes)
+    imported.settings["routes"] = routes
+    _note_overlaps(imported, routes)
     _note_formats(imported, taken, outputs[0])
     _note_rest(imported, document)
     return imported
@@ -164,7 +175,31 @@ def _duration(value: Any) -> str:
     return f"{text}s" if _SECONDS.fullmatch(text) else text
 
 
-def _route(imported: Imported, one: dict[str, Any], number: int, count: int) -> dict[str, Any]:
+def _routes(imported: Imported, one: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, str]]]:
+    """A route for each set of tags that topics give, with these tags: template by name."""
+    qos = int(one.get("qos", 0))
+    if qos == 0:
+        imported.find(
+            "differs",
+            "mqtt_consumer: qos = 0",
+            "The route subscribes with QoS 1: QoS 0 loses messages at every break.",
+            "routes[].qos = 0 undoes it. Devices that publish with QoS 0 are not helped by either.",
+        )
+    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for text in _filters(imported, one):
+        groups.setdefault(tuple(_topic_tags(imported, one, text).items()), []).append(text)
+    return [
+        ({"name": "", "filters": filters, "topic": "", "qos": max(1, qos)}, dict(tags))
+        for tags, filters in groups.items()
+    ]
+
+
+def _route_name(one: dict[str, Any], number: int) -> str:
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", str(one.get("alias") or "telegraf"))[:58]
+    return name if number == 0 else f"{name}-{number + 1}"
+
+
+def _filters(imported: Imported, one: dict[str, Any]) -> list[str]:
     filters = []
     for topic in one.get("topics", []):
         group, text = split_share(str(topic))
@@ -181,47 +216,48 @@ def _route(imported: Imported, one: dict[str, Any], number: int, count: int) -> 
                 )
             imported.put("mqtt.share_group", standing or group)
             imported.find(
-                "check", f"mqtt_consumer: topic {topic}",
+                "check",
+                f"mqtt_consumer: topic {topic}",
                 f"The group {group} is taken over: while Telegraf runs beside the gateway, they share its messages.",
                 "To run both side by side, give the gateway another mqtt.share_group first.",
-            )  # fmt: skip
+            )
         filters.append(text)
-    if int(one.get("qos", 0)) == 0:
-        imported.find(
-            "differs", "mqtt_consumer: qos = 0",
-            "The route subscribes with QoS 1: QoS 0 loses messages at every break.",
-            "routes[].qos = 0 undoes it. Devices that publish with QoS 0 are not helped by either.",
-        )  # fmt: skip
-    name = str(one.get("alias") or ("telegraf" if count == 1 else f"telegraf-{number + 1}"))
-    return {
-        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:64],
-        "filters": list(dict.fromkeys(filters)),
-        "topic": "",
-        "qos": max(1, int(one.get("qos", 0))),
-    }
+    return list(dict.fromkeys(filters))
 
 
-def _topic_tags(imported: Imported, one: dict[str, Any]) -> dict[str, str]:
-    """What topic_parsing calls the levels of the MQTT topic: template by tag."""
+def _topic_tags(imported: Imported, one: dict[str, Any], text: str) -> dict[str, str]:
+    """What topic_parsing calls the levels of this filter's topics: template by tag."""
     tags: dict[str, str] = {}
     for rule in one.get("topic_parsing", []):
-        for level, name in enumerate(str(rule.get("tags", "")).split("/")):
-            if name not in {"", "_"}:
-                tags[name] = f"${{topic[{level}]}}"
         for kind in ("measurement", "fields"):
             if rule.get(kind):
                 imported.find(
-                    "lost", f"mqtt_consumer: topic_parsing, {kind} = {rule[kind]}",
+                    "lost",
+                    f"mqtt_consumer: topic_parsing, {kind} = {rule[kind]}",
                     "There are no measurements and fields here.",
                     "A level of the topic can be a header or a JSON field: ${topic[n]} with headers or `fields`.",
-                )  # fmt: skip
-    if tags:
+                )
+        wanted = str(rule.get("topic", ""))
+        named = {
+            name: level for level, name in enumerate(str(rule.get("tags", "")).split("/")) if name not in {"", "_"}
+        }
+        if not named:
+            continue
+        if not covers(wanted, text):
+            if intersection(wanted, text) is not None:
+                imported.find(
+                    "lost",
+                    f"mqtt_consumer: topic_parsing of {wanted}",
+                    f"Only some topics of {text} have these levels, and a route treats all of its topics alike.",
+                    f"Write a route for {wanted} above, with headers from ${{topic[n]}}.",
+                )
+            continue
+        tags |= {name: f"${{topic[{level}]}}" for name, level in named.items()}
         imported.find(
-            "differs", f"mqtt_consumer: topic_parsing, tags {', '.join(tags)}",
-            "They become record headers, from the same levels of the topic; of every topic of the route, not "
-            "only those "
-            "that the rule's own filter matches.",
-        )  # fmt: skip
+            "differs",
+            f"mqtt_consumer: topic_parsing, tags {', '.join(named)}",
+            f"They become record headers, from the same levels of the topics of {text}.",
+        )
     return tags
 
 

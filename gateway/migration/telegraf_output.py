@@ -44,14 +44,15 @@ def put_output(
     imported.put("kafka.security", ("SASL_" if sasl else "") + ("SSL" if encrypted else "PLAINTEXT"))
     for route, known, topic_tag in zip(routes, tags, topic_tags, strict=True):
         named = {**known, topic_tag: "${topic}"} if topic_tag else known
-        route["topic"] = _topic(imported, output, named)
-        route["key"] = _key(imported, output, named)
+        where = f"for {', '.join(route['filters'])}"
+        route["topic"] = _topic(imported, output, named, where)
+        route["key"] = _key(imported, output, named, where)
         if known:
             route["headers"] = dict(known)
     _note_producer(imported, output)
 
 
-def _topic(imported: Imported, output: dict[str, Any], tags: dict[str, str]) -> str:
+def _topic(imported: Imported, output: dict[str, Any], tags: dict[str, str], where: str) -> str:
     topic = str(output.get("topic", "telegraf"))
     by_tag = str(output.get("topic_tag", ""))
     if by_tag:
@@ -64,7 +65,7 @@ def _topic(imported: Imported, output: dict[str, Any], tags: dict[str, str]) -> 
             )  # fmt: skip
             return tags[by_tag]
         imported.find(
-            "lost", f"outputs.kafka: topic_tag = {by_tag}",
+            "lost", f"outputs.kafka: topic_tag = {by_tag}, {where}",
             f"That tag is not known before the payload is read, so everything goes to {topic}.",
             "A field of a JSON payload can make the topic: ${payload.FIELD} in routes[].topic.",
         )  # fmt: skip
@@ -79,14 +80,14 @@ def _topic(imported: Imported, output: dict[str, Any], tags: dict[str, str]) -> 
         )  # fmt: skip
         return topic + "".join(separator + tags[key] for key in keys)
     imported.find(
-        "lost", f"outputs.kafka: topic_suffix, method {suffix.get('method')}",
+        "lost", f"outputs.kafka: topic_suffix, method {suffix.get('method')}, {where}",
         f"Measurements, and tags that the payload gives, are not known here: everything goes to {topic}.",
         "A level of the MQTT topic can stand in its place: ${topic[n]} in routes[].topic.",
     )  # fmt: skip
     return topic
 
 
-def _key(imported: Imported, output: dict[str, Any], tags: dict[str, str]) -> str:
+def _key(imported: Imported, output: dict[str, Any], tags: dict[str, str], where: str) -> str:
     by_tag, fixed = str(output.get("routing_tag", "")), str(output.get("routing_key", ""))
     if output.get("partitioner") == "round_robin" or (not by_tag and fixed in {"", "random"}):
         if fixed == "random":
@@ -106,7 +107,7 @@ def _key(imported: Imported, output: dict[str, Any], tags: dict[str, str]) -> st
     if by_tag in tags:
         return tags[by_tag]
     imported.find(
-        "lost", f"outputs.kafka: routing_tag = {by_tag}",
+        "lost", f"outputs.kafka: routing_tag = {by_tag}, {where}",
         "That tag is not known before the payload is read; `host` is the machine Telegraf runs on. The key is "
         "the MQTT topic "
         "instead.",

@@ -1,0 +1,272 @@
+"""``gateway import emqx``: answers of EMQX 5.8's REST API become settings that load, with a report of the rest."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from config.errors import ExitStatus
+from gateway.cli.main import main
+from gateway.migration.emqx import import_emqx, read_emqx
+from gateway.migration.findings import ImportError_
+from gateway.migration.toml_text import as_toml_text, check_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gateway.migration.findings import Imported
+
+CONNECTOR = {
+    "type": "kafka_producer",
+    "name": "main",
+    "enable": True,
+    "status": "connected",
+    "bootstrap_hosts": "kafka-1:9093, kafka-2:9093,kafka-3",
+    "authentication": {"mechanism": "scram_sha_512", "username": "emqx", "password": "******"},
+    "ssl": {
+        "enable": True,
+        "verify": "verify_none",
+        "cacertfile": "data/certs/connectors/kafka_producer:main/cacert",
+        "server_name_indication": "auto",
+    },
+    "connect_timeout": "5s",
+    "socket_opts": {"nodelay": True, "sndbuf": "1024KB"},
+}
+ACTION = {
+    "type": "kafka_producer",
+    "name": "telemetry",
+    "enable": True,
+    "connector": "main",
+    "node_status": [{"node": "emqx@10.0.0.1", "status": "connected"}],
+    "parameters": {
+        "topic": "telemetry",
+        "message": {"key": "${.clientid}", "value": "${.payload}", "timestamp": "${.timestamp}"},
+        "compression": "snappy",
+        "partition_strategy": "key_dispatch",
+        "required_acks": "leader_only",
+        "kafka_headers": "${.pub_props}",
+        "kafka_ext_headers": [
+            {"kafka_ext_header_key": "source", "kafka_ext_header_value": "${topic}"},
+            {"kafka_ext_header_key": "who", "kafka_ext_header_value": "${username}"},
+            {"kafka_ext_header_key": "mqtt.topic", "kafka_ext_header_value": "${topic}"},
+        ],
+        "max_inflight": 10,
+        "buffer": {"mode": "hybrid", "per_partition_limit": "2GB", "segment_bytes": "100MB"},
+        "query_mode": "async",
+    },
+    "resource_opts": {"health_check_interval": "15s"},
+}
+RULE = {
+    "id": "telemetry to kafka",
+    "enable": True,
+    "sql": 'SELECT * FROM "devices/+/telemetry" WHERE payload.temperature > 20',
+    "actions": ["kafka_producer:telemetry"],
+    "created_at": "2026-03-02T10:11:12.000+00:00",
+}
+
+
+def imported(*documents: Any, mqtt: str | None = None, device: str | None = None) -> tuple[Imported, dict[str, Any]]:
+    """The import, and its settings as they load."""
+    found = import_emqx(read_emqx(list(documents)), mqtt=mqtt, device=device)
+    text = as_toml_text(found, "made by a test")
+    check_text(text)
+    return found, tomllib.loads(text)
+
+
+def findings(found: Imported, word: str) -> list[str]:
+    """What severities the findings about something have, in order."""
+    return [one.severity for one in found.findings if word in one.what]
+
+
+def changed(of: dict[str, Any], **parameters: Any) -> dict[str, Any]:
+    return {**of, "parameters": {**of["parameters"], **parameters}}
+
+
+def test_a_rule_with_its_action_and_connector() -> None:
+    found, settings = imported({"data": [RULE], "meta": {"count": 1}}, [ACTION], [CONNECTOR], device="${topic[1]}")
+    assert settings["kafka"]["bootstrap_servers"] == ["kafka-1:9093", "kafka-2:9093", "kafka-3:9092"]
+    assert settings["kafka"]["security"] == "SASL_SSL"
+    assert settings["kafka"]["compression"] == "snappy"
+    assert settings["kafka"]["sasl"] == {
+        "mechanism": "SCRAM-SHA-512",
+        "username": "emqx",
+        "password_file": "/run/secrets/kafka-password",
+    }
+    assert settings["spool"]["max_bytes"] == 2 << 30
+    (route,) = settings["routes"]
+    assert route == {
+        "name": "telemetry-to-kafka",
+        "filters": ["devices/+/telemetry"],
+        "device": "${topic[1]}",
+        "topic": "telemetry",
+        "key": "${device}",
+        "headers": {"source": "${topic}"},
+        "interceptors": [
+            {
+                "use": "filter",
+                "expression": "has(json, 'temperature') and get(json, 'temperature') > 20",
+                "on_error": "drop",
+                "reason": "rule",
+            }
+        ],
+    }
+    assert findings(found, "key_dispatch") == ["differs"]
+    assert findings(found, "required_acks") == ["differs"]
+    assert findings(found, "buffer.mode = hybrid") == ["differs"]
+    assert findings(found, "verify_none") == ["differs"]
+    assert findings(found, "header who") == ["lost"]
+    assert findings(found, "header mqtt.topic") == ["lost"]
+    assert findings(found, "kafka_headers") == ["differs"]
+    assert findings(found, "kafka.sasl.password") == ["check"]
+    assert "******" in next(one.consequence for one in found.findings if one.what == "kafka.sasl.password")
+
+
+def test_the_client_id_has_no_counterpart_unless_one_says_where_the_device_is() -> None:
+    found, settings = imported([RULE, ACTION, CONNECTOR])
+    assert settings["routes"][0]["key"] == "${topic}"
+    assert "device" not in settings["routes"][0]
+    assert findings(found, "key ${.clientid}") == ["lost"]
+    assert findings(found, "mqtt.addresses") == ["check"]
+
+
+def test_a_condition_that_is_not_understood_lets_everything_through_and_says_so() -> None:
+    rule = {**RULE, "sql": "SELECT * FROM \"t/#\" WHERE str(payload.x) = '1'"}
+    found = import_emqx(read_emqx([rule, ACTION, CONNECTOR]), mqtt=None, device=None)
+    text = as_toml_text(found, "")
+    check_text(text)
+    assert "interceptors" not in text
+    assert "# NOT FILTERED, all messages come through: WHERE str(payload.x) = '1'\n[[routes]]" in text
+    (lost,) = [one for one in found.findings if "WHERE" in one.what]
+    assert lost.severity == "lost"
+    assert "NOT FILTERED: str(payload.x) = '1' (a function)" in lost.consequence
+
+
+def test_the_envelope_and_what_is_computed_is_lost() -> None:
+    rule = {**RULE, "sql": 'SELECT payload.a as a, upper(payload.b) as b FROM "t/#"'}
+    found, _ = imported([rule, changed(ACTION, message={"key": "", "value": "${.}"}), CONNECTOR])
+    assert findings(found, "value ${.}") == ["lost"]
+    assert findings(found, "upper(payload.b) as b") == ["lost", "lost"]
+
+
+def test_without_a_key_there_is_none_and_a_random_strategy_is_told_of() -> None:
+    _, settings = imported([RULE, changed(ACTION, message={"key": "", "value": "${payload}"}), CONNECTOR])
+    assert settings["routes"][0]["key"] == ""
+    keyed = changed(ACTION, message={"key": "${topic}", "value": "${payload}"}, partition_strategy="random")
+    found, _ = imported([RULE, keyed, CONNECTOR])
+    assert findings(found, "partition_strategy = random") == ["differs"]
+
+
+def test_rules_that_share_messages_and_actions_of_other_kinds() -> None:
+    rules = [
+        {**RULE, "id": "all", "sql": 'SELECT * FROM "devices/#"', "actions": ["kafka_producer:telemetry", "http:sink"]},
+        RULE,
+        {**RULE, "id": "off", "enable": False},
+        {**RULE, "id": "events", "sql": 'SELECT * FROM "$events/client_connected"'},
+    ]
+    found, settings = imported(rules, [ACTION, {"type": "http", "name": "sink", "parameters": {}}], [CONNECTOR])
+    assert [route["name"] for route in settings["routes"]] == ["telemetry-to-kafka", "all"], "the narrow one first"
+    assert findings(found, "routes telemetry-to-kafka and all") == ["lost"]
+    assert findings(found, "action http:sink") == ["lost"]
+    assert findings(found, "rule off") == ["note"]
+    assert findings(found, "$events/client_connected") == ["lost"]
+    assert "$SYS/brokers/+/clients/#" in next(one.way_out for one in found.findings if "$events" in one.what)
+
+
+def test_of_two_rules_with_the_same_messages_one_is_left_out() -> None:
+    found, settings = imported([RULE, {**RULE, "id": "again"}], [ACTION], [CONNECTOR])
+    assert [route["name"] for route in settings["routes"]] == ["telemetry-to-kafka"]
+    assert findings(found, "route again") == ["lost"]
+
+
+def test_another_kafka_is_for_another_gateway() -> None:
+    other = {**CONNECTOR, "name": "other", "bootstrap_hosts": "elsewhere:9092"}
+    action = {**ACTION, "name": "second", "connector": "other"}
+    rules = [RULE, {**RULE, "id": "two", "sql": 'SELECT * FROM "x"', "actions": ["kafka_producer:second"]}]
+    found, settings = imported(rules, [ACTION, action], [CONNECTOR, other])
+    assert [route["name"] for route in settings["routes"]] == ["telemetry-to-kafka"]
+    assert findings(found, "connector other") == ["lost"]
+
+
+def test_a_connector_that_was_not_given_is_asked_for() -> None:
+    found, settings = imported([RULE, ACTION])
+    assert "bootstrap_servers" not in settings.get("kafka", {})
+    assert findings(found, "connector main") == ["check"]
+
+
+@pytest.mark.parametrize(
+    ("authentication", "security"),
+    [
+        ("none", "PLAINTEXT"),
+        ("msk_iam", "PLAINTEXT"),
+        ({"kerberos_principal": "k", "kerberos_keytab_file": "f"}, "PLAINTEXT"),
+        ({"mechanism": "plain", "username": "u", "password": "hunter2"}, "SASL_PLAINTEXT"),
+        (
+            {
+                "mechanism": "oauth",
+                "grant_type": "client_credentials",
+                "endpoint_uri": "https://idp.example.com/token",
+                "client_id": "c",
+                "client_secret": "hunter2",
+                "extensions": {"logicalCluster": "lkc-1"},
+            },
+            "SASL_PLAINTEXT",
+        ),
+    ],
+)
+def test_logins(authentication: Any, security: str) -> None:
+    connector = {**CONNECTOR, "authentication": authentication, "ssl": {"enable": False}}
+    found, settings = imported([RULE, ACTION, connector])
+    assert settings["kafka"]["security"] == security
+    assert "hunter2" not in json.dumps(settings)
+    assert not any("hunter2" in f"{one.what}{one.consequence}{one.way_out}" for one in found.findings)
+    unknown = authentication == "msk_iam" or "kerberos_principal" in authentication
+    assert bool(findings(found, "authentication") == ["lost"]) is unknown
+
+
+def test_a_bridge_of_5_0_is_action_and_connector_in_one() -> None:
+    bridge = {
+        "type": "kafka",
+        "name": "old",
+        "enable": True,
+        "local_topic": "t/#",
+        "bootstrap_hosts": "k:9092",
+        "authentication": "none",
+        "kafka": {
+            "topic": "old",
+            "message": {"key": "${payload.id}", "value": "${payload}"},
+            "buffer": {"mode": "memory"},
+        },
+    }
+    _, settings = imported([bridge])
+    assert settings["kafka"]["bootstrap_servers"] == ["k:9092"]
+    assert settings["routes"] == [{"name": "old", "filters": ["t/#"], "topic": "old", "key": "${payload.id}"}]
+
+
+def test_nothing_for_kafka() -> None:
+    with pytest.raises(ImportError_, match="no Kafka action"):
+        read_emqx([{"data": [{"type": "http", "name": "x"}]}, CONNECTOR, 1, None, "x"])
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, document in (("rules", [RULE]), ("actions", [ACTION]), ("connectors", [CONNECTOR])):
+        (tmp_path / name).write_text(json.dumps(document))
+    files = [str(tmp_path / name) for name in ("rules", "actions", "connectors")]
+    assert main(["import", "emqx", *files, "--mqtt", "mqtts://emqx:8883"]) == ExitStatus.INCOMPLETE
+    out, report = capsys.readouterr()
+    assert tomllib.loads(out)["mqtt"]["addresses"] == ["mqtts://emqx:8883"]
+    assert report.startswith("LOST: action telemetry: key ${.clientid}\n")
+    output = tmp_path / "gateway.toml"
+    assert main(["import", "emqx", *files, "-o", str(output)]) == ExitStatus.INCOMPLETE
+    assert tomllib.loads(output.read_text())["routes"]
+    assert main(["import", "emqx", *files, "-o", str(output)]) == ExitStatus.USAGE
+    capsys.readouterr()
+    assert main(["import", "emqx", *files, "--json"]) == ExitStatus.INCOMPLETE
+    document = json.loads(capsys.readouterr().out)
+    assert tomllib.loads(document["settings"])["routes"]
+    assert {"severity", "what", "consequence", "way_out"} == set(document["findings"][0])
+    (tmp_path / "rules").write_text("{")
+    assert main(["import", "emqx", *files]) == ExitStatus.CONFIG
+    assert main(["import", "emqx", str(tmp_path / "absent")]) == ExitStatus.USAGE

@@ -1,0 +1,236 @@
+"""``gateway import telegraf``: the way from MQTT to Kafka, and what Telegraf does to payloads on it, which is said."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from config.errors import ExitStatus
+from gateway.cli.main import main
+from gateway.migration.findings import ImportError_
+from gateway.migration.telegraf import import_telegraf
+from gateway.migration.toml_text import as_toml_text, check_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gateway.migration.findings import Imported
+
+FILE = """
+[global_tags]
+  site = "north"
+[agent]
+  metric_batch_size = 1000
+  flush_interval = "10s"
+[[inputs.cpu]]
+[[inputs.mqtt_consumer]]
+  servers = ["ssl://mqtt.example.com:8883"]
+  topics = ["plants/+/machines/+/state", "plants/+/alarms"]
+  qos = 1
+  persistent_session = true
+  client_id = "telegraf-1"
+  max_undelivered_messages = 200
+  username = "telegraf"
+  password = "secret-of-mqtt"
+  tls_ca = "/etc/telegraf/ca.pem"
+  connection_timeout = "30s"
+  keepalive = 45
+  data_format = "json_v2"
+  name_override = "x"
+  [[inputs.mqtt_consumer.topic_parsing]]
+    topic = "plants/+/machines/+/state"
+    tags = "_/plant/_/machine/_"
+    measurement = "_/_/measurement/_/_"
+[[processors.rename]]
+[[outputs.kafka]]
+  brokers = ["kafka-1:9093"]
+  topic = "machines"
+  routing_tag = "machine"
+  compression_codec = 4
+  required_acks = 1
+  enable_tls = true
+  tls_ca = "/etc/telegraf/kafka-ca.pem"
+  sasl_username = "telegraf"
+  sasl_password = "secret-of-kafka"
+  sasl_mechanism = "SCRAM-SHA-512"
+  data_format = "json"
+"""
+SHORT = """
+[[inputs.mqtt_consumer]]
+  servers = ["tcp://m:1883"]
+  topics = ["a/+/b"]
+{input}
+[[outputs.kafka]]
+  brokers = ["k:9092"]
+  topic = "t"
+{output}
+"""
+
+
+def imported(text: str) -> tuple[Imported, dict[str, Any]]:
+    found = import_telegraf(text)
+    written = as_toml_text(found, "made by a test")
+    check_text(written)
+    return found, tomllib.loads(written)
+
+
+def short(input_: str = "", output: str = "") -> tuple[Imported, dict[str, Any]]:
+    return imported(SHORT.format(input=input_, output=output))
+
+
+def severities(found: Imported, word: str) -> list[str]:
+    return [one.severity for one in found.findings if word in one.what]
+
+
+def test_a_whole_file() -> None:
+    found, settings = imported(FILE)
+    assert settings["mqtt"] == {
+        "addresses": ["mqtts://mqtt.example.com:8883"],
+        "username": "telegraf",
+        "password_file": "/run/secrets/mqtt-password",
+        "connect_timeout": "30s",
+        "keepalive": "45s",
+        "receive_maximum": 200,
+        "tls": {"ca_file": "/etc/telegraf/ca.pem"},
+    }
+    assert settings["kafka"]["security"] == "SASL_SSL"
+    assert settings["kafka"]["compression"] == "zstd"
+    assert settings["kafka"]["sasl"]["username"] == "telegraf"
+    state, alarms = settings["routes"]
+    assert state == {
+        "name": "telegraf",
+        "filters": ["plants/+/machines/+/state"],
+        "topic": "machines",
+        "qos": 1,
+        "key": "${topic[3]}",
+        "headers": {"plant": "${topic[1]}", "machine": "${topic[3]}"},
+    }
+    assert alarms["key"] == "${topic}", "its topics have no machine"
+    for word in (
+        "measurement =",
+        "name_override",
+        "json_v2 → json",
+        "processors.rename",
+        "global_tags",
+        "routing_tag = machine, for plants/+/alarms",
+    ):
+        assert severities(found, word) == ["lost"], word
+    for word in ("max_undelivered_messages", "required_acks = 1", "agent: flush_interval", "producer_timestamp"):
+        assert severities(found, word) == ["differs"], word
+    assert severities(found, "client_id telegraf-1") == ["check"]
+    assert severities(found, "inputs.cpu") == ["note"]
+
+
+def test_no_secret_comes_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "telegraf.conf").write_text(FILE)
+    assert main(["import", "telegraf", str(tmp_path / "telegraf.conf")]) == ExitStatus.INCOMPLETE
+    out, report = capsys.readouterr()
+    assert "secret-of" not in out + report
+    assert tomllib.loads(out)["kafka"]["sasl"]["password_file"] == "/run/secrets/kafka-password"
+
+
+def test_weaker_delivery_is_not_taken_over() -> None:
+    found, settings = short("  qos = 0\n  persistent_session = false")
+    assert settings["routes"][0]["qos"] == 1
+    assert "persistent" not in settings["mqtt"]
+    assert severities(found, "qos = 0") == ["differs"]
+    assert severities(found, "persistent_session") == ["differs"]
+
+
+@pytest.mark.parametrize(
+    ("output", "key"),
+    [
+        ("", ""),
+        ('  routing_key = "random"', ""),
+        ('  routing_key = "a$b"', "a${$}b"),
+        ('  routing_tag = "topic"', "${topic}"),
+        ('  routing_tag = "host"', "${topic}"),
+        ('  routing_tag = "topic"\n  partitioner = "round_robin"', ""),
+    ],
+)
+def test_keys(output: str, key: str) -> None:
+    assert short(output=output)[1]["routes"][0]["key"] == key
+
+
+PARSED = '  [[inputs.mqtt_consumer.topic_parsing]]\n    topic = "a/+/b"\n    tags = "_/site/_"'
+
+
+@pytest.mark.parametrize(
+    ("output", "topic", "said"),
+    [
+        ('  topic_tag = "site"', "${topic[1]}", ["check"]),
+        ('  topic_tag = "unit"', "t", ["lost"]),
+        (
+            '  [outputs.kafka.topic_suffix]\n    method = "tags"\n    keys = ["site"]\n    separator = "_"',
+            "t_${topic[1]}",
+            ["check"],
+        ),
+        ('  [outputs.kafka.topic_suffix]\n    method = "measurement"\n    separator = "_"', "t", ["lost"]),
+    ],
+)
+def test_topics(output: str, topic: str, said: list[str]) -> None:
+    found, settings = short(PARSED, output)
+    assert settings["routes"][0]["topic"] == topic
+    assert severities(found, "outputs.kafka: topic_") == said
+
+
+def test_tags_of_some_topics_only_are_no_headers_of_all() -> None:
+    found, settings = imported(SHORT.format(input=PARSED, output="").replace('"a/+/b"]', '"a/#"]'))
+    assert "headers" not in settings["routes"][0]
+    assert severities(found, "topic_parsing of a/+/b") == ["lost"]
+
+
+def test_a_wide_route_comes_behind_the_narrow_one() -> None:
+    found, settings = imported(SHORT.format(input=PARSED, output="").replace('"a/+/b"]', '"a/#", "a/+/b"]'))
+    assert [route["filters"] for route in settings["routes"]] == [["a/+/b"], ["a/#"]]
+    assert severities(found, "routes telegraf-2 and telegraf") == ["differs"]
+
+
+def test_a_share_group_is_taken_over_and_two_are_too_many() -> None:
+    text = SHORT.format(input="", output="").replace('["a/+/b"]', '["$share/g/a/+", "$share/h/b/+", "$share/g/+/#/x"]')
+    found, settings = imported(text)
+    assert settings["mqtt"]["share_group"] == "g"
+    assert settings["routes"][0]["filters"] == ["a/+", "b/+"]
+    assert severities(found, "$share/h/b/+") == ["lost", "check"]
+    assert severities(found, "$share/g/+/#/x") == ["lost"]
+
+
+@pytest.mark.parametrize(
+    ("output", "security", "word", "said"),
+    [
+        ('  sasl_username = "${USER}"\n  sasl_password = "x"', "SASL_PLAINTEXT", "sasl_username", ["check"]),
+        ('  sasl_mechanism = "GSSAPI"', "PLAINTEXT", "sasl_mechanism", ["lost"]),
+        (
+            '  sasl_mechanism = "OAUTHBEARER"\n  sasl_access_token = "x"',
+            "SASL_PLAINTEXT",
+            "sasl_access_token",
+            ["check"],
+        ),
+        ('  tls_ca = "/ca"\n  insecure_skip_verify = true', "SSL", "insecure_skip_verify", ["differs"]),
+        ("  socks5_enabled = true", "PLAINTEXT", "socks5_enabled", ["lost"]),
+        ("  something_new = 1", "PLAINTEXT", "something_new", ["lost"]),
+        ('  version = "2.6.0"', "PLAINTEXT", "version", ["note"]),
+    ],
+)
+def test_kafka_settings(output: str, security: str, word: str, said: list[str]) -> None:
+    found, settings = short(output=output)
+    assert settings["kafka"]["security"] == security
+    assert severities(found, f"outputs.kafka: {word}") == said
+
+
+def test_further_outputs_and_brokers_are_for_other_gateways() -> None:
+    more = '[[outputs.kafka]]\n  brokers = ["x:9092"]\n  topic = "u"\n'
+    more += '[[inputs.mqtt_consumer]]\n  servers = ["tcp://n:1883"]\n  topics = ["z"]'
+    found, settings = imported(SHORT.format(input="", output="") + more)
+    assert settings["kafka"]["bootstrap_servers"] == ["k:9092"]
+    assert [route["filters"] for route in settings["routes"]] == [["a/+/b"]]
+    assert severities(found, "outputs.kafka, 2 of them") == ["lost"]
+    assert severities(found, "servers ['tcp://n:1883']") == ["lost"]
+
+
+@pytest.mark.parametrize("text", ["", "[[outputs.kafka]]\ntopic = 'x'", "x = ", "[inputs]\nmqtt_consumer = 1"])
+def test_no_way_from_mqtt_to_kafka(text: str) -> None:
+    with pytest.raises(ImportError_):
+        import_telegraf(text)
