@@ -11,16 +11,15 @@ __all__ = ["Changes", "Election", "NewTopic"]
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from kafka.protocol.admin import (
+from gateway.admin.errors import AdminError
+from gateway.admin.model import TopicPartition
+from gateway.admin.protocol import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
 )
-
-from gateway.admin.errors import AdminError
-from gateway.admin.model import TopicPartition
 from gateway.admin.reading import check
 
 if TYPE_CHECKING:

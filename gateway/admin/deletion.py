@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["deletion_forbidden", "deletion_warnings"]
+__all__ = ["deletion_forbidden", "deletion_warnings", "kafka_s_own"]
 
 from typing import TYPE_CHECKING
 
@@ -12,16 +12,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from config.settings import Settings
-    from gateway.admin.model import ConfigEntry, Topic
+    from gateway.admin.model import ConfigEntry
 
 
-def deletion_forbidden(topics: Iterable[Topic], brokers: Mapping[int, Mapping[str, ConfigEntry]]) -> str | None:
-    """Why these topics must not, or cannot, be deleted; None when they can."""
-    own = [topic.name for topic in topics if topic.internal or topic.name.startswith("__")]
+def kafka_s_own(names: Iterable[str]) -> str | None:
+    """Why topics of these names are not deleted, whether they are there or not; None for others."""
+    own = [name for name in names if name.startswith("__")]
     if own:
         return (
             f"{', '.join(own)} belongs to Kafka itself: without it consumers lose their place. It is not deleted here."
         )
+    return None
+
+
+def deletion_forbidden(brokers: Mapping[int, Mapping[str, ConfigEntry]]) -> str | None:
+    """Why Kafka deletes no topic; None when it does."""
     forbidding = _those(brokers, "delete.topic.enable", "false")
     if forbidding:
         return (

@@ -7,16 +7,18 @@ __all__ = ["OFFSETS_TOPIC", "GroupReading", "java_hash", "offsets_partition"]
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
-from kafka.protocol.api_message import ApiMessage
-from kafka.protocol.consumer.fetch import FetchRequest
-from kafka.protocol.consumer.group import OffsetFetchRequest
-from kafka.protocol.consumer.offsets import ListOffsetsRequest
-from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
-
-from gateway.admin import messages
 from gateway.admin.errors import AdminError, AdminMissingError, AdminUnsupportedError
 from gateway.admin.model import Answers, Group, GroupListing, Offsets, TopicPartition
+from gateway.admin.protocol import (
+    ConsumerGroupDescribeRequest,
+    DescribeGroupsRequest,
+    FetchRequest,
+    FindCoordinatorRequest,
+    ListGroupsRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    OffsetFetchRequest,
+)
 from gateway.admin.reading import check, described_member, listed_member
 
 if TYPE_CHECKING:
@@ -32,14 +34,6 @@ _BATCH_HEADER = struct.Struct(">qiiBIhiqq")  # base offset … first and largest
 _MAGIC: Final = 2
 _ID_NOT_FOUND: Final = 69
 _UNKNOWN_TOPIC: Final = 3
-
-
-class ConsumerGroupDescribeRequest(ApiMessage, load_json=messages):  # type: ignore[misc, call-arg]
-    """KIP-848; kafka-python has none."""
-
-
-class ConsumerGroupDescribeResponse(ApiMessage, load_json=messages):  # type: ignore[misc, call-arg]
-    """Found by kafka-python through its number, once it is defined."""
 
 
 def java_hash(text: str) -> int:
@@ -109,6 +103,10 @@ class GroupReading:
         if topic.error_code == _UNKNOWN_TOPIC:
             raise AdminMissingError("No consumer group has ever committed an offset in this Kafka.", code=3)
         return len(topic.partitions) or _OFFSETS_PARTITIONS
+
+    def offsets_partition(self, group: str) -> int:
+        """The partition of ``__consumer_offsets`` that holds a group, there or not; its leader is the coordinator."""
+        return offsets_partition(group, self.offsets_partitions())
 
     def group(self, name: str) -> Group:
         """A group with its members. Raises AdminMissingError for one that Kafka does not know, and AdminError for one

@@ -11,18 +11,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import kafka.errors as kafka_errors
-from kafka.protocol.admin import (
-    DescribeClusterRequest,
-    DescribeConfigsRequest,
-    DescribeLogDirsRequest,
-    DescribeQuorumRequest,
-    DescribeTopicPartitionsRequest,
-    ListPartitionReassignmentsRequest,
-)
-from kafka.protocol.broker_version_data import infer_broker_version_from_api_versions
-from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
-
 from gateway.admin.changes import Changes
 from gateway.admin.errors import AdminError, AdminRefusedError, AdminUnsupportedError
 from gateway.admin.groups import GroupReading
@@ -38,6 +26,18 @@ from gateway.admin.model import (
     Quorum,
     Reassignment,
     Topic,
+)
+from gateway.admin.protocol import (
+    ApiVersionsRequest,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribeLogDirsRequest,
+    DescribeQuorumRequest,
+    DescribeTopicPartitionsRequest,
+    ListPartitionReassignmentsRequest,
+    MetadataRequest,
+    infer_broker_version_from_api_versions,
+    kafka_errors,
 )
 from gateway.admin.reading import check, clock_ahead, config_entry, log_dir, quorum_replica, topic_of
 

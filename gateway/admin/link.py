@@ -10,17 +10,11 @@ from __future__ import annotations
 __all__ = ["Link"]
 
 import contextlib
-import logging
 import socket
 import ssl
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
-
-import kafka.errors as kafka_errors
-from kafka.protocol.metadata import ApiVersionsRequest
-from kafka.protocol.parser import KafkaProtocol
-from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from gateway.admin.errors import (
     AdminRefusedError,
@@ -28,14 +22,16 @@ from gateway.admin.errors import (
     BrokerSilentError,
     BrokerUnreachableError,
 )
+from gateway.admin.protocol import (
+    ApiVersionsRequest,
+    KafkaProtocol,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+    kafka_errors,
+)
 
 if TYPE_CHECKING:
     from gateway.admin.login import AdminLogin
-
-# Its lines are about what we raise as sentences; without a handler Python would print them on stderr.
-_KAFKA_LOG = logging.getLogger("kafka")
-_KAFKA_LOG.addHandler(logging.NullHandler())
-_KAFKA_LOG.propagate = False
 
 _UNSUPPORTED_VERSION: Final = 35
 _READ_BYTES: Final = 1 << 16

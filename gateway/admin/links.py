@@ -10,12 +10,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from kafka.protocol.metadata import MetadataRequest
-
 from config.addresses import parse_kafka_address
 from gateway.admin.errors import AdminError, AdminRetriableError, BrokerSilentError, BrokerUnreachableError
 from gateway.admin.link import Link
 from gateway.admin.model import Answers, Broker, Unanswered
+from gateway.admin.protocol import MetadataRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -63,8 +63,7 @@ class AdminLogin:
     def mechanism(self) -> Any:
         """A login about to begin, an object of kafka-python's, for one connection. May fetch a token: blocks as long
         as the identity provider's time-out. Raises GatewayError."""
-        from kafka.net.sasl import get_sasl_mechanism
-        from kafka.net.sasl.oauth import AbstractTokenProvider
+        from gateway.admin.protocol import AbstractTokenProvider, get_sasl_mechanism
 
         assert self.sasl is not None, "asked for with SASL alone"
         options: dict[str, Any] = {"sasl_mechanism": self.sasl.mechanism}

@@ -17,8 +17,6 @@ __all__ = [
 
 from typing import TYPE_CHECKING, Any, Final
 
-import kafka.errors as kafka_errors
-
 from gateway.admin.errors import AdminError, AdminMissingError, AdminRefusedError, AdminRetriableError
 from gateway.admin.model import (
     ConfigEntry,
@@ -30,6 +28,7 @@ from gateway.admin.model import (
     Topic,
     TopicPartition,
 )
+from gateway.admin.protocol import ConsumerProtocolAssignment, kafka_errors
 
 if TYPE_CHECKING:
     from gateway.admin.model import ConfigSource
@@ -149,8 +148,6 @@ def assigned(topics: Any) -> tuple[TopicPartition, ...]:
 def listed_member(found: Any) -> Member:
     """A member of a classic group. What it was assigned is the clients' own format, which other protocols (Connect)
     need not follow: it is then empty."""
-    from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
-
     partitions: tuple[TopicPartition, ...] = ()
     if found.member_assignment:
         try:

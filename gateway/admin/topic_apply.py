@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from gateway.admin.model import ConfigEntry, Topic
 
 _BACKOFF_S: Final = 0.5
+_SETTLE_S: Final = 3.0  # a broker may show what was done a moment ago as it was; only after this it is done again
+_NOT_SHOWN: Final = "Kafka took it, and a broker still shows the topic as it was."
 _MADE_ANEW: Final = (
     "the topic was deleted, and is there again with another id: something made it anew. A broker does when a client "
     "asks for it (auto.create.topics.enable), and a running gateway with kafka.topics.create"
@@ -116,6 +118,7 @@ def apply(
     deadline = monotonic() + timeout_s
     result = Applied()
     refused: dict[Step, str] = {}
+    taken: dict[Step, float] = {}
     while True:
         again = ""
         try:
@@ -123,8 +126,14 @@ def apply(
         except AdminRetriableError as error:
             steps, again = [], str(error)
         for step in steps:
-            if step not in refused:
-                again = _take(admin, step, by_name, audit, result, refused, tell) or again
+            if step in refused:
+                continue
+            if step in taken and monotonic() - taken[step] < _SETTLE_S:
+                again = again or _NOT_SHOWN
+                continue
+            again = _take(admin, step, by_name, audit, result, refused, tell) or again
+            if step in result.done:
+                taken[step] = monotonic()
         if not again:
             until = deadline if result.done else monotonic()  # a look is no reason to wait
             everywhere = wait_everywhere(
@@ -138,7 +147,8 @@ def apply(
             result.behind = result.behind or ((again,) if not steps else ())
             break
         if again:
-            tell(f"not yet: {again} Trying again")
+            if again is not _NOT_SHOWN:
+                tell(f"not yet: {again} Trying again")
             sleep(_BACKOFF_S)
     result.left |= {step: why for step, why in refused.items() if step in _still(admin, wanted)}
     return result

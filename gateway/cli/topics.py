@@ -296,17 +296,19 @@ def _say_applied(result: Any, audit: Any) -> None:
 
 
 def _delete(arguments: argparse.Namespace) -> int:
-    from gateway.admin.deletion import deletion_forbidden, deletion_warnings
+    from gateway.admin.deletion import deletion_forbidden, deletion_warnings, kafka_s_own
     from gateway.admin.errors import AdminError, AdminMissingError
     from gateway.admin.topic_apply import delete
 
     with connected(arguments) as (settings, admin):
+        if (why := kafka_s_own(arguments.topics)) is not None:
+            raise AdminError(why)
         found = {topic.name: topic for topic in admin.topics(arguments.topics)}
         missing = sorted(set(arguments.topics) - set(found))
         if missing:
             raise AdminMissingError(f"Kafka shows us no topic {', '.join(missing)}. Nothing was done.")
         brokers = admin.broker_configs(["delete.topic.enable", "auto.create.topics.enable"])
-        if (why := deletion_forbidden(found.values(), brokers.by_broker)) is not None:
+        if (why := deletion_forbidden(brokers.by_broker)) is not None:
             raise AdminError(why)
         warnings = deletion_warnings(settings, list(found), brokers.by_broker)
         for warning in warnings:

@@ -1,0 +1,222 @@
+"""What is computed from Kafka's answers: where a group is kept, how far it is behind, leaders, moves, tables."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from gateway.admin.groups import java_hash, offsets_partition
+from gateway.admin.lag import GroupLag, Look, group_lag
+from gateway.admin.leadership import leadership, not_preferred
+from gateway.admin.model import (
+    Answers,
+    Broker,
+    Group,
+    LogDir,
+    Member,
+    Partition,
+    Reassignment,
+    ReplicaLog,
+    Topic,
+    TopicPartition,
+)
+from gateway.admin.progress import moving
+from gateway.cli.table import as_data, print_json, severity, table, worst
+
+# --- where a group is kept ---
+
+
+@pytest.mark.parametrize(
+    ("text", "hashed"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello", 99162322),
+        ("polygenelubricants", -2147483648),
+        ("\N{GRINNING FACE}", 1772899),  # two code units: 0xD83D, 0xDE00
+        ("группа", 1749938458),
+    ],
+)
+def test_the_hash_is_java_s(text: str, hashed: int) -> None:
+    assert java_hash(text) == hashed
+
+
+def test_the_partition_is_kafka_s() -> None:
+    """``Utils.abs`` makes the smallest integer 0, where Java's own leaves it negative."""
+    assert offsets_partition("polygenelubricants", 50) == 0
+    assert offsets_partition("hello", 50) == 22
+    assert offsets_partition("группа", 50) == 8
+    assert offsets_partition("hello", 3) == 99162322 % 3
+
+
+# --- lag ---
+
+PLACE = TopicPartition("t", 0)
+MEMBER = Member("m-1", "reader", "/10.0.0.1", None, (PLACE,))
+
+
+def group_of(*members: Member, state: str = "Stable") -> Group:
+    return Group("g", "classic", state, "range", 1, 0, 50, members)
+
+
+def look_of(
+    at_s: float, committed: int | None, end: int | None, *members: Member, start: int = 0, state: str = "Stable"
+) -> Look:
+    return Look(
+        at_s,
+        group_of(*members, state=state),
+        {} if committed is None else {PLACE: committed},
+        {} if end is None else {PLACE: end},
+        {PLACE: start},
+    )
+
+
+def lag_of(now: Look, before: Look | None = None, *, written_s_ago: float | None = None) -> GroupLag:
+    times = {} if written_s_ago is None else {PLACE: round(1e12 - written_s_ago * 1000)}
+    return group_lag(now, before, times, 1e12)
+
+
+def test_lag_is_what_is_not_finished() -> None:
+    found = lag_of(look_of(0, 40, 100, MEMBER), written_s_ago=90)
+    (one,) = found.partitions
+    assert (one.lag, one.lost, one.age_seconds, one.member, one.state) == (60, 0, 90, MEMBER, "behind")
+    assert (found.lag, found.age_seconds) == (60, 90)
+
+
+def test_without_a_commit_everything_that_is_there_is_unread() -> None:
+    (one,) = lag_of(look_of(0, None, 100, MEMBER, start=30)).partitions
+    assert (one.committed, one.lag) == (None, 70)
+
+
+def test_records_that_were_deleted_are_lost_and_no_lag() -> None:
+    found = lag_of(look_of(0, 40, 100, MEMBER, start=70))
+    assert (found.partitions[0].lost, found.lag, found.partitions[0].state) == (30, 30, "lost records")
+    assert found.bad == found.partitions
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "age_s", "state"),
+    [
+        (look_of(0, 100, 100, MEMBER), look_of(5, 200, 200, MEMBER), None, "caught up"),
+        (look_of(0, 0, 900, MEMBER), look_of(5, 500, 1000, MEMBER), 60, "catching up"),
+        (look_of(0, 0, 1000, MEMBER), look_of(5, 50, 2000, MEMBER), 60, "slow"),
+        (look_of(0, 0, 1000, MEMBER), look_of(5, 50, 2000, MEMBER), None, "slow"),
+        (look_of(0, 0, 1000, MEMBER), look_of(5, 800, 2000, MEMBER), None, "moving"),
+        (look_of(0, 0, 1000, MEMBER), look_of(5, 800, 2000, MEMBER), 5, "moving"),  # commits come in steps
+        (look_of(0, 0, 1000, MEMBER), look_of(5, 1000, 2000, MEMBER), 60, "moving"),
+        (look_of(0, 50, 1000, MEMBER), look_of(5, 50, 2000, MEMBER), 60, "stopped"),
+        (look_of(0, 50, 1000), look_of(5, 50, 1000), 60, "nobody reads it"),
+        (look_of(0, 50, 1000, MEMBER), look_of(5, 50, 1000, MEMBER, state="Assigning"), 60, "rebalancing"),
+        (None, look_of(5, 50, 1000), 60, "nobody reads it"),
+        (None, look_of(5, 50, 1000, MEMBER), 60, "behind"),
+        (None, look_of(5, 50, None, MEMBER), None, "unknown"),
+        (look_of(0, None, 1000, MEMBER), look_of(5, 10, 1000, MEMBER), 60, "behind"),  # its first commit
+    ],
+)
+def test_a_consumer_that_stopped_is_told_from_one_that_is_slow(
+    before: Look | None, now: Look, age_s: float | None, state: str
+) -> None:
+    assert lag_of(now, before, written_s_ago=age_s).partitions[0].state == state
+
+
+def test_the_time_to_catch_up_is_at_the_pace_between_the_looks() -> None:
+    found = lag_of(look_of(10, 1000, 1500, MEMBER), look_of(0, 0, 1000, MEMBER))
+    assert found.partitions[0].seconds_to_catch_up == pytest.approx(500 / (100 - 50))
+    assert lag_of(look_of(10, 100, 1500, MEMBER), look_of(0, 0, 1000, MEMBER)).partitions[0].seconds_to_catch_up is None
+
+
+# --- leaders ---
+
+
+def partition(number: int, leader: int | None, *replicas: int, isr: tuple[int, ...] | None = None) -> Partition:
+    return Partition("t", number, leader, 0, replicas, replicas if isr is None else isr)
+
+
+def test_the_imbalance_is_the_controller_s() -> None:
+    """Of the partitions that prefer a broker, the share that it does not lead."""
+    topic = Topic(
+        "t", "1", False, (partition(0, 2, 1, 2), partition(1, 2, 2, 1), partition(2, None, 1), partition(3, 1, 1, 2))
+    )
+    found = leadership([topic], [Broker(1, "a", 1), Broker(2, "a", 2), Broker(7, "a", 7)])
+    assert [(one.broker, one.leads, one.preferred, one.elsewhere, one.replicas) for one in found] == [
+        (1, 1, 3, 2, 4),
+        (2, 2, 1, 0, 3),
+        (7, 0, 0, 0, 0),
+    ]
+    assert [one.imbalance for one in found] == [pytest.approx(2 / 3), 0.0, 0.0]
+    assert [place for place, _ in not_preferred([topic])] == [TopicPartition("t", 0), TopicPartition("t", 2)]
+
+
+# --- moves ---
+
+
+def folder(topic: str, number: int, size: int, *, future: bool = False) -> LogDir:
+    return LogDir("/d", None, None, None, (ReplicaLog(topic, number, size, 0, future),))
+
+
+def test_a_move_is_as_far_as_its_slowest_copy() -> None:
+    topic = Topic("t", "1", False, (partition(0, 1, 1, 2, 3, isr=(1, 3)),))
+    running = Reassignment("t", 0, (1, 2, 3), (2, 3), (1,))
+    dirs = {
+        1: [folder("t", 0, 1000)],
+        2: [folder("t", 0, 250)],
+        3: [folder("t", 0, 1500), folder("t", 0, 9, future=True)],
+    }
+    (one,) = moving([running], [topic], dirs)
+    assert (one.bytes, one.copied, one.in_sync, one.share) == (1000, {2: 250, 3: 1500}, (3,), 0.25)
+    (one,) = moving([running], [topic], {1: dirs[1], 2: dirs[2]})
+    assert (one.copied, one.share) == ({2: 250, 3: None}, None)
+    (one,) = moving([running], [topic], {1: dirs[1], 2: [], 3: []})
+    assert one.share == 0.0
+    (one,) = moving([running], [Topic("t", "1", False, (partition(0, None, 1),))], dirs)
+    assert (one.leader, one.bytes, one.share) == (None, None, None)
+
+
+# --- tables ---
+
+
+def test_columns_are_aligned() -> None:
+    rows = [("a", 5, None), ("long name", 1234, "x")]
+    assert table(("NAME", "COUNT", "WORD"), rows, indent="  ") == (
+        "  NAME       COUNT  WORD\n"
+        "  a              5  -\n"
+        "  long name   1234  x\n"
+    )  # fmt: skip
+    assert table(("NAME",), []) == ""
+
+
+def test_names_from_outside_cannot_write_on_the_terminal() -> None:
+    text = table(("NAME",), [("a\x1b[2Jb",), ("two\nlines",), ("組",)])
+    assert text.splitlines() == ["NAME", "a?[2Jb", "two?lines", "組"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_severity_is_a_word_and_a_colour_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert severity("FAIL", io.StringIO()) == "FAIL"
+    coloured = severity("FAIL", Terminal())
+    assert "FAIL" in coloured
+    assert coloured != "FAIL"
+    assert table(("S",), [(coloured,), ("ok",)]).splitlines()[1] == coloured
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert severity("FAIL", Terminal()) == "FAIL"
+    assert worst(["ok", "FAIL", "warn"]) == "FAIL"
+    assert worst([]) == "ok"
+
+
+def test_everything_told_becomes_json(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json(Answers({1: (PLACE, Broker(1, "a", 9092))}))
+    assert json.loads(capsys.readouterr().out) == {
+        "by_broker": {
+            "1": [{"topic": "t", "partition": 0}, {"id": 1, "host": "a", "port": 9092, "rack": None, "fenced": None}]
+        },
+        "unanswered": [],
+    }
+    assert as_data({"a": (1, None, {2})}) == {"a": [1, None, [2]]}
