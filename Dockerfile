@@ -73,7 +73,7 @@ RUN /opt/build/bin/pip wheel --require-hashes --no-deps --no-build-isolation --f
 FROM gateway AS auth
 USER root
 # Volumes that are mounted here begin with the owner and mode of these folders.
-RUN for folder in service emqx gateway devices grafana; do \
+RUN for folder in service emqx gateway operator devices grafana; do \
         install --directory --owner=gateway --group=gateway --mode=0750 "/var/lib/gateway-auth/$folder"; \
     done
 COPY --from=auth-packages /opt/gateway /opt/gateway

@@ -8,11 +8,12 @@ Everything is made once. What is there is left as it is, so that the same comman
     DIR/emqx/api_keys                a key of EMQX's REST API for the gateway (api_key.bootstrap_file)
     DIR/gateway/mqtt_password        the gateway's own (mqtt.password_file)
     DIR/gateway/emqx_api_secret      the secret of its key (emqx.api_secret_file)
+    DIR/operator/http_token          what opens the status page and the metrics (http.token_file)
     DIR/grafana/admin_password       the first password of Grafana, where there is a folder for it
     DIR/devices/devices.csv          names and secrets of the devices that were made here
 
-Each folder is for one reader; the files in ``emqx`` and ``grafana`` are readable for their group, since EMQX and
-Grafana run as other users.
+Each folder is for one reader. The files in ``emqx``, ``operator`` and ``grafana`` are readable for their group, since
+EMQX, Prometheus and Grafana run as other users.
 """
 
 from __future__ import annotations
@@ -92,6 +93,14 @@ class FirstStart:
             lambda: generate_secret() if given is None else given.get_secret_value(),
             _PRIVATE,
             "the gateway's password for EMQX",
+        )
+        token = self._settings.http.token
+        self._file(
+            "operator",
+            "http_token",
+            lambda: secrets.token_urlsafe(32) if token is None else token.get_secret_value(),
+            _GROUP,
+            "the token that opens the status page and the metrics",
         )
         path = database_path(self._settings)
         new = not path.exists()

@@ -2,19 +2,21 @@
 
 With ``auth`` it is the service that EMQX asks, `gateway auth serve`. Standard library only and no settings machinery,
 because it runs every few seconds: the port is looked up where the gateway itself would find it, in the environment and
-then in the TOML file.
+then in the TOML file. Both paths are open: no token is needed. With `http.tls` the port speaks TLS; whose certificate
+it is does not matter on the way to this container's own process.
 """
 
 from __future__ import annotations
 
-__all__ = ["address", "main"]
+__all__ = ["address", "encrypted", "main"]
 
 import http.client
 import os
+import ssl
 import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,16 +31,25 @@ WHERE = {"gateway": ("http", "host", "port", 9464), "auth": ("auth", "operator_h
 def address(environ: Mapping[str, str], process: str = "gateway") -> tuple[str, int]:
     """Host and port to ask: the process's own, with "every interface" replaced by loopback."""
     name, host_key, port_key, usual_port = WHERE[process]
-    table = {}
-    try:
-        with Path(environ.get("GATEWAY_CONFIG", "gateway.toml")).open("rb") as file:
-            table = tomllib.load(file).get(name, {})
-    except FileNotFoundError:
-        pass  # everything may come from the environment
+    table = _table(environ, name)
     prefix = f"GATEWAY_{name.upper()}__"
     host = environ.get(prefix + host_key.upper()) or table.get(host_key, "127.0.0.1")
     port = environ.get(prefix + port_key.upper()) or table.get(port_key, usual_port)
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), int(port)  # noqa: S104 - compared, not bound
+
+
+def encrypted(environ: Mapping[str, str]) -> bool:
+    """Whether the port speaks TLS: `http.tls` is there, which every process of the gateway's shares."""
+    return "GATEWAY_HTTP__TLS__CERTIFICATE_FILE" in environ or "tls" in _table(environ, "http")
+
+
+def _table(environ: Mapping[str, str], name: str) -> dict[str, Any]:
+    try:
+        with Path(environ.get("GATEWAY_CONFIG", "gateway.toml")).open("rb") as file:
+            found: dict[str, Any] = tomllib.load(file).get(name, {})
+            return found
+    except FileNotFoundError:
+        return {}  # everything may come from the environment
 
 
 def main(arguments: list[str], environ: Mapping[str, str]) -> int:
@@ -46,6 +57,11 @@ def main(arguments: list[str], environ: Mapping[str, str]) -> int:
     path = arguments[0] if arguments else "/healthz"
     where = address(environ, *arguments[1:2])
     connection = http.client.HTTPConnection(*where, timeout=TIMEOUT_SECONDS)
+    if encrypted(environ):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(*where, timeout=TIMEOUT_SECONDS, context=context)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +44,15 @@ def promtool(*words: str | Path) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_prometheus_takes_the_configuration_and_the_rules() -> None:
-    promtool("check", "config", PROMETHEUS / "prometheus.yml")
+def test_prometheus_takes_the_configuration_and_the_rules(tmp_path: Path) -> None:
+    """With the token in a place that is here: it is made on the first start, and Prometheus looks whether it is."""
+    shutil.copytree(PROMETHEUS / "rules", tmp_path / "rules")
+    text = (PROMETHEUS / "prometheus.yml").read_text()
+    place = "/run/gateway-operator/http_token"
+    assert place in text
+    (tmp_path / "http_token").write_text("of-the-test")
+    (tmp_path / "prometheus.yml").write_text(text.replace(place, str(tmp_path / "http_token")))
+    promtool("check", "config", tmp_path / "prometheus.yml")
     promtool("check", "rules", *RULE_FILES)
 
 

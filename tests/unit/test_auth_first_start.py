@@ -73,7 +73,7 @@ def test_the_first_start_makes_everything_and_the_next_nothing(folder: Path) -> 
     ours = settings(folder)
     secrets = folder / "secrets"
     said = FirstStart(ours, secrets).run()
-    assert len(said) == 11
+    assert len(said) == 12
     made = {path.relative_to(secrets).as_posix(): path.read_text() for path in secrets.rglob("*") if path.is_file()}
     assert set(made) == {
         "service/shared_secret",
@@ -82,6 +82,7 @@ def test_the_first_start_makes_everything_and_the_next_nothing(folder: Path) -> 
         "emqx/api_keys",
         "gateway/mqtt_password",
         "gateway/emqx_api_secret",
+        "operator/http_token",
         "devices/devices.csv",
     }
     secret = made["service/shared_secret"]
@@ -131,7 +132,7 @@ def test_secrets_can_be_read_by_whom_they_are_for(folder: Path) -> None:
         os.umask(before)
     for path in (folder / "secrets").rglob("*"):
         mode = stat.S_IMODE(path.stat().st_mode)
-        group = path.parent.name == "emqx" or path.name == "emqx"
+        group = bool({path.parent.name, path.name} & {"emqx", "operator"})
         wanted = (0o750 if group else 0o700) if path.is_dir() else (0o640 if group else 0o600)
         assert mode == wanted, f"{path} has mode {mode:o}"
 

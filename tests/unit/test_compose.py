@@ -88,8 +88,8 @@ def settings(service: str = "gateway") -> Settings:
         loaded = load(ROOT / mounted[variables["GATEWAY_CONFIG"]], environ=made)
     require_runnable(loaded)
     # All are about secrets that travel readable: they cross the compose network alone, on this machine.
-    expected = {"gateway": ["mqtt.password", "emqx.api_secret"], "auth": ["auth.host"]}.get(service, [])
-    assert [warning.split(" ")[0] for warning in loaded.warnings] == expected
+    expected = {"gateway": ["mqtt.password", "emqx.api_secret", "http.token"], "auth": ["auth.host", "http.token"]}
+    assert {warning.split(" ")[0] for warning in loaded.warnings} == set(expected.get(service, []))
     return loaded.settings
 
 
@@ -491,13 +491,15 @@ def test_each_container_sees_its_own_secrets_alone() -> None:
         "auth-service": {"auth-init", "auth"},
         "auth-emqx": {"auth-init", "emqx"},
         "auth-gateway": {"auth-init", "gateway"},
+        "auth-operator": {"auth-init", "gateway", "auth", "prometheus"},
         "auth-devices": {"auth-init"},
         "auth-grafana": {"auth-init", "grafana"},
     }
     for name in SERVICES:
         for source, target, mode in mounts(name):
             if source in SECRETS and name != "auth-init":
-                assert (target, mode) == ("/run/gateway-auth", "ro")
+                place = "/run/gateway-operator" if source == "auth-operator" else "/run/gateway-auth"
+                assert (target, mode) == (place, "ro")
     assert SERVICES["auth-init"]["network_mode"] == "none"
 
 
@@ -513,7 +515,7 @@ def test_volumes_of_secrets_begin_with_their_owner() -> None:
     [folders] = re.findall(r"for folder in ([a-z ]+);", (ROOT / "Dockerfile").read_text())
     of_init = {target.rpartition("/")[2] for source, target, _ in mounts("auth-init") if source in SECRETS}
     assert set(folders.split()) == of_init
-    for service in ("emqx", "grafana"):
+    for service in ("emqx", "prometheus", "grafana"):
         assert SERVICES[service]["group_add"] == ["10001"], f"{service} runs as another user"
 
 
@@ -575,6 +577,18 @@ def test_prometheus_scrapes_emqx_inside_the_network() -> None:
     assert targets("emqx") == [f"emqx:{EMQX['dashboard.listeners.http.bind']}"]
     assert EMQX["prometheus.enable_basic_auth"] is False, "the scrape has no credentials"
     assert ("127.0.0.1", 18083, int(EMQX["dashboard.listeners.http.bind"])) in published("emqx")
+
+
+def test_prometheus_shows_the_token_that_the_ports_ask_for() -> None:
+    [token_file] = {environment(service)["GATEWAY_HTTP__TOKEN_FILE"] for service in ("gateway", "auth")}
+    place = "/run/gateway-operator"
+    assert str(Path(token_file).parent) == place
+    for job in ("gateway", "auth"):
+        [found] = [one for one in PROMETHEUS["scrape_configs"] if one["job_name"] == job]
+        assert found["authorization"] == {"credentials_file": token_file}
+        assert settings(job).http.token is not None
+    for service in ("gateway", "auth", "prometheus"):
+        assert ("auth-operator", place, "ro") in mounts(service)
 
 
 def test_prometheus_scrapes_services_that_exist() -> None:
@@ -687,6 +701,17 @@ def test_the_health_check_tells_healthy_from_not(
     capsys.readouterr()
     assert healthcheck.main(["/readyz"], environ) == 1
     assert capsys.readouterr().out == "503 kafka: no leader\n"
+
+
+def test_the_health_check_speaks_tls_where_the_port_does(healthcheck: Any, tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    named = {"GATEWAY_CONFIG": str(file)}
+    assert not healthcheck.encrypted(named)
+    file.write_text("[http]\nport = 1\n")
+    assert not healthcheck.encrypted(named)
+    assert healthcheck.encrypted({**named, "GATEWAY_HTTP__TLS__CERTIFICATE_FILE": "c"})
+    file.write_text('[http.tls]\ncertificate_file = "c"\n')
+    assert healthcheck.encrypted(named)
 
 
 def test_the_health_check_fails_when_nothing_answers(healthcheck: Any, capsys: pytest.CaptureFixture[str]) -> None:
