@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.doctor.model import Severity
 from tests.brokers.kafka_cluster import ClusterAdmin
 from tests.chaos.cluster_case import Case, passes
 from tests.chaos.harness import FULL, ProblemWatch, wait_until
+from tests.doctor_looks import Looked, look
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.chaos.fixtures import MakeGateway
 
@@ -135,6 +138,67 @@ def test_a_frozen_one_is_named_with_its_partitions_until_it_is_thawed(
         wait_until(lambda: not case.gateway.problems(), f"nothing is wrong any more; {case.gateway.problems()}", 30)
         admin.wait_in_sync(case.topic)
         case.finish()
+
+
+def test_doctor_tells_a_frozen_broker_from_a_dead_one_and_names_its_partitions(
+    admin: ClusterAdmin, tmp_path: Path, unique: str
+) -> None:
+    """Before the cluster has noticed it, and after that, when the partition that it alone has is without a leader."""
+    admin.create(unique, [[1], [2], [3]])
+    admin.create(f"{unique}-safe", [[1, 2, 3], [2, 3, 1], [3, 1, 2]], min_insync_replicas="2")
+    frozen, dead = 2, 3
+
+    def doctor() -> Looked:
+        route = {"name": "one", "filters": ["devices/#"], "topic": unique}
+        return look(
+            tmp_path, "kafka", timeout_s=2,
+            kafka={"bootstrap_servers": admin.cluster.bootstrap.split(",")[:2]},  # the third is known by metadata
+            routes=[route, {"name": "two", "filters": ["others/#"], "topic": f"{unique}-safe"}],
+            dead_letter={"topic": f"{unique}-safe-dead"}, ledger={"topic": ""},
+        )  # fmt: skip
+
+    def place(node: int) -> str:
+        return f"broker {node} ({admin.cluster.address(node)})"
+
+    admin.cluster.freeze(frozen)
+    try:
+        began = time.monotonic()
+        looked = doctor()
+        took_s = time.monotonic() - began
+        login = looked.one("login", place(frozen))
+        assert login.facts["state"] == "frozen", looked.bad
+        assert f"{unique}/1" in login.text, login.text
+        assert looked.says(rf"{unique}-safe/0, 1, 2|{unique}-safe/[012]"), looked.bad
+        others = [looked.one("produce", place(node)).severity for node in (1, 3)]
+        assert others == [Severity.OK, Severity.OK], looked.bad
+        assert took_s < 20, f"{took_s:.1f} s with time-outs of 2 s"
+        assert looked.status == 69
+        while not looked.says("has no leader"):
+            assert time.monotonic() - began < 60, looked.bad
+            looked = doctor()
+        assert looked.one("login", place(frozen)).facts["state"] == "frozen", "though metadata do not list it any more"
+        leaders = looked.one("leaders")
+        assert leaders.facts["partitions"] == [f"{unique}/1"]
+        assert leaders.facts["brokers"] == [frozen]
+        assert looked.one("replicas").facts["brokers"] == [frozen]
+    finally:
+        admin.cluster.thaw(frozen)
+    admin.wait_in_sync(f"{unique}-safe")
+    admin.cluster.kill(dead)
+    try:
+        looked = doctor()
+        assert looked.one("tcp", place(dead)).facts["state"] == "dead", looked.bad
+        assert looked.one("login", place(dead)).severity is Severity.SKIPPED
+        assert f"{unique}/2" in looked.one("tcp", place(dead)).text
+    finally:
+        admin.cluster.restart(dead)
+        admin.heal()
+    admin.wait_in_sync(f"{unique}-safe")
+    admin.wait_in_sync(unique)
+    admin.elect_preferred(unique)
+    looked = doctor()
+    assert {check.name for check in looked.report.checks if check.severity is Severity.FAIL} == {"topics"}, looked.bad
+    assert looked.one("leaders").severity is Severity.OK
 
 
 def names(case: Case, broker: int, *partitions: int, severity: str = "critical") -> bool:
