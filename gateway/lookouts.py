@@ -134,7 +134,7 @@ def _emqx(worker: Worker) -> EmqxWatch | None:
         [(session.plan.name, session.plan.client_id) for session in worker.sessions],
         worker.metrics,
         emqx_path(settings.data_dir, settings.worker),
-        whole_cluster=settings.worker == 0,
+        worker=settings.worker,
     )
 
 

@@ -30,6 +30,7 @@ _LARGEST: Final = 4 << 20  # 1,000 clients of all fields are 2 MB
 _PAGE: Final = 1000
 _MAX_PAGES: Final = 100
 _QUERY_BYTES: Final = 4000  # EMQX's HTTP server refuses request lines of more than 8,000
+_NO_CLIENT: Final = frozenset({"CLIENTID_NOT_FOUND", "RESOURCE_NOT_FOUND"})  # the second in the first 5.0
 _STARTS_OF_4: Final = ("/api/v4/brokers", "/api/v4/nodes")
 
 Trouble = Literal[
@@ -86,7 +87,7 @@ class EmqxApi:
     async def client(self, client_id: str) -> EmqxClient | None:
         """The session of one client id; None if EMQX has none."""
         answer = await self._ask(f"/clients/{quote(client_id, safe='')}")
-        if answer.status == 404 and _code(answer) == "CLIENTID_NOT_FOUND":
+        if answer.status == 404 and _code(answer) in _NO_CLIENT:
             return None
         return self._parsed(EmqxClient.parse, await self._document(answer, "/clients", dict), "/clients")
 
@@ -98,7 +99,7 @@ class EmqxApi:
     async def subscriptions(self, client_id: str) -> list[EmqxSubscription] | None:
         """What a client has subscribed to; None if EMQX has no session of it."""
         answer = await self._ask(f"/clients/{quote(client_id, safe='')}/subscriptions")
-        if answer.status == 404 and _code(answer) == "CLIENTID_NOT_FOUND":
+        if answer.status == 404 and _code(answer) in _NO_CLIENT:
             return None
         rows = await self._document(answer, "/clients", list)
         return [self._parsed(EmqxSubscription.parse, row, "/clients") for row in rows]

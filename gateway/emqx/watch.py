@@ -42,8 +42,8 @@ class EmqxWatch:
     """A component of the service; belongs to the event loop's thread. A failure is a line of the log and a problem, and
     never anything to the traffic.
 
-    ``sessions`` are names and client ids; ``path`` is where the counts of the last look are kept; ``whole_cluster``
-    says whether this worker also counts what is no session's.
+    ``sessions`` are the names and client ids of ``worker``; ``path`` is where the counts of the last look are kept.
+    Worker 0 also counts what is no session's.
     """
 
     name: Final = "emqx watch"
@@ -55,7 +55,7 @@ class EmqxWatch:
         metrics: Metrics,
         path: Path,
         *,
-        whole_cluster: bool = False,
+        worker: int = 0,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._settings = settings
@@ -63,7 +63,7 @@ class EmqxWatch:
         self._names = list(sessions)
         self._metrics = metrics
         self._path = path
-        self._whole_cluster = whole_cluster
+        self._worker = worker
         self._clock_ms = clock_ms
         self._sessions: list[SessionLosses] = []
         self._task: asyncio.Task[None] | None = None
@@ -107,7 +107,7 @@ class EmqxWatch:
         """Ask EMQX once, and take in what it says. Raises nothing."""
         try:
             clients = await self._api.clients(session.client_id for session in self._sessions)
-            counts = await self._api.metrics() if self._whole_cluster else {}
+            counts = await self._api.metrics() if self._worker == 0 else {}
         except (EmqxApiError, ConfigError) as error:
             self._failed_to_look(error)
             return
@@ -201,7 +201,15 @@ class EmqxWatch:
 
     def problems(self) -> tuple[Problem, ...]:
         """What is wrong now. Does not block."""
-        return tuple(emqx_problems(self._sessions, self._clock_ms(), failed_looks=self._failed, failure=self._failure))
+        return tuple(
+            emqx_problems(
+                self._sessions,
+                self._clock_ms(),
+                subject=f"worker {self._worker}",
+                failed_looks=self._failed,
+                failure=self._failure,
+            )
+        )
 
     def facts(self) -> dict[str, object]:
         """For /status. Does not block."""

@@ -95,19 +95,15 @@ def test_what_emqx_drops_meanwhile_is_counted_named_and_told(
         assert len(found.missing) == dropped, f"what is missing is what EMQX dropped; {found}"
         status = gateway.status()
         assert status["emqx"]["dropped"] == dropped
-        problems = [problem for problem in status["problems"] if problem["id"] == "emqx-queue-dropping"]
-        assert [problem["subject"] for problem in problems] == ["0", "1", "2", "3"]
-        assert "from the full queue of 50 of session 0 (gateway-0-0)" in problems[0]["text"]
+        (problem,) = [problem for problem in status["problems"] if problem["id"] == "emqx-queue-dropping"]
+        assert f"EMQX has dropped {dropped} messages from the full queues of 4 sessions" in problem["text"]
+        assert "(gateway-0-0)" in problem["text"]
         assert len(gateway.events("emqx_dropped")) == 4, "a line for each session, not for each look"
         code, said = gateway.command("verify")
         assert code == 0
         assert f"BEFORE THE GATEWAY: EMQX has dropped {dropped} messages of 4 of our 4 sessions" in said
-        broker.run(rest.stop())
-        wait_until(lambda: gateway.metric("gateway_emqx_look_failures_total") >= 3, "the API is away")
-        assert len(gateway.events("emqx_not_watched")) == 1
-        assert "emqx-unwatched" in [problem["id"] for problem in gateway.status()["problems"]]
         assert gateway.ready(), gateway.reasons()
-        assert "Before the gateway: not looked at: emqx.url" in gateway.command("verify")[1]
+        broker.run(rest.stop())
 
 
 def behind(case: Case) -> int:

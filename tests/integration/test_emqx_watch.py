@@ -94,8 +94,8 @@ async def test_drops_become_metrics_a_problem_and_one_line(
         assert read(watched, "emqx_inflight") == {("0",): 2, ("1",): 0}
         assert read(watched, "emqx_inflight_limit") == {("0",): 2, ("1",): 0}
         (problem,) = watched.problems()
-        assert (problem.id, problem.subject) == ("emqx-queue-dropping", "0")
-        assert "11 messages from the full queue of 10 of session 0 (gw-0-0)" in problem.text
+        assert (problem.id, problem.subject) == ("emqx-queue-dropping", "worker 0")
+        assert "11 messages from the full queue of session 0 (gw-0-0)" in problem.text
         assert [line["messages"] for line in logs if line["event"] == "emqx_dropped"] == [7], "the first, then metrics"
         told = facts(watched)
         assert (told["up"], told["dropped"], told["error"]) == (True, 11, None)
@@ -163,7 +163,7 @@ async def test_messages_without_subscriber_are_counted_from_the_first_look_on(
     broker: ScriptedBroker, rest: EmqxRest, tmp_path: Path
 ) -> None:
     overflow(broker, 3)
-    async with watch(rest, tmp_path / "e.json", whole_cluster=True) as watched:
+    async with watch(rest, tmp_path / "e.json") as watched:
         assert read(watched, "emqx_no_subscribers") == {(): 0}
         overflow(broker, 2)
         await watched.look()
@@ -172,7 +172,7 @@ async def test_messages_without_subscriber_are_counted_from_the_first_look_on(
         overflow(broker, 1)
         await watched.look()
         assert read(watched, "emqx_no_subscribers") == {(): 3}
-    async with watch(rest, tmp_path / "e.json") as watched:
+    async with watch(rest, tmp_path / "e.json", worker=1) as watched:
         assert not any("/metrics" in request for request in rest.requests[-3:]), "another worker's"
 
 

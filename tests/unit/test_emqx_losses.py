@@ -113,14 +113,34 @@ def test_dropping_is_a_problem_until_it_has_been_calm_for_a_while() -> None:
     session.look(replace(SEEN, mqueue_dropped=5), BORN + 16_000)
     session.look(replace(SEEN, mqueue_dropped=12), BORN + 31_000)
     (problem,) = problems(session, BORN + 31_000)
-    assert (problem.id, problem.severity, problem.subject) == ("emqx-queue-dropping", "critical", "0")
-    assert "12 messages from the full queue of 1000 of session 0 (gw-0-0) since 1970-01-01T00:16:41Z" in problem.text
-    assert "mqtt.max_mqueue_len and mqtt.max_inflight" in problem.check
+    assert (problem.id, problem.severity) == ("emqx-queue-dropping", "critical")
+    assert problem.text == (
+        "EMQX has dropped 12 messages from the full queue of session 0 (gw-0-0) since 1970-01-01T00:16:41Z, the last "
+        "before 1970-01-01T00:17:11Z (queue 1000, window 32): devices have had their acknowledgement, and the gateway "
+        "never got them."
+    )
+    assert "mqtt.max_inflight and mqtt.max_mqueue_len" in problem.check
     assert problems(session, BORN + 31_000 + CALM_MS - 1)
     assert problems(session, BORN + 31_000 + CALM_MS) == []
     session.look(replace(SEEN, mqueue_dropped=13), BORN + 2 * CALM_MS)
     (problem,) = problems(session, BORN + 2 * CALM_MS)
     assert "1 message from" in problem.text, "what was told before is not told again"
+
+
+def test_many_sessions_make_one_problem_that_names_the_worst() -> None:
+    sessions = [SessionLosses(str(number), f"gw-1-{number}", since_ms=BORN) for number in range(7)]
+    for number, session in enumerate(sessions):
+        session.look(SEEN, BORN + 1)
+        session.look(replace(SEEN, mqueue_dropped=10 * number, mqueue_len=900), BORN + 1000 * (number + 2))
+        session.look(replace(SEEN, mqueue_dropped=10 * number, mqueue_len=900), BORN + 60_000)
+    dropping, filling = emqx_problems(sessions, BORN + 60_000, subject="worker 1")
+    assert (dropping.id, dropping.subject) == ("emqx-queue-dropping", "worker 1")
+    assert dropping.text.startswith(
+        "EMQX has dropped 210 messages from the full queues of 6 sessions since 1970-01-01T00:16:40Z "
+        "(6 (gw-1-6) 60, 5 (gw-1-5) 50, 4 (gw-1-4) 40, 3 (gw-1-3) 30 and 2 more), the last before 1970-01-01T00:16:48Z"
+    )
+    assert filling.id == "emqx-queue-filling"
+    assert "queue of session 0 (gw-1-0) holds 900 of 1000 messages" in filling.text, "the one that has dropped nothing"
 
 
 def test_filling_is_a_problem_at_the_second_look_and_not_beside_dropping() -> None:
@@ -131,7 +151,7 @@ def test_filling_is_a_problem_at_the_second_look_and_not_beside_dropping() -> No
     session.look(half, BORN + 2)
     (problem,) = problems(session, BORN + 2)
     assert (problem.id, problem.severity) == ("emqx-queue-filling", "warning")
-    assert "500 of 1000" in problem.text
+    assert "EMQX's queue of session 0 (gw-0-0) holds 500 of 1000 messages" in problem.text
     session.look(replace(half, mqueue_dropped=1), BORN + 3)
     assert [problem.id for problem in problems(session, BORN + 3)] == ["emqx-queue-dropping"]
     other = losses()
