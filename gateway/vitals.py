@@ -89,7 +89,7 @@ class Rates:
         if not self._seen:
             return {}
         before = self._seen[0][1]
-        return {name: value - before.get(name, 0) for name, value in self._read().items()}
+        return {name: max(0, value - before.get(name, 0)) for name, value in self._read().items()}
 
     def per_second(self, now_ns: int) -> dict[str, float]:
         """Growth a second; 0 in the first moment of a life."""
@@ -116,7 +116,7 @@ class Window:
         if not self._seen or not now:
             return now
         before = self._seen[0] or [0] * len(now)
-        return [count - earlier for count, earlier in zip(now, before, strict=True)]
+        return [max(0, count - earlier) for count, earlier in zip(now, before, strict=True)]
 
     def _counts(self) -> list[int]:
         total: list[int] = []

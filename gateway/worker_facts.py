@@ -19,7 +19,7 @@ log = structlog.get_logger("worker")
 def facts(worker: Worker) -> dict[str, object]:
     """Who it is, what runs, and what of earlier lives it still has to do. Does not block."""
     identity, settings = worker.identity, worker.settings
-    seen = worker.observation.document()
+    seen = worker.observation.diagnosis.document()
     brokers = seen.pop("brokers")
     return {
         "instance": settings.instance,

@@ -35,9 +35,9 @@ _PLAIN: Final = Gateway(mqtt={"protocol": "3.1.1", "sessions": 1}, kafka={"compr
 _MQTT5: Final = Gateway(mqtt={"sessions": 1, "receive_maximum": 32_768})
 
 
-def _saturated(site: Site, *, qos: Literal[0, 1]) -> Measurement:
+def _saturated(site: Site, *, qos: Literal[0, 1], metrics: bool = True) -> Measurement:
     plan = ReplayPlan(_ROUND, site.scaled(1_000_000) // _ROUND, qos, window=_ROUND)
-    return replayed(site, replace(_PLAIN, route={"metadata_headers": [], "qos": qos}), plan)
+    return replayed(site, replace(_PLAIN, route={"metadata_headers": [], "qos": qos}, metrics=metrics), plan)
 
 
 def _workers(site: Site, *, count: int) -> Measurement:
@@ -98,6 +98,7 @@ _RSS: Final = Target("rss_mib", RSS_LIMIT_MIB)
 ROWS: Final = (
     Row("saturated-qos0", "replayed stream, 3.1.1, no codec", (_cpu(1.4), _RSS), partial(_saturated, qos=0)),
     Row("saturated-qos1", "replayed stream, 3.1.1, no codec", (_cpu(1.7), _RSS), partial(_saturated, qos=1)),
+    Row("metrics-off", "as saturated-qos1, with nothing counted", (), partial(_saturated, qos=1, metrics=False)),
     Row(
         "workers-2", "as saturated-qos1, a session in each of 2 workers", (_cpu(1.95), _RSS), partial(_workers, count=2)
     ),
@@ -171,6 +172,7 @@ ROWS: Final = (
 
 # ours, theirs: what is compared where both were measured in a call.
 RATIOS: Final = (
+    ("saturated-qos1", "metrics-off"),
     ("workers-2", "saturated-qos1"),
     ("workers-4", "saturated-qos1"),
     ("saturated-qos1", "baseline-paho-aiokafka"),

@@ -178,6 +178,7 @@ class Gateway:
     kafka: Mapping[str, TomlValue] = field(default_factory=dict)
     route: Mapping[str, TomlValue] = field(default_factory=dict)
     workers: int = 0  # none but the process itself, which most rows are about
+    metrics: bool = True  # False: ``tests.bench.without_metrics``, which users have no setting for
 
     def start(self, place: Place) -> Subject:
         """The gateway, bridging `devices/#` to the topic, its data directory in the place."""
@@ -196,8 +197,10 @@ class Gateway:
         }
         file = place.directory / "gateway.toml"
         file.write_text(to_toml(settings))
-        command = [str(Path(sys.executable).with_name("gateway")), "run", "--config", str(file)]
-        return Subject(command, place.directory / "gateway.log", http_port)
+        command = [str(Path(sys.executable).with_name("gateway"))]
+        if not self.metrics:
+            command = [sys.executable, "-m", "tests.bench.without_metrics"]
+        return Subject([*command, "run", "--config", str(file)], place.directory / "gateway.log", http_port)
 
 
 class AuthService:
