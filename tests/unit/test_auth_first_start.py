@@ -317,3 +317,14 @@ def test_the_file_that_deploy_describes_is_one_that_is_taken_over(folder: Path) 
     name, password, _ = lines[1].split(",")
     assert knows(store, name, password)
     store.close()
+
+
+def test_a_route_of_event_messages_gives_the_gateway_alone_the_right_to_see_them(folder: Path) -> None:
+    presence = '\n[[routes]]\nname = "presence"\nfilters = ["$SYS/brokers/+/clients/#"]\ntopic = "devices.presence"\n'
+    ours = settings(folder, presence)
+    FirstStart(ours, folder / "secrets").run()
+    store = opened(ours)
+    assert may(store, "gateway", "subscribe", "$share/gateway/$SYS/brokers/+/clients/#")
+    assert not may(store, "gateway", "subscribe", "$SYS/#")
+    assert not may(store, "device-1", "subscribe", "$SYS/brokers/+/clients/#")
+    store.close()
