@@ -124,6 +124,14 @@ class Contacts:
             contact.refuses = isinstance(error, ConnectionRefusedError)
             contact.accepts = contact.accepts and not contact.refuses
 
+    def unasked(self) -> None:
+        """Nobody can be asked for the moment, the producer being replaced: who has owed an answer for a moment only
+        owes none."""
+        now_ns = self.clock_ns()
+        for contact in self._known.values():
+            if contact.asked_ns and now_ns - contact.asked_ns <= SUSPECT_NS:
+                contact.asked_ns = 0
+
     # --- who is to be asked ---
 
     def due(self, suspects: Collection[int]) -> list[Contact]:

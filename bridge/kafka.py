@@ -430,6 +430,11 @@ class KafkaProducer:
         found = self._client.cluster._partitions.get(topic, {}).get(partition) if self._client is not None else None
         return ((), ()) if found is None else (tuple(found.replicas), tuple(found.isr))
 
+    @property
+    def live(self) -> bool:
+        """Whether it stands between its start and its end."""
+        return self._client is not None and not self._closed
+
     def connected(self, broker: int) -> bool:
         """Whether a connection to a broker stands."""
         return self._client is not None and self._client.connected(broker)

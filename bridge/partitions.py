@@ -73,10 +73,17 @@ class PartitionQueue:
         backlog = self.backlog
         return bool(self.in_flight or self.sealed or self.open or (backlog is not None and backlog.holds))
 
+    @property
+    def waits(self) -> bool:
+        """Whether it is Kafka that records wait for: not their turn to be read from the disk, which may be slow."""
+        backlog = self.backlog
+        reading = backlog is not None and backlog.loading and not backlog.loaded and self.in_flight is None
+        return self.holds and not reading
+
     def unanswered_since_ns(self) -> int:
         """Since when records wait and Kafka has acknowledged none; 0 while none wait. As of the last look."""
         since_ns = self.waiting_since_ns
-        return max(since_ns, self.last_acknowledged_ns) if since_ns and self.holds else 0
+        return max(since_ns, self.last_acknowledged_ns) if since_ns and self.waits else 0
 
     def bytes(self) -> int:
         """Bytes of the records that are held in memory."""
@@ -162,7 +169,7 @@ class Partitions:
         """Note which partitions have something waiting. Called once a second or so: that is how exact silence is,
         and no message pays for it."""
         for queue in self.queues.values():
-            if not queue.holds:
+            if not queue.waits:
                 queue.waiting_since_ns = 0
             elif not queue.waiting_since_ns:
                 queue.waiting_since_ns = now_ns

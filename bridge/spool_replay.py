@@ -77,6 +77,7 @@ class Replay:
         self._wanted: deque[PartitionQueue] = deque()
         self._spans: set[Replayed] = set()
         self._unsettled: Counter[PartitionQueue] = Counter()  # spans of each
+        self.problem: str | None = None  # why the disk gives nothing back at the moment
         self._held_back: set[PartitionQueue] = set()  # wait for memory
         self._bytes = 0  # read back, and not yet where it goes
         self._next_load_ns = 0
@@ -178,11 +179,13 @@ class Replay:
             answer = await self._store.read(queue.topic, queue.partition, backlog.read_id, self._batch_bytes)
         except SpoolWriteError as error:
             forget_frames(error)
+            self.problem = str(error)
             log.error("spool_not_read", error=str(error), repeat_key="read")  # noqa: TRY400 - a sentence
             await asyncio.sleep(RETRY_S)
             self._wanted.append(queue)
             return
         backlog.loading = False
+        self.problem = None
         # The last ones may have been written and not been counted yet: not before that.
         rows = answer.batches[: backlog.behind - answer.lost_batches]
         size = sum(row.size for row in rows)

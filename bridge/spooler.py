@@ -181,6 +181,11 @@ class Spooler:
         """Messages in the spool, read back or not, until Kafka has them: the ledger's own look at what is held."""
         return sum(backlog.behind_messages for backlog in self._backlogs()) + self._replay.messages()
 
+    @property
+    def trouble(self) -> str | None:
+        """Why the disk takes nothing at the moment, or gives nothing back."""
+        return self.problem or self._replay.problem
+
     def spooling(self) -> dict[str, list[int]]:
         """The partitions whose messages go to the disk at the moment, by topic."""
         found: dict[str, list[int]] = {}

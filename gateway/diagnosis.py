@@ -188,7 +188,7 @@ class Diagnosis:
         if spooling is None:
             return None
         store, spooler = spooling.store, spooling.spooler
-        return SpoolView(store.bytes, store.max_bytes, spooler.messages(), spooler.problem, spooler.full)
+        return SpoolView(store.bytes, store.max_bytes, spooler.messages(), spooler.trouble, spooler.full)
 
     def _credentials(self, expiry: Mapping[tuple[str, ...], float], now_ns: int) -> Iterable[CredentialView]:
         failing = self._seen.failing.lengths(now_ns, self._seen.vitals.stalls)

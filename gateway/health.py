@@ -165,7 +165,7 @@ def _about_spool(snapshot: HealthSnapshot) -> Iterator[Problem]:
         check = "Mend why Kafka takes nothing. spool.max_bytes can be raised at a restart while its disk has room."
         yield Problem("spool-full", "critical", text, check)
     elif spool.problem is not None:
-        text = f"The spool takes nothing: {spool.problem.rstrip('.')}. MQTT clients are held back meanwhile."
+        text = f"The spool's disk fails: {spool.problem.rstrip('.')}. What it does not take stays with EMQX."
         check = (
             "The disk of data_dir: space, errors, rights. Do not delete the spool: what it holds exists nowhere else."
         )

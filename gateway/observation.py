@@ -77,6 +77,8 @@ class Observation:
         if not worker.sender.started:
             return
         producer = worker.kafka_producer()
+        if not producer.live:
+            worker.contacts.unasked()
         suspects: set[int] = set()
         for queue in worker.partitions.queues.values():
             since_ns = queue.unanswered_since_ns()

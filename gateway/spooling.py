@@ -128,7 +128,7 @@ class Spooling:
             "max_bytes": self.store.max_bytes,
             "oldest_age_seconds": self._oldest_age_s(),
             "spooling": self.spooler.spooling(),
-            "problem": self.spooler.problem,
+            "problem": self.spooler.trouble,
         }
 
     def _oldest_age_s(self) -> float:

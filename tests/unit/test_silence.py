@@ -1,0 +1,195 @@
+"""How long a partition has been silent, seen once a second: in memory and in the spool, and nothing that is not so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from bridge.errors import PoisonedError, RefusedError
+from tests.unit.data_path import Path, value_of
+from tests.unit.fake_kafka import FakeKafka
+from tests.unit.manual_time import manual_time
+from tests.unit.spool_path import SpoolPath
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from bridge.errors import BridgeError
+    from bridge.ports import StoredRecord
+    from tests.unit.data_path import AnyPath
+
+
+class Looks:
+    """Looks once a second, as the gateway does, and keeps the longest silence of each partition."""
+
+    def __init__(self, path: AnyPath) -> None:
+        self._path = path
+        self.longest: dict[tuple[str, int], float] = {}
+
+    def silent_s(self, topic: str, partition: int = 0) -> float:
+        """Now, of one partition."""
+        since_ns = self._path.sender.partitions.queues[topic, partition].unanswered_since_ns()
+        return (self._path.clock_ns() - since_ns) / 1e9 if since_ns else 0.0
+
+    async def run(self) -> None:
+        while True:
+            self._path.sender.partitions.look(self._path.clock_ns())
+            for place in self._path.sender.partitions.queues:
+                self.longest[place] = max(self.longest.get(place, 0.0), self.silent_s(*place))
+            await asyncio.sleep(1.0)
+
+
+@contextlib.asynccontextmanager
+async def looking(path: AnyPath) -> AsyncIterator[Looks]:
+    looks = Looks(path)
+    task = asyncio.create_task(looks.run())
+    try:
+        yield looks
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def feed_for(path: AnyPath, seconds: int, *, first: int = 0, partitions: int = 1) -> int:
+    """Ten messages a second, spread over partitions; the number of the next."""
+    for number in range(first, first + 10 * seconds):
+        path.append(path.slot("t", number % partitions), value_of(number))
+        path.flush()
+        await asyncio.sleep(0.1)
+    return first + 10 * seconds
+
+
+@manual_time
+async def test_a_busy_hour_has_no_silence() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t", 2)
+    kafka.latency_s = lambda: 0.4  # always something under way
+    async with Path(kafka) as path, looking(path) as looks:
+        await feed_for(path, 600, partitions=2)
+        assert max(looks.longest.values()) < 1.5
+        await path.drained()
+
+
+@manual_time
+async def test_a_message_after_an_hour_of_quiet_is_not_an_hour_of_silence() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t")
+    async with Path(kafka) as path, looking(path) as looks:
+        await feed_for(path, 1)
+        await asyncio.sleep(3600)
+        kafka.latency_s = lambda: 1.4
+        await feed_for(path, 1, first=10)
+        await path.drained()
+        assert max(looks.longest.values()) < 3
+
+
+@manual_time
+async def test_a_frozen_kafka_is_silent_for_as_long_as_it_is_and_no_longer() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t")
+    async with Path(kafka) as path, looking(path) as looks:
+        following = await feed_for(path, 3)
+        kafka.freeze()
+        await feed_for(path, 30, first=following)
+        assert 28.5 <= looks.silent_s("t") <= 31
+        kafka.thaw()
+        await path.drained()
+        assert looks.silent_s("t") == 0
+
+
+@manual_time
+async def test_with_a_spool_it_is_silent_all_the_same() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t")
+    async with SpoolPath(kafka) as path, looking(path) as looks:
+        following = await feed_for(path, 3)
+        kafka.freeze()
+        await feed_for(path, 30, first=following)
+        queue = path.sender.partitions.queues["t", 0]
+        assert path.accumulator.oldest_ns() == 0, "every message has been acknowledged by the disk"
+        assert queue.spooled() == 300
+        assert 28.5 <= looks.silent_s("t") <= 31
+        kafka.thaw()
+        await path.drained()
+        assert (looks.silent_s("t"), queue.spooled(), queue.bytes()) == (0, 0, 0)
+
+
+@manual_time
+async def test_without_a_leader_it_is_silent_with_and_without_a_spool() -> None:
+    for make in (Path, SpoolPath):
+        kafka = FakeKafka()
+        topic = kafka.topic("t")
+        async with make(kafka) as path, looking(path) as looks:
+            following = await feed_for(path, 3)
+            topic.partitions[0].has_leader = False
+            await path.sender.producer.refresh_metadata()
+            await feed_for(path, 20, first=following)
+            assert 18.5 <= looks.silent_s("t") <= 21, make
+            topic.partitions[0].has_leader = True
+            await path.sender.producer.refresh_metadata()
+            await path.drained()
+            assert looks.silent_s("t") == 0
+
+
+@manual_time
+async def test_waiting_for_its_turn_to_be_read_from_the_disk_is_no_silence_of_kafka() -> None:
+    kafka = FakeKafka(batch_bytes=400)
+    kafka.topic("t")
+    async with SpoolPath(kafka, replay_bytes_per_s=20) as path:
+        kafka.freeze()
+        await feed_for(path, 5)
+        kafka.thaw()
+        async with looking(path) as looks:
+            await path.drained(within_s=3600)
+            assert max(looks.longest.values()) < 2, "a batch every twenty seconds, and each is acknowledged at once"
+
+
+@manual_time
+async def test_a_partition_that_answers_no_is_not_silent() -> None:
+    """Poison all the time is dead letters, and no outage."""
+
+    def poisoned(_records: list[StoredRecord]) -> BridgeError:
+        return PoisonedError("Kafka will not take it.")
+
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    topic.reject = poisoned
+    kafka.latency_s = lambda: 0.3
+    async with Path(kafka) as path, looking(path) as looks:
+        await feed_for(path, 60)
+        assert looks.longest["t", 0] < 3
+        await path.drained()
+
+
+@manual_time
+async def test_a_partition_whose_rights_are_gone_takes_nothing() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    async with Path(kafka) as path, looking(path) as looks:
+        following = await feed_for(path, 2)
+        topic.reject = lambda _records: RefusedError("Kafka refused Write on t.")
+        await feed_for(path, 20, first=following)
+        assert looks.silent_s("t") >= 18
+        topic.reject = None
+        await path.drained()
+        assert looks.silent_s("t") == 0
+
+
+@manual_time
+async def test_one_silent_partition_makes_no_other_silent() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t", 3)
+    async with Path(kafka) as path, looking(path) as looks:
+        following = await feed_for(path, 3, partitions=3)
+        topic.partitions[1].has_leader = False
+        await path.sender.producer.refresh_metadata()
+        await feed_for(path, 20, first=following, partitions=3)
+        assert looks.silent_s("t", 1) > 18
+        assert max(looks.longest["t", 0], looks.longest["t", 2]) < 1.5
+        queue = path.sender.partitions.queues["t", 1]
+        assert queue.messages() >= 66
+        assert queue.bytes() > queue.messages() * len(value_of(0))
+        topic.partitions[1].has_leader = True
+        await path.sender.producer.refresh_metadata()
+        await path.drained()
