@@ -72,7 +72,7 @@ class Diagnosis:
             buffer_limit_bytes=worker.settings.flow.memory_bytes,
             spool=self._spool(),
             dead_letters=round(self._seen.buried.growth().get("all", 0)),
-            last_dead_letter="" if last is None else f"{last['reason']}, for {last['topic']}: {last['text']}",
+            last_dead_letter="" if last is None else _dead_letter(last),
             imbalance=self._seen.imbalance(),
             orphans=tuple((o.plan.client_id, o.problem) for o in worker.orphans.sessions if not o.gone),
             credentials=tuple(self._credentials(metrics.credential_expiry.read(), now_ns)),
@@ -254,3 +254,9 @@ def _partition_row(partition: PartitionView, health: str) -> dict[str, object]:
 
 def _age(age_ns: int | None) -> float | None:
     return None if age_ns is None else round(age_ns / 1e9, 3)
+
+
+def _dead_letter(last: dict[str, object]) -> str:
+    """What became of the last one; a template that made no name has no topic that it was meant for."""
+    meant = f", for {last['topic']}" if last["topic"] else ""
+    return f"{last['reason']}{meant}: {last['text']}"

@@ -28,7 +28,7 @@ function read(status, now) {
   const ledger = asTable(status.ledger);
   const sessions = alive.flatMap((worker) => list(worker.sessions).map((one) => ({ ...one, worker: worker.worker })));
   return {
-    now, status, fleet, workers, ledger, sessions, kafka,
+    now, status, fleet, workers, alive, ledger, sessions, kafka,
     down: workers.length - (fleet ? alive.length : 0),
     unacked: number(status.unacked) ?? sum(sessions, "unacked"),
     oldest: number(status.oldest_unacked_age_seconds),
@@ -133,12 +133,14 @@ function showTables(view) {
       textOf(one.id), one.host ? `${one.host}:${one.port}` : "", healthCell(one), count(one.leads), count(one.waiting),
       number(one.last_ack_age_seconds) === null ? "–" : `${span(one.last_ack_age_seconds)} ago`,
     ]), { head: true });
+  const queues = queuesOf(view);
   const ranked = [...sessions].sort((one, other) => sickness(other) - sickness(one));
   fill(find("sessions"),
-    [...(fleet ? [{ name: "worker" }] : []), { name: "session" }, { name: "client id" }, { name: "state" }, { name: "window", number: true }],
+    [...(fleet ? [{ name: "worker" }] : []), { name: "session" }, { name: "client id" }, { name: "state" }, { name: "window", number: true }, ...(queues ? [{ name: "queue in EMQX", number: true }, { name: "dropped by EMQX", number: true }] : [])],
     ranked.map((one) => [
       ...(fleet ? [textOf(one.worker)] : []), textOf(one.session), textOf(one.client_id), sessionCell(one),
       { text: `${count(one.unacked)} of ${count(one.window)}`, meter: [number(one.unacked) ?? 0, number(one.window) ?? 0] },
+      ...(queues ? queueCells(queues.get(textOf(one.client_id))) : []),
     ]), { most: 24 });
   fill(find("routes"),
     [{ name: "route" }, { name: "received", number: true }, { name: "delivered", number: true }, { name: "filtered", number: true }, { name: "dead-lettered", number: true }],
@@ -147,11 +149,23 @@ function showTables(view) {
       { text: count(one.dead_lettered), tone: one.dead_lettered ? "warning" : "" },
     ]), { head: true, most: 50 });
   fill(find("workers"),
-    [{ name: "worker" }, { name: "state" }, { name: "process", number: true }, { name: "restarts", number: true }, { name: "sessions", number: true }, { name: "unacked", number: true }, { name: "received/s", number: true }, { name: "since" }],
-    workers.map((one) => [
+    [{ name: "worker" }, { name: "state" }, { name: "process", number: true }, { name: "restarts", number: true }, { name: "sessions", number: true }, { name: "unacked", number: true }, { name: "received/s", number: true }, { name: "since", room: "large" }],
+    [...workers].sort((one, other) => trouble(other) - trouble(one)).map((one) => [
       textOf(one.worker), workerCell(one), one.pid ? String(one.pid) : "–", count(one.restarts), sessionsOf(one), count(one.unacked),
       rate(asTable(one.rates).received_per_second), one.since ? moment(one.since) : "–",
     ]), { head: true });
+}
+
+// What EMQX's REST API says of the sessions, where the gateway asks it: the client id's queue there, and what it lost.
+function queuesOf({ alive }) {
+  const seen = alive.flatMap((worker) => list(asTable(worker.emqx).sessions));
+  return seen.length ? new Map(seen.map((one) => [textOf(one.client_id), one])) : null;
+}
+
+function queueCells(queue) {
+  if (!queue || queue.known === false) return ["–", "–"];
+  const dropped = Object.values(asTable(queue.dropped)).reduce((total, many) => total + (number(many) ?? 0), 0);
+  return [`${count(queue.queue_length)} of ${count(queue.queue_limit)}`, { text: count(dropped), tone: dropped ? "critical" : "" }];
 }
 
 function healthCell({ health, silent_seconds: silent }) {
@@ -167,6 +181,10 @@ function sessionCell({ connected, subscribed, problem }) {
   const because = problem ? `: ${problem}` : "";
   if (subscribed) return { text: "subscribed" };
   return connected ? { text: `not subscribed${because}`, tone: "warning" } : { text: `away${because}`, tone: "critical" };
+}
+
+function trouble(worker) {
+  return worker.up === false ? 2 : worker.ready === false ? 1 : 0;
 }
 
 function workerCell(worker) {
@@ -212,14 +230,29 @@ function showDead({ dead }) {
   const reasons = Object.entries(asTable(dead.by_reason)).filter(([, many]) => many);
   const total = reasons.length ? `: ${reasons.map(([reason, many]) => `${reason} ${count(many)}`).join(", ")}` : "";
   fill(section,
-    [{ name: "at" }, { name: "reason" }, { name: "route" }, { name: "meant for" }, { name: "what was wrong" }],
+    [{ name: "at", room: "small" }, { name: "reason", room: "large" }, { name: "route", room: "small" }, { name: "meant for", room: "large" }, { name: "what was wrong" }],
     list(dead.last).map((one) => [moment(one.at), textOf(one.reason), textOf(one.route), textOf(one.topic), textOf(one.text)]),
     { most: 10, note: dead.total ? `${count(dead.total)} since the start${total}. Payloads are not shown: gateway dlq has them.` : "None since the start." });
   section.hidden = number(dead.total) === null;
   section.querySelector("table").hidden = list(dead.last).length === 0;
 }
 
-function showLife({ about, status, fleet, kafka, workers }) {
+function canaryWords({ alive }) {
+  const canary = alive.map((worker) => worker.canary).find(Boolean);
+  if (!canary) return "";
+  const lost = Object.values(asTable(canary.lost)).reduce((total, many) => total + (number(many) ?? 0), 0);
+  const last = number(canary.last_seconds) === null ? "" : `, the last one took ${span(canary.last_seconds)}`;
+  return `${canary.success ? "comes through" : "does not come through"}${last}; ${count(canary.received)} of ${count(canary.sent)} came back, ${count(lost)} lost`;
+}
+
+function emqxWords({ alive }) {
+  const [seen] = alive.map((worker) => worker.emqx).filter(Boolean);
+  if (!seen) return "";
+  return seen.up ? `answers at ${textOf(seen.url)}` : `does not answer at ${textOf(seen.url)}${seen.error ? `: ${seen.error}` : ""}`;
+}
+
+function showLife(view) {
+  const { about, status, fleet, kafka, workers } = view;
   const versions = Object.entries(asTable(about.versions)).map(([name, one]) => `${name} ${one}`).join(", ");
   define(find("life"), [
     ["state", textOf(status.state)],
@@ -230,6 +263,8 @@ function showLife({ about, status, fleet, kafka, workers }) {
     ["last shutdown", textOf(about.last_shutdown)],
     ["Kafka cluster", textOf(kafka.cluster_id ?? asTable(about.kafka).cluster_id)],
     ["producer incarnation", fleet ? "" : textOf(kafka.incarnation)],
+    ["canary", canaryWords(view)],
+    ["EMQX’s REST API", emqxWords(view)],
     ["slots retiring", list(status.slots_retiring).join(", ")],
     ["workers", fleet ? textOf(workers.length) : ""],
     ["old sessions", list(about.orphan_sessions).length ? `${list(about.orphan_sessions).length} are drained and ended` : ""],

@@ -97,14 +97,16 @@ function textOf(value) {
 }
 
 // A table's head once, then its rows. A cell is a text, or {text, tone, meter: [value, max]}; columns are
-// {name, number}. Rows beyond `most` are left out, and said so in the section's note.
+// {name, number, room}: room "small" or "large" keeps a column from being squeezed. Rows beyond `most` are left out, and said so in the section's note.
 function fill(section, columns, rows, { most = 100, note = "", head = false } = {}) {
   section.hidden = rows.length === 0;
   const table = section.querySelector("table");
-  if (!table.tHead) {
+  const names = columns.map((column) => column.name).join("\n");
+  if (table.dataset.columns !== names) {
+    table.dataset.columns = names;
     if (columns.length > 2) table.className = "cards"; // where it is narrow
-    const names = columns.map((column) => element("th", { scope: "col", ...(column.number && { class: "number" }) }, column.name));
-    table.append(element("thead", {}, element("tr", {}, ...names)), element("tbody"));
+    const heads = columns.map((column) => element("th", { scope: "col", ...kindOfColumn(column) }, column.name));
+    table.replaceChildren(element("thead", {}, element("tr", {}, ...heads)), element("tbody"));
   }
   const body = table.tBodies[0];
   const shown = rows.slice(0, most);
@@ -116,9 +118,13 @@ function fill(section, columns, rows, { most = 100, note = "", head = false } = 
   if (below) say(below, [left ? `${count(left)} more are not shown; /status has them.` : "", note].join(" ").trim());
 }
 
+function kindOfColumn({ number: numbers, room }) {
+  return { ...(numbers && { class: "number" }), ...(room && { "data-room": room }) };
+}
+
 function rowOf(columns, head) {
   const cells = columns.map((column, at) => {
-    const attributes = { "data-label": column.name, ...(column.number && { class: "number" }) };
+    const attributes = { "data-label": column.name, ...kindOfColumn(column) };
     return head && at === 0 ? element("th", { scope: "row", ...attributes }) : element("td", attributes);
   });
   return element("tr", {}, ...cells);

@@ -390,7 +390,7 @@ def test_many_workers_and_partitions_stay_quick_and_bounded(browser: Browser, si
     assert len(rows(browser, "sessions")) == 24
     assert "228 more are not shown" in browser.text("#sessions .note")
     assert len(rows(browser, "workers")) == 64
-    assert rows(browser, "workers")[7][:2] == [
+    assert rows(browser, "workers")[0][:2] == [
         "7",
         "does not answer: It ended with status 1 and is started again in 8 s.",
     ]
@@ -402,6 +402,31 @@ def test_many_workers_and_partitions_stay_quick_and_bounded(browser: Browser, si
         "times.push(performance.now() - began); } done(Math.min(...times)); }));"
     )
     assert took < 1000, f"{took} ms for one turn"
+
+
+def test_what_emqx_keeps_and_loses_stands_beside_the_sessions(browser: Browser, site: Site) -> None:
+    document = status_documents.quiet()
+    known = {"known": True, "queue_length": 17, "queue_limit": 1000, "dropped": {"queue_full": 3, "expired": 1}}
+    document["emqx"] = {
+        "url": "http://emqx.plant:18083",
+        "up": False,
+        "error": "it refuses the key",
+        "sessions": [
+            {"client_id": "plant-7-0-1", **known},
+            {"client_id": "plant-7-0-2", "known": False, "queue_length": 0, "queue_limit": 0, "dropped": {}},
+        ],
+    }
+    document["canary"] = {"success": 1, "sent": 20, "received": 19, "lost": {"timeout": 1}, "last_seconds": 0.031}
+    show(browser, site, document)
+    shown = {row[1]: row[-2:] for row in rows(browser, "sessions")}
+    assert shown["plant-7-0-1"] == ["17 of 1,000", "4"]
+    assert shown["plant-7-0-2"] == [UNKNOWN, UNKNOWN]
+    life = browser.text("#life")
+    assert "comes through, the last one took 31 ms; 19 of 20 came back, 1 lost" in life
+    assert "does not answer at http://emqx.plant:18083: it refuses the key" in life
+    site.document = status_documents.quiet()
+    again(browser, site)
+    assert [len(row) for row in rows(browser, "sessions")] == [4] * 4
 
 
 def test_the_keyboard_reaches_every_partition(browser: Browser, site: Site) -> None:
