@@ -32,7 +32,9 @@ Effect = Literal["live", "restart", "other"]
 
 _LIVE: Final = (
     "routes", "interceptors", "flow", "dead_letter", "log.level", "shutdown_timeout", "http.overdue_after",
-    "http.token", "emqx", "canary", "spool.after", "spool.max_bytes", "spool.replay_max_bytes_per_second",
+    "http.token", "emqx", "canary",
+    "admin.watch_groups", "admin.watch_interval", "admin.watch_lag",
+    "spool.after", "spool.max_bytes", "spool.replay_max_bytes_per_second",
     "mqtt.username", "mqtt.password", "kafka.sasl.username", "kafka.sasl.password",
     "kafka.topics.partitions", "kafka.topics.replication", "kafka.topics.declare",
 )  # fmt: skip

@@ -70,6 +70,18 @@ class AdminSettings(Table):
     """File to which every action (not every look) is appended: when, who, what, with what result. Unset: `admin.log`
     in `data_dir`."""
 
+    watch_groups: tuple[Annotated[str, Field(min_length=1, max_length=32767)], ...] = ()
+    """Consumer groups that worker 0 looks at while the gateway runs, so that a reader that stopped shows in metrics and
+    among the problems. The user needs Describe on the groups and their topics, and Read for ages. None: nobody looks,
+    since most gateways may not; each costs a few small requests and, together, some 20 MiB."""
+
+    watch_interval: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(hours=1))] = timedelta(seconds=30)
+    """How often they are looked at. 30 s. Short: a consumer that commits more seldom looks stopped in between."""
+
+    watch_lag: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=30))] = timedelta(minutes=5)
+    """How old the oldest record may be that such a group has not finished, before it is a problem. 5 minutes outlast a
+    restart of the consumer. Short: each of its pauses is one."""
+
 
 class CanarySettings(Table):
     enabled: bool = False

@@ -1,4 +1,4 @@
-"""Metrics of what looks at the gateway from outside: EMQX's account of our sessions, and the canary.
+"""Metrics of what looks at the gateway from outside: EMQX's account of our sessions, the canary, and its readers.
 
 ``gateway.metrics`` makes them a worker's.
 """
@@ -143,4 +143,26 @@ CANARY_SECONDS: Final = histogram(
     "flow.linger_max, kafka.request_timeout",
     unit="seconds",
     bounds=_SECONDS,
+)
+CONSUMER_LAG_RECORDS: Final = gauge(
+    "gateway_consumer_lag_records",
+    "Records of the partition that the consumer group has not finished: the log's end minus what it has committed. Of"
+    " the groups in admin.watch_groups alone, from worker 0.",
+    "the consumer: gateway groups describe GROUP says whether it stopped or is slow",
+    unit="records",
+    labels=("group", "topic", "partition"),
+)
+CONSUMER_LAG_SECONDS: Final = gauge(
+    "gateway_consumer_lag_seconds",
+    "Age of the oldest record of the topic that the consumer group has not finished; 0 when it has caught up. Without"
+    " the right to read the topic: for how long it has been behind.",
+    "admin.watch_lag; the consumer: gateway groups describe GROUP",
+    unit="seconds",
+    labels=("group", "topic"),
+)
+CONSUMER_LOOK_FAILURES: Final = counter(
+    "gateway_consumer_look_failures_total",
+    "Times that Kafka did not say where the groups of admin.watch_groups are.",
+    "admin.security with its tables, the rights (Describe on groups and topics); the log says why",
+    unit="looks",
 )

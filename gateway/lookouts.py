@@ -1,6 +1,7 @@
-"""What a worker looks at from outside, where settings ask for it: EMQX's account of its sessions, and the canary.
+"""What a worker looks at from outside, where settings ask for it: EMQX's account of its sessions, the canary, and the
+consumers of what it delivers.
 
-Nothing of either is loaded where no setting asks for it. When settings change while the worker runs, each is made anew
+Nothing of any is loaded where no setting asks for it. When settings change while the worker runs, each is made anew
 if it is concerned: their connections are no session that carries messages.
 """
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from config.settings import Settings
+    from gateway.admin.watch import GroupWatch
     from gateway.canary.canary import Canary
     from gateway.emqx.watch import EmqxWatch
     from gateway.health_model import Problem
@@ -85,7 +87,8 @@ class Lookouts:
         self._worker = worker
         self._emqx: _Seat[EmqxWatch] = _Seat("emqx watch", lambda: _emqx(worker))
         self._canary: _Seat[Canary] = _Seat("canary", lambda: _canary(worker, lifecycle))
-        worker.observation.sources += [self._emqx.problems, self._canary.problems]
+        self._consumers: _Seat[GroupWatch] = _Seat("consumer watch", lambda: _consumers(worker))
+        worker.observation.sources += [self._emqx.problems, self._canary.problems, self._consumers.problems]
 
     @property
     def canary(self) -> Canary | None:
@@ -100,7 +103,7 @@ class Lookouts:
     @property
     def core(self) -> tuple[Component, ...]:
         """What is started before the sessions and stopped after them."""
-        return (self._emqx,)
+        return (self._emqx, self._consumers)
 
     @property
     def intake(self) -> tuple[Component, ...]:
@@ -118,9 +121,12 @@ class Lookouts:
             self._worker.metrics.canary_enabled.child().value = 0
             await self._canary.renew()
 
+        if not same(before.admin, after.admin):
+            await self._consumers.renew()
+
     def facts(self) -> dict[str, object]:
         """For /status; null where there is none. Does not block."""
-        return {"emqx": self._emqx.facts(), "canary": self._canary.facts()}
+        return {"emqx": self._emqx.facts(), "canary": self._canary.facts(), "consumers": self._consumers.facts()}
 
 
 def _emqx(worker: Worker) -> EmqxWatch | None:
@@ -163,3 +169,12 @@ def _canary(worker: Worker, lifecycle: Lifecycle) -> Canary | None:
         kafka_login=KafkaLogin(settings.kafka, worker.outward.kafka),
         go=go,
     )
+
+
+def _consumers(worker: Worker) -> GroupWatch | None:
+    settings = worker.settings
+    if not settings.admin.watch_groups or settings.worker != 0:
+        return None
+    from gateway.admin.watch import GroupWatch
+
+    return GroupWatch(settings, worker.metrics)

@@ -546,6 +546,9 @@ class Metrics(MetricSet):
     canary_late = lookout_metrics.CANARY_LATE
     canary_duplicates = lookout_metrics.CANARY_DUPLICATES
     canary_seconds = lookout_metrics.CANARY_SECONDS
+    consumer_lag_records = lookout_metrics.CONSUMER_LAG_RECORDS
+    consumer_lag_seconds = lookout_metrics.CONSUMER_LAG_SECONDS
+    consumer_look_failures = lookout_metrics.CONSUMER_LOOK_FAILURES
     lifecycle_state = gauge(
         "gateway_lifecycle_state",
         "0 not running, 1 starting, 2 recovery, 3 running, 6 pending controlled shutdown, 7 shutting down.",
@@ -636,6 +639,7 @@ def _label_values(settings: Settings) -> dict[str, list[str]]:
         "topic": list(dict.fromkeys([*topics, *settings.dead_letter_topics])),
         "interceptor": _interceptor_labels(settings),
         "broker": [],  # known once Kafka has said it
+        "group": [],  # as "broker"
         "partition": [],  # from their first record on
     }
 

@@ -16,7 +16,6 @@ from gateway.cli.table import as_data, print_json, say, severity, table
 if TYPE_CHECKING:
     import argparse
 
-    from gateway.admin.groups import GroupReading
     from gateway.admin.lag import GroupLag, Look, PartitionLag
     from gateway.admin.model import Group
 
@@ -115,6 +114,8 @@ def _describe(arguments: argparse.Namespace) -> int:
 
 
 def _once(arguments: argparse.Namespace, admin: Any) -> int:
+    from gateway.admin.looking import judged, look
+
     first = look(admin, arguments.group)
     second: Look | None = None
     lags = any(first.ends.get(place, 0) > offset for place, offset in first.committed.items())
@@ -123,7 +124,7 @@ def _once(arguments: argparse.Namespace, admin: Any) -> int:
             mention(f"it lags; looking again in {arguments.sample:g} s (--sample) to see whether it moves")
         time.sleep(arguments.sample)
         second = look(admin, arguments.group)
-    found = _judged(admin, second or first, first if second else None)
+    found = judged(admin, second or first, first if second else None)
     _print(arguments, found)
     unknown = [one for one in found.partitions if one.state == "unknown"]
     return ExitStatus.INCOMPLETE if found.bad or unknown else ExitStatus.OK
@@ -131,10 +132,11 @@ def _once(arguments: argparse.Namespace, admin: Any) -> int:
 
 def _again(arguments: argparse.Namespace, admin: Any, before: Look | None) -> Look | None:
     from gateway.admin.errors import AdminRetriableError
+    from gateway.admin.looking import judged, look
 
     try:
         now = look(admin, arguments.group)
-        found = _judged(admin, now, before)
+        found = judged(admin, now, before)
     except AdminRetriableError as error:
         mention(str(error))
         return before
@@ -147,37 +149,6 @@ def _again(arguments: argparse.Namespace, admin: Any, before: Look | None) -> Lo
         _print(arguments, found)
         sys.stdout.flush()
     return now
-
-
-def look(admin: GroupReading, name: str) -> Look:
-    """What is seen of a group now. Blocks for some questions to Kafka; raises AdminError."""
-    from gateway.admin.lag import Look
-
-    group = admin.group(name)
-    committed = admin.committed(name)
-    places = {*committed.values, *(place for member in group.members for place in member.assignment)}
-    at_s = time.monotonic()
-    ends = admin.log_ends(places)
-    starts = admin.log_starts(places)
-    problems = {**committed.problems, **starts.problems, **ends.problems}
-    return Look(at_s, group, committed.values, ends.values, starts.values, problems)
-
-
-def _judged(admin: Any, now: Look, before: Look | None) -> GroupLag:
-    from gateway.admin.errors import AdminError
-    from gateway.admin.lag import group_lag
-
-    unread = {
-        place: max(now.committed.get(place, 0), now.starts.get(place, 0))
-        for place, end in now.ends.items()
-        if end > max(now.committed.get(place, 0), now.starts.get(place, 0))
-    }
-    try:
-        times = admin.record_times(unread)
-    except AdminError as error:
-        mention(f"without the lag in seconds: {error}")
-        times = {}
-    return group_lag(now, before, times, time.time() * 1000)
 
 
 # --- output ---

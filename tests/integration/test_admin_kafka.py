@@ -251,7 +251,7 @@ async def test_a_consumer_that_stopped_is_told_from_one_that_moves(
     kafka: KafkaCluster, make_topic: MakeTopic, consume: Any, commands: Commands, unique: str
 ) -> None:
     from gateway.admin.lag import group_lag
-    from gateway.cli.groups import look
+    from gateway.admin.looking import look
 
     topic = await make_topic()
     produce(kafka, topic, 30)

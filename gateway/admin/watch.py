@@ -1,0 +1,249 @@
+"""Watches the consumer groups that settings name, so that a reader that stopped is a problem like any other.
+
+One worker (number 0) looks every ``admin.watch_interval``, in a thread: Kafka's administration blocks, and the event
+loop must not. kafka-python is loaded with the first look, by this worker alone.
+"""
+
+from __future__ import annotations
+
+__all__ = ["GroupWatch", "TopicLag", "by_topic", "lag_problems"]
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from config.errors import GatewayError, forget_frames
+from gateway.health_model import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from config.settings import Settings
+    from gateway.admin.kafka import KafkaAdmin
+    from gateway.admin.lag import GroupLag, Look, State
+    from gateway.metrics import Metrics
+
+log = structlog.get_logger("consumers")
+
+_FIRST_LOOK_S: Final = 5.0  # a start has better things to do
+_FAILED_LOOKS: Final = 3
+_GRAVEST: Final[tuple[State, ...]] = (
+    "lost records", "nobody reads it", "stopped", "slow", "behind", "rebalancing", "moving", "catching up", "unknown",
+    "caught up",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLag:
+    """How far a group is behind in one topic. ``seconds``: the age of the oldest record it has not finished, or, where
+    that cannot be read, for how long it has had any; ``client``: a member that has a partition with the gravest
+    state."""
+
+    group: str
+    topic: str
+    records: int
+    lost: int
+    seconds: float
+    state: State
+    members: int
+    client: str = ""
+
+
+class GroupWatch:
+    """A component of the service; belongs to the event loop's thread. A failure is a line of the log and a problem, and
+    never anything to the traffic."""
+
+    name: Final = "consumer watch"
+
+    def __init__(
+        self, settings: Settings, metrics: Metrics, *, connect: Callable[[Settings], KafkaAdmin] | None = None
+    ) -> None:
+        self._settings = settings
+        self._groups = settings.admin.watch_groups
+        self._limit_s = settings.admin.watch_lag.total_seconds()
+        self._metrics = metrics
+        self._connect = connect or _connected
+        self._admin: KafkaAdmin | None = None  # the looking thread's, and closed from here
+        self._looks: dict[str, Look] = {}  # the looking thread's
+        self._behind_since: dict[tuple[str, str], float] = {}
+        self._lags: dict[str, GroupLag] = {}
+        self._topics: tuple[TopicLag, ...] = ()
+        self._failed = 0
+        self._failure = ""
+        self._task: asyncio.Task[None] | None = None
+        metrics.consumer_lag_records.watch_rows(self._rows)
+        metrics.consumer_lag_seconds.watch_rows(lambda: {(one.group, one.topic): one.seconds for one in self._topics})
+
+    async def start(self) -> None:
+        """Returns at once."""
+        self._task = asyncio.create_task(self._run(), name="consumer watch")
+
+    async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - closing ends a look that waits
+        task, self._task = self._task, None
+        if task is None:
+            return
+        if self._admin is not None:
+            self._admin.close()
+        task.cancel()
+        await asyncio.wait([task])
+        self._lags, self._topics = {}, ()  # what nobody looks at any more has no series
+
+    async def _run(self) -> None:
+        interval_s = self._settings.admin.watch_interval.total_seconds()
+        await asyncio.sleep(min(_FIRST_LOOK_S, interval_s))
+        while True:
+            began_s = time.monotonic()
+            await self.look()
+            await asyncio.sleep(max(0.0, began_s + interval_s - time.monotonic()))
+
+    async def look(self) -> None:
+        """Ask Kafka once, and take in what it says. Raises nothing."""
+        try:
+            found = await asyncio.to_thread(self._asked)
+        except GatewayError as error:
+            self._failed_to_look(error)
+            return
+        except Exception as error:  # a defect here must not end the worker
+            log.exception("consumer_look_broken", repeat_key="consumer_look_broken")
+            self._failed_to_look(error)
+            return
+        if self._failed:
+            log.info("consumers_watched", groups=list(self._groups))
+        self._failed, self._failure = 0, ""
+        self._lags = found
+        self._topics = tuple(by_topic(found.values(), self._behind_since, time.monotonic()))
+
+    def _asked(self) -> dict[str, GroupLag]:
+        """In a thread: where every group is. One that nobody knows yet is nowhere, and no failure."""
+        from gateway.admin.errors import AdminError, AdminMissingError
+        from gateway.admin.looking import judged, look
+
+        try:
+            if self._admin is None:
+                self._admin = self._connect(self._settings)
+            found: dict[str, GroupLag] = {}
+            for group in self._groups:
+                try:
+                    now = look(self._admin, group)
+                except AdminMissingError:
+                    self._looks.pop(group, None)
+                    continue
+                found[group] = judged(self._admin, now, self._looks.get(group))
+                self._looks[group] = now
+        except AdminError:
+            admin, self._admin = self._admin, None  # the next look begins anew, with brokers of its day
+            if admin is not None:
+                admin.close()
+            raise
+        return found
+
+    def _failed_to_look(self, error: Exception) -> None:
+        forget_frames(error)
+        self._metrics.consumer_look_failures.child().value += 1
+        if not self._failed or self._failure != str(error):
+            log.warning(
+                "consumers_not_watched",
+                error=str(error),
+                consequence="whether readers of Kafka keep up is not seen; traffic goes on",
+            )
+        self._failed += 1
+        self._failure = str(error)
+
+    def _rows(self) -> dict[tuple[str, ...], float]:
+        return {
+            (name, one.place.topic, str(one.place.partition)): float(one.lag or 0)
+            for name, found in self._lags.items()
+            for one in found.partitions
+        }
+
+    def problems(self) -> Iterator[Problem]:
+        yield from lag_problems(self._topics, self._limit_s)
+        if self._failed >= _FAILED_LOOKS:
+            yield Problem(
+                "consumer-unwatched",
+                "warning",
+                f"Whether consumers keep up is not seen: {self._failure}",
+                "admin.security with its tables, or the rights: Describe on the groups and their topics.",
+            )
+
+    def facts(self) -> dict[str, object]:
+        """For /status."""
+        return {
+            "groups": [
+                {
+                    "group": one.group,
+                    "topic": one.topic,
+                    "lag_records": one.records,
+                    "lag_seconds": round(one.seconds, 1),
+                    "lost_records": one.lost,
+                    "state": one.state,
+                    "members": one.members,
+                }
+                for one in self._topics
+            ],
+            "failure": self._failure or None,
+        }
+
+
+def _connected(settings: Settings) -> KafkaAdmin:
+    from gateway.admin.kafka import KafkaAdmin
+
+    return KafkaAdmin(settings)
+
+
+def by_topic(
+    groups: Iterable[GroupLag], behind_since: dict[tuple[str, str], float], now_s: float
+) -> Iterator[TopicLag]:
+    """Sum each group up by topic. ``behind_since`` remembers, from call to call, when each began to lag."""
+    for found in groups:
+        for topic in dict.fromkeys(one.place.topic for one in found.partitions):
+            parts = [one for one in found.partitions if one.place.topic == topic]
+            worst = min(parts, key=lambda one: _GRAVEST.index(one.state))
+            records = sum(one.lag or 0 for one in parts)
+            place = (found.group.id, topic)
+            if not records:
+                behind_since.pop(place, None)
+            ages = [one.age_seconds for one in parts if one.age_seconds is not None]
+            seconds = max(ages) if ages else now_s - behind_since.setdefault(place, now_s) if records else 0.0
+            yield TopicLag(
+                found.group.id, topic, records, sum(one.lost for one in parts), seconds, worst.state,
+                len(found.group.members), worst.member.client_id if worst.member is not None else "",
+            )  # fmt: skip
+
+
+def lag_problems(topics: Iterable[TopicLag], limit_s: float) -> Iterator[Problem]:
+    """A problem for each group and topic that lost records, or is further behind than ``limit_s``."""
+    for one in topics:
+        late = one.records > 0 and one.seconds > limit_s
+        if not one.lost and not late:
+            continue
+        yield Problem(
+            "consumer-lag",
+            "warning",
+            _sentence(one),
+            f"gateway groups describe {one.group}, then that consumer's own log; the gateway has delivered, and "
+            "restarting it or Kafka changes nothing.",
+            f"{one.group} {one.topic}",
+        )
+
+
+_WHY: Final[Mapping[State, str]] = {
+    "nobody reads it": "nobody is in the group",
+    "stopped": "commits nothing",
+    "slow": "reads more slowly than is written",
+    "catching up": "is catching up",
+}
+
+
+def _sentence(one: TopicLag) -> str:
+    lost = f"{one.lost} records of topic {one.topic} were deleted before group {one.group} read them (retention)"
+    waits = f"{one.records} records of topic {one.topic} wait for group {one.group}, for {one.seconds:.0f} s"
+    said = lost if one.lost else waits
+    why = _WHY.get(one.state)
+    if why is None:
+        return f"{said}."
+    who = f"member {one.client} " if one.client and one.state != "nobody reads it" else ""
+    return f"{said}: {who}{why}."

@@ -1,0 +1,158 @@
+"""Consumers that settings name are watched: what they owe is a metric, and a problem once it is old."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from config.settings import Settings
+from gateway.admin.errors import AdminMissingError, AdminRetriableError
+from gateway.admin.model import Group, Member, Offsets, TopicPartition
+from gateway.admin.watch import GroupWatch, TopicLag, lag_problems
+from gateway.metrics import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PLACES = (TopicPartition("t", 0), TopicPartition("t", 1))
+NOW = 1e12
+
+
+class FakeAdmin:
+    """Kafka with one group, ``reader``, that has committed 10 of each partition; its records are ``age_s`` old."""
+
+    def __init__(self) -> None:
+        self.member = True
+        self.end = 10
+        self.age_s: float | None = 3600.0
+        self.error: Exception | None = None
+        self.closed = 0
+
+    def group(self, name: str) -> Group:
+        if self.error is not None:
+            raise self.error
+        if name != "reader":
+            raise AdminMissingError("nobody knows it")
+        members = (Member("m", "billing-1", "/h", None, PLACES),) if self.member else ()
+        return Group(name, "classic", "Stable" if members else "Empty", "range", 1, 0, 50, members)
+
+    def committed(self, _name: str) -> Offsets:
+        return Offsets(dict.fromkeys(PLACES, 10))
+
+    def log_ends(self, places: Iterable[TopicPartition]) -> Offsets:
+        return Offsets(dict.fromkeys(places, self.end))
+
+    def log_starts(self, places: Iterable[TopicPartition]) -> Offsets:
+        return Offsets(dict.fromkeys(places, 0))
+
+    def record_times(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        import time
+
+        if self.age_s is None:
+            raise AdminRetriableError("no right to read")
+        return {place: round((time.time() - self.age_s) * 1000) for place in offsets}
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def watch_of(*groups: str) -> tuple[GroupWatch, FakeAdmin, Metrics]:
+    settings = Settings.model_validate({"admin": {"watch_groups": groups or ("reader",), "watch_interval": "1s"}})
+    metrics, admin = Metrics(settings), FakeAdmin()
+    connect: Any = lambda _settings: admin  # noqa: E731
+    return GroupWatch(settings, metrics, connect=connect), admin, metrics
+
+
+async def test_what_a_group_owes_is_a_metric() -> None:
+    watch, admin, metrics = watch_of()
+    assert metrics.consumer_lag_records.read() == {}
+    admin.end = 25
+    await watch.look()
+    assert metrics.consumer_lag_records.read() == {("reader", "t", "0"): 15, ("reader", "t", "1"): 15}
+    assert metrics.consumer_lag_seconds.read()["reader", "t"] == pytest.approx(3600, abs=60)
+    admin.end = 10
+    await watch.look()
+    assert metrics.consumer_lag_records.read() == {("reader", "t", "0"): 0, ("reader", "t", "1"): 0}
+    assert metrics.consumer_lag_seconds.read() == {("reader", "t"): 0}
+    assert list(watch.problems()) == []
+
+
+async def test_a_consumer_that_stopped_is_a_problem_and_a_young_lag_none() -> None:
+    watch, admin, _ = watch_of()
+    admin.end, admin.age_s = 25, 10
+    await watch.look()
+    await watch.look()
+    assert list(watch.problems()) == []
+    admin.age_s = 600
+    await watch.look()
+    (problem,) = watch.problems()
+    assert (problem.id, problem.severity, problem.subject) == ("consumer-lag", "warning", "reader t")
+    assert problem.text == "30 records of topic t wait for group reader, for 600 s: member billing-1 commits nothing."
+    assert "gateway groups describe reader" in problem.check
+    admin.member = False
+    await watch.look()
+    assert [one.text.rpartition(": ")[2] for one in watch.problems()] == ["nobody is in the group."]
+    assert watch.facts()["failure"] is None
+
+
+async def test_without_the_right_to_read_the_time_since_it_began_to_lag_counts() -> None:
+    watch, admin, metrics = watch_of()
+    admin.end, admin.age_s = 25, None
+    await watch.look()
+    assert metrics.consumer_lag_seconds.read() == {("reader", "t"): 0}
+    watch._behind_since["reader", "t"] -= 400
+    await watch.look()
+    assert metrics.consumer_lag_seconds.read()["reader", "t"] == pytest.approx(400, abs=30)
+    assert len(list(watch.problems())) == 1
+    admin.end = 10
+    await watch.look()
+    assert not watch._behind_since
+
+
+async def test_a_group_that_nobody_knows_yet_is_no_failure() -> None:
+    watch, admin, metrics = watch_of("other", "reader")
+    admin.end = 25
+    await watch.look()
+    assert {group for group, *_ in metrics.consumer_lag_records.read()} == {"reader"}
+    assert metrics.consumer_look_failures.child().value == 0
+
+
+async def test_a_kafka_that_does_not_say_is_told_and_asked_anew() -> None:
+    watch, admin, metrics = watch_of()
+    admin.error = AdminRetriableError("Broker 1 did not answer.")
+    for _ in range(3):
+        await watch.look()
+    assert (metrics.consumer_look_failures.child().value, admin.closed) == (3, 3)
+    (problem,) = watch.problems()
+    assert (problem.id, problem.text) == (
+        "consumer-unwatched",
+        "Whether consumers keep up is not seen: Broker 1 did not answer.",
+    )
+    admin.error = None
+    await watch.look()
+    assert list(watch.problems()) == []
+    admin.error = ZeroDivisionError("a defect")
+    await watch.look()
+    assert metrics.consumer_look_failures.child().value == 4
+
+
+async def test_it_looks_by_itself_until_it_is_stopped() -> None:
+    watch, admin, metrics = watch_of()
+    admin.end = 25
+    await watch.start()
+    async with asyncio.timeout(30):
+        while not metrics.consumer_lag_records.read():  # noqa: ASYNC110 - nothing tells of a look
+            await asyncio.sleep(0.01)
+    await watch.stop(0)
+    assert admin.closed == 1
+    assert metrics.consumer_lag_records.read() == {}
+    await watch.stop(0)
+
+
+def test_records_that_were_deleted_unread_are_a_problem_at_once() -> None:
+    lost = TopicLag("g", "t", 5, 7, 1.0, "lost records", 1, "c")
+    fine = TopicLag("g", "u", 0, 0, 0.0, "caught up", 1)
+    (problem,) = lag_problems([lost, fine], 300)
+    assert problem.text == "7 records of topic t were deleted before group g read them (retention)."
