@@ -206,6 +206,13 @@ class Metrics(MetricSet):
         "mqtt.keepalive, shutdown_timeout when it grows at restarts",
         unit="messages",
     )
+    mqtt_retained = counter(
+        "gateway_mqtt_retained_total",
+        "Messages that came with the retain flag: kept by the broker from before, or published so where the route's"
+        " session asks for the flag.",
+        "none; a shared subscription gets no kept messages",
+        unit="messages",
+    )
     mqtt_unacked = gauge(
         "gateway_mqtt_unacked",
         "Messages of QoS 1 and 2 received on a session and not acknowledged to the broker yet.",

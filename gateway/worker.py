@@ -450,6 +450,7 @@ class Worker:
         metrics.mqtt_messages_received.watch_rows(self.received_rows)
         metrics.mqtt_acks.watch(lambda: sum(session.acknowledged for session in self.all_sessions()))
         metrics.mqtt_received_bytes.watch(lambda: sum(session.received_bytes for session in self.all_sessions()))
+        metrics.mqtt_retained.watch(lambda: sum(session.retained for session in self.all_sessions()))
         metrics.mqtt_redelivered.watch(lambda: sum(session.redelivered for session in self.all_sessions()))
         metrics.mqtt_orphan_sessions.watch(lambda: self.orphans.left)
         metrics.last_shutdown_unclean.watch(lambda: self.identity.last_ending is Ending.UNCLEAN)

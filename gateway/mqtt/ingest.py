@@ -40,7 +40,7 @@ class Ingest:
 
     __slots__ = (
         "_accumulator", "_dead_letters", "_dispatcher", "_max_packet", "_max_record", "_v5",
-        "answers", "control", "ids", "ids2", "missing", "pongs", "qos2", "redelivered", "taken",
+        "answers", "control", "ids", "ids2", "missing", "pongs", "qos2", "redelivered", "retained", "taken",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +67,7 @@ class Ingest:
         self.taken = 0  # messages the last feed took before it raised
         self.missing = 0  # bytes until the packet at the end is whole, as far as is known
         self.redelivered = 0
+        self.retained = 0
         self.pongs = 0  # PINGRESP on this connection
 
     def feed(self, data: bytes) -> tuple[int, int]:
@@ -102,7 +103,7 @@ class Ingest:
         add_id = self.ids.append
         timestamp = time.time_ns() // 1_000_000
         dispatcher.received_ms = timestamp
-        position = count = body = 0
+        position = count = body = run = 0
         packet_id = b""
         end = len(data)
         last = kind = -1  # of the PUBLISH before: in a run of equal flags what follows from them is worked out once
@@ -140,6 +141,9 @@ class Ingest:
                         self._take_other(flags, data, position, start, stop)
                         position = stop
                         continue
+                    if last & 1:
+                        self.retained += count - run
+                    run = count  # messages before this run of equal flags
                     last = flags
                     kind = flags & 14
                     cache = caches[flags & 15]
@@ -189,12 +193,18 @@ class Ingest:
                 position = stop
         except (IndexError, MalformedPacketError):
             self.taken = count
+            self._end_run(last, count - run)
             if kind and body > position:
                 self._disown(kind, packet_id)
             raise
+        self._end_run(last, count - run)
         if end - position and not self.missing:
             self.missing = 1
         return position, count
+
+    def _end_run(self, flags: int, count: int) -> None:
+        if flags & 1:
+            self.retained += count
 
     def _entry(self, flags: int, topic: bytes) -> Entry:
         try:

@@ -155,6 +155,11 @@ class Session:
         return self._connection.unacked if self._connection is not None else 0
 
     @property
+    def retained(self) -> int:
+        """Messages with the retain flag, so far."""
+        return self._ingest.retained
+
+    @property
     def redelivered(self) -> int:
         return self._ingest.redelivered
 

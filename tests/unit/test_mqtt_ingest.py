@@ -149,6 +149,8 @@ def test_every_message_arrives_once_whole_and_in_order_however_the_bytes_are_cut
             ], "QoS 2 is received in the order of arrival [MQTT-4.6.0-3]"
             rig.path.check()
             assert rig.path.ledger.delivered == len(sent)
+            assert rig.ingest.retained == sum(message.retain for message in sent)
+            assert rig.ingest.redelivered == sum(message.dup for message in sent)
 
     run(scenario)
 
