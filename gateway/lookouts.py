@@ -148,7 +148,6 @@ def _canary(worker: Worker, lifecycle: Lifecycle) -> Canary | None:
     settings = worker.settings
     if not settings.canary.enabled or settings.worker != 0 or not worker.sessions:
         return None
-    from bridge.kafka_login import KafkaLogin
     from gateway.canary.canary import Canary
 
     go = asyncio.Event()
@@ -166,7 +165,7 @@ def _canary(worker: Worker, lifecycle: Lifecycle) -> Canary | None:
         router=lambda: worker.router,
         metrics=worker.metrics,
         mqtt_login=worker.mqtt_login,
-        kafka_login=KafkaLogin(settings.kafka, worker.outward.kafka),
+        kafka_login=worker.kafka_login,
         go=go,
     )
 

@@ -151,6 +151,7 @@ class Canary:
         if tasks:
             await asyncio.wait(tasks)
         await self._reader.stop()
+        self._metrics.canary_success.watch(lambda: 0)  # where a reload ends it, its last word would stand for ever
 
     # --- publishing --------------------------------------------------------------------------------------------------
 

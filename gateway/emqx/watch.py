@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from config.settings import EmqxSettings
+    from gateway.emqx.model import EmqxClient
     from gateway.health_model import Problem
     from gateway.metrics import Metrics
 
@@ -94,6 +95,9 @@ class EmqxWatch:
             await asyncio.wait([self._writing])
         if self._looked_ms:
             await self._keep()  # when the last look was: what is dropped from now on came after it
+        self._metrics.emqx_up.child().value = 0  # where a reload ends it, its last figures would stand for ever
+        for session in self._sessions:
+            self._show(session.name, None)
 
     async def _run(self) -> None:
         interval_s = self._settings.interval.total_seconds()
@@ -142,13 +146,10 @@ class EmqxWatch:
         self._failure = str(error)
 
     def _take(self, session: SessionLosses, new: dict[Any, int], now_ms: int) -> None:
-        metrics, client, name = self._metrics, session.client, session.name
-        metrics.emqx_queue_length.child(name).value = client.mqueue_len if client is not None else 0
-        metrics.emqx_queue_limit.child(name).value = client.mqueue_max if client is not None else 0
-        metrics.emqx_inflight.child(name).value = client.inflight_cnt if client is not None else 0
-        metrics.emqx_inflight_limit.child(name).value = client.inflight_max if client is not None else 0
+        name = session.name
+        self._show(name, session.client)
         for reason, count in new.items():
-            metrics.emqx_dropped.child(name, reason).value += count
+            self._metrics.emqx_dropped.child(name, reason).value += count
             episode = session.episode(reason, now_ms)
             if episode is not None and episode.count == count:  # its first; the rest is in the metrics
                 log.error(
@@ -159,6 +160,13 @@ class EmqxWatch:
                     messages=count,
                     consequence="devices have had their acknowledgement; the gateway never got these messages",
                 )
+
+    def _show(self, name: str, client: EmqxClient | None) -> None:
+        metrics = self._metrics
+        metrics.emqx_queue_length.child(name).value = client.mqueue_len if client is not None else 0
+        metrics.emqx_queue_limit.child(name).value = client.mqueue_max if client is not None else 0
+        metrics.emqx_inflight.child(name).value = client.inflight_cnt if client is not None else 0
+        metrics.emqx_inflight_limit.child(name).value = client.inflight_max if client is not None else 0
 
     def _count_unheard(self, counts: dict[str, int]) -> None:
         if (now := counts.get(_NO_SUBSCRIBERS)) is None:

@@ -113,6 +113,9 @@ async def test_what_is_dropped_between_two_lives_is_counted_in_the_second(
         async with watch(rest, path) as watched:
             assert read(watched, "emqx_dropped")["0", "queue_full"] == 0, "dropped before anybody looked"
             assert facts(watched)["sessions"][0]["dropped_by_emqx"] == 3
+            assert read(watched, "emqx_queue_length")["0",] == 10
+        assert read(watched, "emqx_up") == {(): 0}, "nobody looks any more"
+        assert read(watched, "emqx_queue_length")["0",] == 0
     overflow(broker, 6)
     async with watch(rest, path) as watched:
         assert read(watched, "emqx_dropped")["0", "queue_full"] == 6
