@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from config.errors import ConfigError, ExitStatus, GatewayError
 from gateway.doctor import config_checks, running
 from gateway.doctor.model import GROUPS, Findings, Report
+from gateway.doctor.threads import Leaving, call
 from gateway.supervisor.cpu import worker_count
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ class Options:
 
 
 async def examine(loaded: Loaded, options: Options) -> Report:
-    """Look at everything that ``options`` want. Takes LONGEST_S at most, whatever hangs."""
+    """Look at everything that ``options`` want. Takes LONGEST_S at most, whatever hangs. The loop is its own: threads
+    that hang are left behind at its end."""
+    asyncio.get_running_loop().set_default_executor(Leaving())
     return await _Examination(loaded, options).run()
 
 
@@ -132,7 +135,6 @@ class _Examination:
 
     async def _look_at_host(self) -> None:
         from gateway.doctor import host_facts, host_verdicts
-        from gateway.doctor.threads import call
 
         settings, workers, pids = self._settings, self._workers, self._running.pids
         try:
@@ -181,7 +183,6 @@ class _Examination:
         from gateway.admin.kafka import KafkaAdmin
         from gateway.doctor import admin_facts, broker_verdicts, cluster_verdicts, topic_verdicts
         from gateway.doctor.kafka_facts import Asking
-        from gateway.doctor.threads import call
 
         settings, timeout_s, found = self._settings, self._options.timeout_s, self._found["kafka"]
         asking = Asking(settings, KafkaLogin(settings.kafka, outward.kafka), timeout_s)

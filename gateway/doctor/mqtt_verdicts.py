@@ -325,8 +325,8 @@ def _judge_everything(findings: Findings, door: DoorFacts) -> None:
         findings.fail(
             "everything",
             f"SUBSCRIBE # is granted to {who}: it reads every message of every device.",
-            "Let devices read their own topics alone (EMQX: Access Control, Authorization, with no_match = deny; "
-            "mosquitto: acl_file).",
+            "Let devices read their own topics alone (EMQX: Access Control, Authorization, with no_match = deny). "
+            "mosquitto grants every subscription and withholds what its acl_file denies: look there.",
             status=ExitStatus.REFUSED,
         )
     else:

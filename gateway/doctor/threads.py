@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["call"]
+__all__ = ["Leaving", "call"]
 
 import asyncio
-import contextlib
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,27 +17,32 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
+class Leaving(ThreadPoolExecutor):
+    """An executor whose work is left behind at the end: the process does not wait for a resolver that hangs.
+
+    As a loop's default executor it carries its name resolutions too."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()  # so that whoever gives up waiting cannot cancel what runs
+
+        def run() -> None:
+            try:
+                result = fn(*args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        threading.Thread(target=run, daemon=True, name="doctor").start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Waits for nothing."""
+
+
 async def call(work: Callable[[], T], timeout_s: float) -> T:
-    """What ``work`` returns or raises, run in a daemon thread of its own: the process ends without waiting for it.
-
-    Raises TimeoutError when it takes longer; the thread is then left to itself."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(act: Callable[[], None]) -> None:
-        if not done.done():
-            act()
-
-    def run() -> None:
-        try:
-            result = work()
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
-            act = partial(done.set_exception, error)
-        else:
-            act = partial(done.set_result, result)
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
-            loop.call_soon_threadsafe(settle, act)
-
-    threading.Thread(target=run, daemon=True, name="doctor").start()
+    """What ``work`` returns or raises, run in a thread of its own that is left to itself after ``timeout_s``, which
+    raises TimeoutError."""
     async with asyncio.timeout(timeout_s):
-        return await done
+        return await asyncio.get_running_loop().run_in_executor(Leaving(), partial(work))

@@ -150,15 +150,16 @@ def _names(partitions: list[tuple[str, PartitionLayout]]) -> list[str]:
 
 def _judge_in_sync(findings: Findings, ours: list[tuple[str, PartitionLayout]], layout: Layout) -> None:
     behind = [(topic, one) for topic, one in ours if len(one.in_sync) < len(one.replicas)]
-    offline = sorted({node for _, one in behind for node in set(one.replicas) - set(one.in_sync)})
+    missing = sorted({node for _, one in behind for node in set(one.replicas) - set(one.in_sync)})
     if behind:
         findings.warn(
             "replicas",
-            f"{len(behind)} of {many(len(ours), 'partition')} are under-replicated; broker {some(offline)} is not in "
+            f"{len(behind)} of {many(len(ours), 'partition')} are under-replicated; broker {some(missing)} is not in "
             f"sync: {_text(behind)}.",
-            f"Look at broker {some(offline)}: it is away, frozen, or too slow to follow (disk, network).",
+            f"Look at broker {some(missing)}: it is away, frozen, or too slow to follow (disk, network).",
             partitions=_names(behind),
-            brokers=offline,
+            brokers=missing,
+            offline=sorted({node for _, one in behind for node in one.offline}),
         )
         return
     elsewhere = _others(layout, {topic for topic, _ in ours}, lambda one: len(one.in_sync) < len(one.replicas))

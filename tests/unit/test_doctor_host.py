@@ -1,0 +1,293 @@
+"""Verdicts of ``gateway doctor`` over this machine, the data directory, the gateway that runs there, and settings."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bridge.ports import Credential
+from config.errors import ExitStatus, GatewayError
+from config.load import load
+from gateway.doctor import config_checks
+from gateway.doctor.host_facts import DiskFacts, HostFacts, ProcessFacts, gather
+from gateway.doctor.host_verdicts import judge_host
+from gateway.doctor.model import Check, Findings, Severity
+from gateway.doctor.running import RunningFacts, find, judge_running
+from gateway.doctor.threads import call
+from gateway.identity import Ending, Identity
+from tests.doctor_looks import look, settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+OK, WARN, FAIL, SKIPPED = Severity.OK, Severity.WARN, Severity.FAIL, Severity.SKIPPED
+GIB = 1 << 30
+DISK = DiskFacts("/data", "/data", True, False, "ext4", 100 * GIB, 200 * GIB, 1_000_000, 0)
+HOST = HostFacts(DISK, "", 20_000, 2 * GIB, GIB, None)
+
+
+def host(facts: HostFacts = HOST, **tables: Any) -> dict[str, Check]:
+    findings = Findings("host")
+    judge_host(findings, settings_of(**tables), facts, 2)
+    return {check.name: check for check in findings}
+
+
+def test_a_machine_that_is_well() -> None:
+    assert {check.severity for check in host().values()} == {OK}
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "severity", "says"),
+    [
+        ({"writable": False}, "data_dir", FAIL, "may not be written"),
+        ({"read_only": True}, "data_dir", FAIL, "read-only"),
+        ({"kind": "nfs4"}, "data_dir", WARN, "network file system"),
+        ({"kind": "tmpfs"}, "data_dir", WARN, "in memory"),
+        ({"kind": "overlay"}, "data_dir", WARN, "container"),
+        ({"free": 3 * GIB}, "disk", WARN, "before the spool is"),
+        ({"free": 3 * GIB, "spooled": 2 * GIB}, "disk", OK, "2.1 GiB more"),
+        ({"free": 1 << 20}, "disk", FAIL, "it is full"),
+        ({"free_inodes": 3}, "disk", FAIL, "inodes"),
+    ],
+)
+def test_disks(changes: dict[str, Any], name: str, severity: Severity, says: str) -> None:
+    check = host(replace(HOST, disk=replace(DISK, **changes)))[name]
+    assert check.severity is severity
+    assert says in check.text
+
+
+def test_without_a_place_or_a_spool() -> None:
+    checks = host(replace(HOST, disk=None, disk_error="Permission denied"))
+    assert checks["data_dir"].severity is FAIL
+    assert checks["disk"].severity is SKIPPED
+    assert host(spool={"enabled": False})["disk"].severity is WARN
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity"),
+    [
+        ({"descriptor_limit": 64}, FAIL),
+        ({"descriptor_limit": 128}, WARN),
+        ({"processes": (ProcessFacts(7, 900, 1000),)}, FAIL),
+        ({"processes": (ProcessFacts(7, 40, 20_000),), "descriptor_limit": 64}, OK),  # whose limit counts is theirs
+    ],
+)
+def test_descriptors(changes: dict[str, Any], severity: Severity) -> None:
+    assert host(replace(HOST, **changes))["descriptors"].severity is severity
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity"),
+    [
+        ({"memory_limit": 128 << 20}, FAIL),
+        ({"memory_limit": 280 << 20}, WARN),
+        ({"memory_limit": None, "memory_available": GIB}, OK),
+        ({"memory_limit": None, "memory_available": None}, SKIPPED),
+    ],
+)
+def test_memory(changes: dict[str, Any], severity: Severity) -> None:
+    assert host(replace(HOST, **changes))["memory"].severity is severity
+
+
+def test_facts_of_a_machine_s_files(tmp_path: Path) -> None:
+    """As /proc and /sys of a container have them."""
+    root, data = tmp_path / "root", tmp_path / "data"
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/7/fd").mkdir(parents=True)
+    (root / "sys/fs/cgroup/pod").mkdir(parents=True)
+    data.mkdir()
+    mounts = ["1 0 8:1 / / rw - ext4 /dev/sda rw", f"2 1 0:9 / {data} rw,relatime shared:3 - nfs4 server:/x rw"]
+    (root / "proc/self/mountinfo").write_text("\n".join(mounts) + "\n")
+    (root / "proc/self/cgroup").write_text("0::/pod\n")
+    (root / "sys/fs/cgroup/pod/memory.max").write_text("max\n")
+    (root / "sys/fs/cgroup/memory.max").write_text("536870912\n")
+    (root / "sys/fs/cgroup/memory.current").write_text("1000\n")
+    (root / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable:       2048 kB\n")
+    (root / "proc/7/limits").write_text("Max cpu time  unlimited\nMax open files            1024    4096    files\n")
+    for name in ("0", "1", "2"):
+        (root / "proc/7/fd" / name).touch()
+    settings = settings_of(data_dir=str(data / "not" / "yet"))
+    found = gather(settings, 1, [7, 8], root)
+    assert found.disk is not None
+    assert (found.disk.kind, found.disk.looked_at) == ("nfs4", str(data))
+    assert found.disk.writable
+    assert (found.memory_limit, found.memory_used, found.memory_available) == (536_870_912, 1000, 2 << 20)
+    assert found.processes == (ProcessFacts(7, 3, 1024), ProcessFacts(8, None, None))
+    assert not (data / "not").exists(), "it was looked at, not made"
+
+
+# --- the gateway that runs --------------------------------------------------------------------------
+
+
+def running(status: dict[str, Any] | None, tmp_path: Path, **changes: Any) -> dict[str, Check]:
+    findings = Findings("running")
+    facts = RunningFacts(**{"supervisor": 10, "workers": {0: 11}, "status": status, **changes})
+    judge_running(findings, facts, tmp_path)
+    return {check.name: check for check in findings}
+
+
+def problem(name: str, severity: str) -> dict[str, str]:
+    return {"id": name, "severity": severity, "text": f"{name} it is.", "check": "Look at it."}
+
+
+def test_its_own_problems_are_told_with_their_place_in_the_runbook(tmp_path: Path) -> None:
+    listed = [problem("broker-silent", "critical"), problem("certificate-expires", "warning")]
+    checks = running({"state": "RUNNING", "ready": True, "problems": listed, "workers": [{"up": True}]}, tmp_path)
+    silent = checks["broker-silent"]
+    assert (silent.severity, silent.status) == (FAIL, ExitStatus.UNAVAILABLE)
+    assert "docs/runbook.md#broker-silent" in silent.fix
+    assert "Look at it." in silent.fix
+    assert checks["certificate-expires"].severity is WARN
+    assert (
+        running({"ready": True, "problems": [problem("acl-refused", "critical")]}, tmp_path)["acl-refused"].status
+        is ExitStatus.REFUSED
+    )
+
+
+def test_a_gateway_that_is_well_or_not_ready_or_without_a_worker(tmp_path: Path) -> None:
+    well = running({"state": "RUNNING", "ready": True, "problems": [], "workers": [{"up": True}]}, tmp_path)
+    assert {check.severity for check in well.values()} == {OK}
+    not_ready = {"state": "STARTING", "ready": False, "reasons": ["No session is connected."]}
+    assert "No session is connected." in running(not_ready, tmp_path)["ready"].text
+    down = {"ready": False, "problems": [], "workers": [{"worker": 1, "up": False, "problem": "It ended."}]}
+    assert "Worker 1 does not answer (It ended.)" in running(down, tmp_path)["worker"].text
+    orphans = {"ready": True, "orphan_sessions": [{"client_id": "gateway-3-0"}]}
+    assert "gateway-3-0" in running(orphans, tmp_path)["orphan-sessions"].text
+
+
+def test_a_gateway_that_does_not_answer_is_told_from_one_that_may_not_be_asked(tmp_path: Path) -> None:
+    assert running(None, tmp_path, problem="Nobody listens.")["status"].severity is FAIL
+    assert running(None, tmp_path, problem="Another token.", refused=True)["status"].severity is SKIPPED
+    assert running(None, tmp_path, supervisor=None, workers={})["process"].severity is SKIPPED
+
+
+def test_rates_of_all_workers() -> None:
+    documents = [{"rates": {"received_per_second": 100.0}}, {"rates": {"received_per_second": 50}}, {"up": False}]
+    assert RunningFacts(status={"workers": documents}).rate == 150
+    assert RunningFacts(status={"workers": [{}]}).rate is None
+    assert RunningFacts(status={"rates": {"received_per_second": 7.0}}).rate == 7
+
+
+@pytest.fixture
+def identity(tmp_path: Path) -> Iterator[Identity]:
+    made = Identity(tmp_path / "data", "plant", 0, lambda: Ending.CLEAN)
+    asyncio.run(made.start())
+    yield made
+    asyncio.run(made.stop(0))
+
+
+def test_a_data_directory_in_use_is_found_without_taking_anything(identity: Identity, tmp_path: Path) -> None:
+    found = find(tmp_path / "data")
+    assert found.runs
+    assert set(found.workers or {}) == {0}
+    assert not find(tmp_path / "nowhere").runs
+
+
+def directory_check(directory: Path, instance: str) -> Check:
+    findings = Findings("config")
+    config_checks.judge_identity(findings, directory, instance)
+    return findings[0]
+
+
+def test_whose_the_data_directory_is(identity: Identity, tmp_path: Path) -> None:
+    identity.confirm_cluster("abc")
+    mine = directory_check(tmp_path / "data", "plant")
+    assert mine.severity is OK
+    assert mine.facts["cluster_id"] == "abc" == config_checks.recorded_cluster(tmp_path / "data")
+    other = directory_check(tmp_path / "data", "another")
+    assert (other.severity, other.status) == (FAIL, ExitStatus.CONFIG)
+    assert directory_check(tmp_path / "empty", "plant").severity is OK
+    assert not (tmp_path / "empty").exists()
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("meta.properties", "meta.lock"):
+        (copy / name).write_bytes((tmp_path / "data" / name).read_bytes())
+    assert "copy" in directory_check(copy, "plant").text
+
+
+# --- settings ---------------------------------------------------------------------------------------
+
+
+def test_warnings_of_the_settings_and_of_the_routes(tmp_path: Path) -> None:
+    findings = Findings("config")
+    routes = [
+        {"name": "wide", "filters": ["a/#"], "topic": "t"},
+        {"name": "narrow", "filters": ["a/b", "c"], "topic": "u"},
+    ]
+    loaded = load(
+        None, environ={}, overrides={"routes": routes, "mqtt": {"tls": {"verify": False}, "addresses": ["mqtts://b"]}}
+    )
+    config_checks.judge_settings(findings, loaded)
+    assert any(check.severity is WARN and "verify" in check.text for check in findings)
+    assert config_checks.judge_router(findings, loaded.settings) is not None
+    assert any(check.name == "routes" and check.severity is WARN and "narrow" in check.text for check in findings)
+    assert config_checks.judge_router(findings, load(None, environ={}).settings) is None
+    assert findings[-1].status is ExitStatus.CONFIG
+    hidden = settings_of(routes=[routes[0], {**routes[1], "filters": ["a/b"]}])
+    assert config_checks.judge_router(findings, hidden) is None
+
+
+class Source:
+    """A source of tokens that has one, or a reason."""
+
+    failures = 0
+
+    def __init__(self, left_s: float | None, error: GatewayError | None = None) -> None:
+        ends = None if left_s is None else time.monotonic_ns() + int(left_s * 1e9)
+        self._credential, self._error = Credential("secret-token", ends), error
+
+    async def current(self) -> Credential:
+        if self._error is not None:
+            raise self._error
+        return self._credential
+
+
+@pytest.mark.parametrize(
+    ("source", "severity"),
+    [
+        (Source(3600), OK), (Source(None), OK), (Source(20), WARN), (Source(-5), FAIL),
+        (Source(1, GatewayError("The issuer is away.")), FAIL),
+    ],
+)  # fmt: skip
+async def test_tokens(source: Any, severity: Severity) -> None:
+    findings = Findings("config")
+    await config_checks.look_at_tokens(findings, {"mqtt.token": source}, 1)
+    assert findings[0].severity is severity
+    assert "secret-token" not in f"{findings[0]}"
+
+
+# --- time -------------------------------------------------------------------------------------------
+
+
+async def test_what_hangs_in_a_thread_is_left_behind() -> None:
+    held = threading.Event()
+    with pytest.raises(TimeoutError):
+        await call(lambda: held.wait(60), 0.05)
+    held.set()
+    assert await call(lambda: 7, 5) == 7
+    with pytest.raises(ZeroDivisionError):
+        await call(lambda: 1 // 0, 5)
+
+
+def test_a_resolver_that_hangs_costs_its_time_out_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its threads too: asyncio would wait for them at its end."""
+    held = threading.Event()
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_arguments, **_options: held.wait(60))
+    began = time.monotonic()
+    try:
+        looked = look(
+            tmp_path, "mqtt", "kafka", timeout_s=0.2,
+            mqtt={"addresses": ["mqtt://broker.example"]}, kafka={"bootstrap_servers": ["kafka.example:9092"]},
+        )  # fmt: skip
+    finally:
+        held.set()
+    assert time.monotonic() - began < 20
+    assert [check.severity for check in looked.all("dns")] == [FAIL, FAIL]
+    assert all("the resolver did not answer" in check.text for check in looked.all("dns"))
+    assert looked.status == 69
