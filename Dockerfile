@@ -30,6 +30,7 @@ COPY bridge/ bridge/
 COPY auth/ auth/
 COPY streaming/ streaming/
 COPY gateway/ gateway/
+COPY docs/runbook.md docs/
 RUN /opt/build/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir own . \
     && /opt/build/bin/pip --python /opt/gateway/bin/python install --no-index --no-deps own/*.whl
 COPY deploy/healthcheck.py deploy/kubernetes/pre_stop.py /opt/gateway/

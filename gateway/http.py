@@ -1,12 +1,12 @@
 """The operator's HTTP port of a worker that runs alone, of a supervisor, or of the service that EMQX asks:
-``/metrics``, ``/healthz``, ``/readyz``, ``/status``, and of a gateway the status page at ``/``.
+``/metrics``, ``/healthz``, ``/readyz``, ``/status``, and of a gateway the status page at ``/`` and the runbook.
 
 Who may read what is ``gateway.http_guard``'s to say. Nothing here changes anything: GET and HEAD are all there is.
 """
 
 from __future__ import annotations
 
-__all__ = ["HttpPortError", "HttpServer", "listening_socket"]
+__all__ = ["PAGES", "HttpPortError", "HttpServer", "listening_socket"]
 
 import asyncio
 import errno
@@ -39,6 +39,7 @@ _CONNECTIONS: Final = 100  # beyond them the oldest is closed: whoever can reach
 _HANDSHAKE_S: Final = 10.0
 _KEEPALIVE_S: Final = 75.0  # longer than scrapes are apart
 
+PAGES: Final = ("/", "/runbook")
 _READING: Final = ("GET", "HEAD")
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -90,8 +91,8 @@ class HttpServer:
         self._guard = Guard(settings, names[0])
         self._answers = answers
         self._names = names
-        self._paths = (("/",) if page else ()) + PATHS
-        self._page: Document | None = None
+        self._paths = (*PAGES, *PATHS) if page else PATHS
+        self._pages: dict[str, Document | None] = {}
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[_Site] | None = None
 
@@ -192,15 +193,18 @@ class HttpServer:
             _log.warning("http_token_wrong", path=path, peer=request.remote, repeat_key=request.remote)
         if verdict.status != 200:
             return _sentence(verdict.status, verdict.sentence), _challenge(verdict)
-        if path == "/":
-            return await self._show_page()
+        if path in PAGES:
+            return await self._show(path)
         found = await self._answers.answer(path, ",".join(request.headers.getall("Accept", ())))
         return (_without_reasons(found) if verdict.terse and path == "/readyz" else found), {}
 
-    async def _show_page(self) -> tuple[Answer, Mapping[str, str]]:
-        if self._page is None:
-            self._page = await asyncio.to_thread(_load_page)
-        return Answer(200, "text/html; charset=utf-8", self._page.html), {"Content-Security-Policy": self._page.policy}
+    async def _show(self, path: str) -> tuple[Answer, Mapping[str, str]]:
+        if path not in self._pages:
+            self._pages[path] = await asyncio.to_thread(_load_page, path)
+        page = self._pages[path]
+        if page is None:
+            return _sentence(404, "This installation has no runbook; it is docs/runbook.md of the gateway."), {}
+        return Answer(200, "text/html; charset=utf-8", page.html), {"Content-Security-Policy": page.policy}
 
 
 class _Site:
@@ -259,10 +263,10 @@ def _without_reasons(answer: Answer) -> Answer:
     return json_answer({"ready": answer.status == 200}, status=answer.status)
 
 
-def _load_page() -> Document:
-    from gateway.page import load
+def _load_page(path: str) -> Document | None:
+    from gateway.page import load, runbook
 
-    return load()
+    return load() if path == "/" else runbook.load()
 
 
 def _import_libraries() -> Any:

@@ -8,7 +8,7 @@ types keep every string out of the HTML parser.
 
 from __future__ import annotations
 
-__all__ = ["Document", "load"]
+__all__ = ["Document", "load", "read", "style_hash"]
 
 import base64
 import hashlib
@@ -32,13 +32,13 @@ class Document:
 
 def load() -> Document:
     """The page, from its files. Blocks for a few small files."""
-    html, style = _read("page.html"), _read("page.css")
-    script = "\n".join(map(_read, _SCRIPTS))
+    html, style = read("page.html"), read("page.css")
+    script = "\n".join(map(read, _SCRIPTS))
     policy = "; ".join(
         (
             "default-src 'none'",
-            f"script-src {_hash(script)}",
-            f"style-src {_hash(style)}",
+            f"script-src {style_hash(script)}",
+            f"style-src {style_hash(style)}",
             "connect-src 'self'",
             "img-src data:",
             "base-uri 'none'",
@@ -51,9 +51,11 @@ def load() -> Document:
     return Document(html.replace(_STYLE, style, 1).replace(_SCRIPT, script, 1), policy)
 
 
-def _read(name: str) -> str:
+def read(name: str) -> str:
+    """One of the page's files."""
     return (_FOLDER / name).read_text(encoding="utf-8")
 
 
-def _hash(text: str) -> str:
+def style_hash(text: str) -> str:
+    """What a Content-Security-Policy calls a script or style with this text."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

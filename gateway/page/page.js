@@ -108,7 +108,7 @@ function listTroubles(title, all) {
 
 // What to look at, and where the runbook says more.
 function advice({ check, id }) {
-  return [...prose(check), ...(id ? [" Runbook: ", element("code", {}, `docs/runbook.md#${textOf(id)}`)] : [])];
+  return [...prose(check), ...(id ? [" ", element("a", { href: `runbook#${encodeURIComponent(id)}` }, `Runbook: ${textOf(id)}`)] : [])];
 }
 
 function quietWords({ rates }) {

@@ -154,10 +154,10 @@ def test_the_worst_comes_first_and_the_rest_below_with_what_to_do(browser: Brows
     assert browser.driver.find_element(By.ID, "verdict").get_attribute("data-tone") == "critical"
     aside = browser.text("#aside")
     assert "restart it, and not the gateway: gateway doctor tells" in aside
-    assert "docs/runbook.md#broker-silent" in aside
+    assert "Runbook: broker-silent" in aside
     others = [one.text for one in browser.all("#problems li")]
     assert [text.split(":")[0] for text in others] == ["Critical", "Warning"]
-    assert "docs/runbook.md#partition-leaderless" in others[0]
+    assert "Runbook: partition-leaderless" in others[0]
     assert browser.driver.title.startswith("✕ Kafka broker 2")
     assert rows(browser, "brokers")[1][2] == "silent for 14 s"
     assert rows(browser, "sessions")[0] == ["2", "plant-7-0-2", "away: refused: not authorised", "13 of 1,000"]
@@ -165,6 +165,18 @@ def test_the_worst_comes_first_and_the_rest_below_with_what_to_do(browser: Brows
     assert "2 of 3 brokers answer" in browser.text("#flow")
     assert rows(browser, "dead")[0][1:3] == ["interceptor", "telemetry"]
     assert "interceptor 210, too_large 4" in browser.text("#dead")
+
+
+def test_the_runbook_is_a_click_away(browser: Browser, site: Site) -> None:
+    show(browser, site, status_documents.broken(), size=PHONE)
+    browser.driver.find_element(By.CSS_SELECTOR, "#aside a").click()
+    browser.wait(lambda: browser.driver.title == "Runbook", "the runbook opens")
+    assert browser.driver.current_url == f"{site.url}runbook#broker-silent"
+    heading = browser.driver.find_element(By.ID, "broker-silent")
+    top = browser.script("return arguments[0].getBoundingClientRect().top", heading)
+    assert 0 <= top < PHONE[1] / 2, "the heading is not in sight"
+    assert fits(browser)
+    assert browser.complaints() == []
 
 
 def test_a_verdict_is_spoken_once(browser: Browser, site: Site) -> None:

@@ -193,7 +193,7 @@ async def test_other_paths_and_methods_are_refused_with_a_sentence() -> None:
         for path in ["/nowhere", "/status/", "/metrics/x", "/%2e%2e/etc/passwd"]:
             async with client.get(path) as response:
                 assert response.status == 404
-                assert "There is: /, /metrics, /healthz, /readyz, /status." in await response.text()
+                assert "There is: /, /runbook, /metrics, /healthz, /readyz, /status." in await response.text()
                 assert response.headers["Content-Type"] == "text/plain; charset=utf-8"
         for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "PROPFIND"]:
             async with client.request(method, "/metrics", data=b"x" * 1000) as response:
