@@ -32,7 +32,7 @@ ORPHANS_NS: Final = 300 * SECOND_NS
 DAY_S: Final = 86_400.0
 TOKEN_FAILING_NS: Final = 60 * SECOND_NS
 
-_STOPPING: Final = frozenset({State.PENDING_CONTROLLED_SHUTDOWN, State.SHUTTING_DOWN})
+_TAKING: Final = frozenset({State.RECOVERY, State.RUNNING})  # before, no session has been opened
 _ORDER: Final = (
     "ledger-imbalance",
     "kafka-unreachable",
@@ -55,7 +55,7 @@ def problems(snapshot: HealthSnapshot, limits: HealthLimits) -> tuple[Problem, .
         found += _about_process(snapshot)
         found += _about_credentials(snapshot)
         found += _about_dead_letters(snapshot)
-    if state not in _STOPPING and state is not State.NOT_RUNNING:
+    if state in _TAKING:
         found += _about_sessions(snapshot)
     found += snapshot.said
     return tuple(sorted(found, key=_rank))
@@ -119,7 +119,7 @@ def _about_sessions(snapshot: HealthSnapshot) -> Iterator[Problem]:
     if snapshot.readiness.state is State.RUNNING and not snapshot.readiness.sessions:
         yield Problem(
             "mqtt-disconnected",
-            "critical",
+            "warning",
             "There is no MQTT session: this worker takes nothing.",
             "mqtt.sessions; a worker that is retired drains, and ends by itself.",
         )
