@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_BYTES = 50_000_000
+LIMIT_BYTES = 55_000_000  # 50 on the day when kafka-python and the commands of operation came; a surprise is more
 
 
 def run(*command: str | Path, cwd: Path) -> str:
