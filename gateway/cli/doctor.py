@@ -57,10 +57,10 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=between(0.1, 10),
+        type=between(0.1, 6),
         default=5.0,
         metavar="SECONDS",
-        help="longest wait for each answer (default: 5); what takes longer counts as frozen",
+        help="longest wait for each answer (default: 5, at most 6); what takes longer counts as frozen",
     )
     parser.add_argument("--strict", action="store_true", help="a warning fails too: status 1")
     parser.add_argument(

@@ -126,7 +126,7 @@ def own_certificates(findings: Findings, settings: Settings) -> None:
         try:
             tls_context(tls, where)
         except ConfigError as error:
-            findings.fail("certificate", str(error), "See the sentence.", where, ExitStatus.CONFIG)
+            findings.fail("certificate", str(error), "Correct the setting that it names.", where, ExitStatus.CONFIG)
             continue
         if tls.certificate_file is not None:
             files[where] = tls.certificate_file

@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from config.errors import ConfigError, ExitStatus, GatewayError
 from gateway.doctor import config_checks, running
 from gateway.doctor.model import GROUPS, Findings, Report
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from gateway.doctor.kafka_facts import Known
     from gateway.doctor.mqtt_facts import Device
     from gateway.outward import Outward
+
+log = structlog.get_logger("doctor")
 
 LONGEST_S: Final = 28.0  # with start and output everything is said within half a minute
 
@@ -97,7 +101,9 @@ class _Examination:
         try:
             await outward.start()
         except GatewayError as error:
-            self._found["config"].fail("token", str(error), "See the sentence.", status=error.exit_status)
+            self._found["config"].fail(
+                "token", str(error), "Correct the setting that it names.", status=error.exit_status
+            )
             return False
         return True
 
@@ -114,7 +120,14 @@ class _Examination:
                 status=ExitStatus.UNAVAILABLE,
             )
         except ConfigError as error:
-            found.fail("settings", str(error), "See the sentence.", status=ExitStatus.CONFIG)
+            found.fail("settings", str(error), "Correct the setting that it names.", status=ExitStatus.CONFIG)
+        except Exception as error:  # the other groups' findings are wanted all the same
+            log.exception("doctor_defect", group=group)
+            found.fail(
+                "defect",
+                f"The examination itself failed here ({type(error).__name__}: {error}); what is above was done.",
+                "This is a defect of the gateway's: report it with what stands on standard error.",
+            )
 
     async def _ask_running(self) -> None:
         self._running = await running.gather(self._running, self._settings.http, self._options.timeout_s)
@@ -161,8 +174,11 @@ class _Examination:
                 settings.mqtt.distribution, 1, share_group=settings.mqtt.share_group, group=group
             )
             asked += [one for some in sessions for one in some]
-        facts = await mqtt_facts.gather(settings, asked, outward, self._options.device, self._options.timeout_s)
-        mqtt_verdicts.judge_mqtt(self._found["mqtt"], settings, facts, self._workers)
+        found, asking = self._found["mqtt"], mqtt_facts.Asking(settings, outward, self._options.timeout_s)
+        addresses = await asking.addresses()
+        welcome = mqtt_verdicts.judge_addresses(found, settings, addresses)
+        door = await asking.door(addresses, asked, self._options.device)
+        mqtt_verdicts.judge_rest(found, settings, welcome, door, self._workers)
 
     async def _look_at_emqx(self) -> None:
         from gateway.doctor import emqx_checks
@@ -187,17 +203,20 @@ class _Examination:
         settings, timeout_s, found = self._settings, self._options.timeout_s, self._found["kafka"]
         asking = Asking(settings, KafkaLogin(settings.kafka, outward.kafka), timeout_s)
         admin = KafkaAdmin(settings, timeout_s=timeout_s)
+        cluster = asyncio.create_task(call(admin.cluster, 2 * timeout_s))
+        others: asyncio.Task[admin_facts.AdminFacts] | None = None
         try:
-            cluster = asyncio.create_task(call(admin.cluster, 2 * timeout_s))
             known = await asking.learn(self._wanted(), self._allowed)
-            brokers, told = await asyncio.gather(
-                asking.examine(known, _fenced(cluster, known)),
-                admin_facts.gather(admin, cluster, known, self._options.groups, timeout_s),
-            )
+            others = asyncio.create_task(admin_facts.gather(admin, cluster, known, self._options.groups, timeout_s))
+            brokers = await asking.examine(known, _fenced(cluster, known))
+            broker_verdicts.judge_brokers(found, settings.kafka, known, brokers)
+            told = await others
         finally:
-            await asking.close()
+            left = [task for task in (cluster, others) if task is not None]
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, asking.close(), return_exceptions=True)
             admin.close()
-        broker_verdicts.judge_brokers(found, settings.kafka, known, brokers)
         topic_verdicts.judge_topics(found, settings, known, told, brokers)
         recorded = config_checks.recorded_cluster(settings.data_dir)
         cluster_verdicts.judge_cluster(found, settings, known, told, brokers, self._options.groups, recorded)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["AddressFacts", "Device", "DoorFacts", "MqttFacts", "gather", "shared_for_a_look"]
+__all__ = ["AddressFacts", "Asking", "Device", "DoorFacts", "shared_for_a_look"]
 
 import asyncio
 import secrets
@@ -60,30 +60,6 @@ class DoorFacts:
     everything_as: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MqttFacts:
-    addresses: tuple[AddressFacts, ...]
-    door: DoorFacts | None = None
-
-
-async def gather(
-    settings: Settings,
-    subscriptions: Sequence[Subscription],
-    outward: Outward,
-    device: Device | None,
-    timeout_s: float,
-) -> MqttFacts:
-    """Ask them all. Takes three time-outs at most; raises ConfigError for TLS files that cannot be used."""
-    asking = _Asking(settings, outward, timeout_s)
-    addresses = await asyncio.gather(*(asking.address(text) for text in settings.mqtt.addresses))
-    at = next((one for one in addresses if one.login is not None and one.login.welcome), None)
-    at = at or next((one for one in addresses if one.login is not None and one.login.code is not None), None)
-    if at is None:
-        return MqttFacts(tuple(addresses))
-    looked = shared_for_a_look(subscriptions)
-    return MqttFacts(tuple(addresses), await asking.door(at, looked, device))
-
-
 def shared_for_a_look(subscriptions: Sequence[Subscription]) -> tuple[Subscription, ...]:
     """The same filters in a share group of our own: in the gateway's we would take messages from its sessions."""
     group = f"doctor-{secrets.token_hex(4)}"
@@ -95,7 +71,10 @@ def shared_for_a_look(subscriptions: Sequence[Subscription]) -> tuple[Subscripti
     return tuple(looked)
 
 
-class _Asking:
+class Asking:
+    """Asks each address with ``addresses``, and then with ``door`` the first that works. Raises ConfigError for TLS
+    files that cannot be used."""
+
     def __init__(self, settings: Settings, outward: Outward, timeout_s: float) -> None:
         self._instance = settings.instance
         self._mqtt = settings.mqtt
@@ -104,7 +83,11 @@ class _Asking:
         encrypted = any(parse_mqtt_address(text).encrypted for text in settings.mqtt.addresses)
         self._tls = TlsFiles(settings.mqtt.tls, "mqtt.tls") if encrypted else None
 
-    async def address(self, text: str) -> AddressFacts:
+    async def addresses(self) -> tuple[AddressFacts, ...]:
+        """All of ``mqtt.addresses``, at a time."""
+        return tuple(await asyncio.gather(*(self._address(text) for text in self._mqtt.addresses)))
+
+    async def _address(self, text: str) -> AddressFacts:
         address, proxy = parse_mqtt_address(text), self._mqtt.proxy
         if proxy is not None:
             endpoint = await reach(proxy.host, proxy.port, self._timeout_s)
@@ -121,7 +104,15 @@ class _Asking:
             return AddressFacts(text, endpoint, proxy is not None, Visit(error=reason))
         return AddressFacts(text, endpoint, proxy is not None, await self._visit(address, shown))
 
-    async def door(self, at: AddressFacts, asked: tuple[Subscription, ...], device: Device | None) -> DoorFacts:
+    async def door(
+        self, addresses: Sequence[AddressFacts], subscriptions: Sequence[Subscription], device: Device | None
+    ) -> DoorFacts | None:
+        """What the first that lets us in, or else the first that answers, does with others; None where none does."""
+        at = next((one for one in addresses if one.login is not None and one.login.welcome), None)
+        at = at or next((one for one in addresses if one.login is not None and one.login.code is not None), None)
+        if at is None:
+            return None
+        asked = shared_for_a_look(subscriptions)
         address = parse_mqtt_address(at.address)
         # Without our client certificate: it would let in who shows nothing else.
         bare = self._mqtt.model_copy(update={"tls": self._mqtt.tls.model_copy(update=_NO_CERTIFICATE)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["judge_door", "judge_login", "judge_mqtt", "judge_welcome"]
+__all__ = ["judge_addresses", "judge_door", "judge_login", "judge_rest", "judge_welcome"]
 
 from typing import TYPE_CHECKING, Final
 
@@ -13,10 +13,12 @@ from gateway.doctor.wording import bytes_text, milliseconds, some
 from gateway.mqtt import reasons
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bridge.filters import Subscription
     from config.settings import MqttSettings, Settings
     from gateway.doctor.model import Findings
-    from gateway.doctor.mqtt_facts import AddressFacts, DoorFacts, MqttFacts
+    from gateway.doctor.mqtt_facts import AddressFacts, DoorFacts
     from gateway.mqtt.probe import Visit
 
 _BEHIND_LOGIN: Final = ("version", "shared", "qos", "window", "session_expiry", "packet_size", "retain")
@@ -26,10 +28,10 @@ _ACKNOWLEDGED_S: Final = 0.01  # what a message waits for Kafka in an ordinary c
 _FAILED: Final = 0x80  # this and above are refusals, in CONNACK and SUBACK
 
 
-def judge_mqtt(findings: Findings, settings: Settings, facts: MqttFacts, workers: int) -> None:
-    """Every check of the group. ``workers`` is how many run with these settings."""
+def judge_addresses(findings: Findings, settings: Settings, addresses: Sequence[AddressFacts]) -> Visit | None:
+    """Every check that is about one address. The first visit that was welcome."""
     welcome = None
-    for one in facts.addresses:
+    for one in addresses:
         encrypted = parse_mqtt_address(one.address).encrypted and not one.proxied
         because = judge_endpoint(
             findings,
@@ -44,16 +46,23 @@ def judge_mqtt(findings: Findings, settings: Settings, facts: MqttFacts, workers
             findings.skip("login", f"Not tried: {because}.", one.address)
         elif judge_login(findings, settings.mqtt, one) and welcome is None:
             welcome = one.login
+    return welcome
+
+
+def judge_rest(
+    findings: Findings, settings: Settings, welcome: Visit | None, door: DoorFacts | None, workers: int
+) -> None:
+    """What the broker grants, and to whom. ``workers`` is how many run with these settings."""
     if welcome is None:
         for name in _BEHIND_LOGIN:
             findings.skip(name, "Not tried: no MQTT address lets the gateway in (login).")
     else:
-        judge_welcome(findings, settings, welcome, facts.door, workers)
-    if facts.door is None:
+        judge_welcome(findings, settings, welcome, door, workers)
+    if door is None:
         for name in _DOORS:
             findings.skip(name, "Not tried: no MQTT broker answers (login).")
     else:
-        judge_door(findings, facts.door)
+        judge_door(findings, door)
 
 
 def judge_login(findings: Findings, mqtt: MqttSettings, facts: AddressFacts) -> bool:
@@ -63,7 +72,7 @@ def judge_login(findings: Findings, mqtt: MqttSettings, facts: AddressFacts) -> 
     who = "without a name" if mqtt.username is None else f"as {mqtt.username!r}"
     if login.error is not None:
         frozen = login.error.reason == "timeout" and not facts.proxied
-        text, fix = str(login.error), "See the sentence; the broker's log says what it saw of us."
+        text, fix = str(login.error), "The broker's log says what it saw of us."
         if frozen:
             text = (
                 f"It takes the connection and does not answer CONNECT within {milliseconds(login.seconds)}: the "

@@ -291,3 +291,32 @@ def test_a_resolver_that_hangs_costs_its_time_out_and_no_more(tmp_path: Path, mo
     assert [check.severity for check in looked.all("dns")] == [FAIL, FAIL]
     assert all("the resolver did not answer" in check.text for check in looked.all("dns"))
     assert looked.status == 69
+
+
+def test_a_defect_in_one_group_leaves_the_others_their_findings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_arguments: Any) -> HostFacts:
+        raise KeyError("surprise")
+
+    monkeypatch.setattr("gateway.doctor.host_facts.gather", broken)
+    looked = look(tmp_path, "host", "config", "running")
+    assert looked.one("defect").severity is FAIL
+    assert "KeyError: 'surprise'" in looked.one("defect").text
+    assert looked.one("routes").severity is OK
+    assert looked.status == 1
+
+
+def test_a_group_that_is_not_done_in_time_keeps_what_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The addresses were judged; the door hangs longer than everything may take."""
+
+    async def hang(*_arguments: Any) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr("gateway.doctor.examine.LONGEST_S", 2.0)
+    monkeypatch.setattr("gateway.doctor.mqtt_facts.Asking.door", hang)
+    looked = look(tmp_path, "mqtt", mqtt={"addresses": ["mqtt://127.0.0.1:1"]})
+    assert looked.one("tcp").severity is FAIL
+    assert looked.one("time").severity is FAIL
+    assert "--only mqtt" in looked.one("time").fix
+    assert looked.report.seconds < 10

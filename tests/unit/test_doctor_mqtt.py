@@ -14,8 +14,8 @@ from gateway.doctor.emqx_checks import EmqxFacts, client_ids, judge_emqx, sessio
 from gateway.doctor.endpoint import Endpoint, Step, TlsStep
 from gateway.doctor.endpoint_verdicts import judge_certificate, judge_endpoint
 from gateway.doctor.model import Check, Findings, Severity
-from gateway.doctor.mqtt_facts import AddressFacts, Device, DoorFacts, MqttFacts, shared_for_a_look
-from gateway.doctor.mqtt_verdicts import judge_mqtt
+from gateway.doctor.mqtt_facts import AddressFacts, Device, DoorFacts, shared_for_a_look
+from gateway.doctor.mqtt_verdicts import judge_addresses, judge_rest
 from gateway.emqx.api import EmqxRefusedError
 from gateway.emqx.model import Ban, EmqxClient, EmqxNode, EmqxZone
 from gateway.mqtt.errors import ConnectError
@@ -47,7 +47,7 @@ def judged(
     reached = endpoint.reached
     facts = AddressFacts("mqtt://b:1883", endpoint, login=login if reached else None)
     seen = (found or door()) if login.code is not None and reached else None
-    judge_mqtt(findings, settings, MqttFacts((facts,), seen), 2)
+    judge_rest(findings, settings, judge_addresses(findings, settings, [facts]), seen, 2)
     return {check.name: check for check in findings}
 
 
