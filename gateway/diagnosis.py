@@ -126,6 +126,7 @@ class Diagnosis:
 
     def _partitions(self, now_ns: int) -> list[PartitionView]:
         producer = self._worker.kafka_producer()
+        refused = frozenset(self._worker.refused_topics())
         views = []
         for queue in self._worker.partitions.queues.values():
             replicas, in_sync = producer.replicas(queue.topic, queue.partition)
@@ -143,7 +144,7 @@ class Diagnosis:
                     last_ack_age_ns=now_ns - acknowledged_ns if acknowledged_ns else None,
                     silent_ns=self._seen.silent_ns(queue, now_ns),
                     spooling=queue.backlog is not None and queue.backlog.spooling and queue.backlog.holds,
-                    held=queue.not_before_ns > now_ns and queue.holds,
+                    held=queue.holds and (queue.not_before_ns > now_ns or queue.topic in refused),
                     trouble=producer.trouble_of(queue.topic, queue.partition),
                 )
             )

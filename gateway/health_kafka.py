@@ -31,10 +31,10 @@ NAMED: Final = 12  # partitions in a sentence
 
 def partition_health(partition: PartitionView, brokers: Mapping[int, BrokerView], limits: HealthLimits) -> str:
     """One word for a partition's colour."""
-    if partition.leader is None:
-        return "leaderless"
     if partition.held:
         return "held"
+    if partition.leader is None:
+        return "leaderless"
     if partition.silent_ns >= limits.silent_ns or (
         partition.silent_ns >= limits.mute_ns and _mute_copy(partition, brokers, limits) is not None
     ):

@@ -98,8 +98,8 @@ class BrokerView:
 @dataclass(frozen=True, slots=True)
 class PartitionView:
     """A partition in use. ``silent_ns``: how long records have waited for it without any acknowledgement, wherever they
-    wait (memory or spool); 0 while none wait. ``held``: the sender leaves it alone for a moment, Kafka having refused a
-    batch for want of rights."""
+    wait (memory or spool); 0 while none wait. ``held``: Kafka refuses our rights, so that it
+    is left alone for a moment, or not even to be seen."""
 
     topic: str
     partition: int
