@@ -100,7 +100,7 @@ class Link:
             ) from error
         except (OSError, EOFError) as error:
             self._drop()
-            raise BrokerUnreachableError(f"{self.name} {_cause(error)}") from error
+            raise BrokerUnreachableError(f"{self.name} {_cause(error, self._login.where)}") from error
         except (kafka_errors.KafkaProtocolError, ValueError, IndexError) as error:
             self._drop()
             raise BrokerUnreachableError(
@@ -229,10 +229,11 @@ def _said(code: int) -> str:
     return str(kafka_errors.for_code(code).__name__)
 
 
-def _cause(error: BaseException) -> str:
+def _cause(error: BaseException, where: str) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
-            f"shows a certificate that is not trusted ({error.verify_message}). Check tls.ca_file and tls.server_name."
+            f"shows a certificate that is not trusted ({error.verify_message}). Check {where}.tls.ca_file and "
+            f"{where}.tls.server_name."
         )
     if isinstance(error, ssl.SSLError):
         return (
@@ -243,7 +244,7 @@ def _cause(error: BaseException) -> str:
     if isinstance(error, EOFError | ConnectionResetError | BrokenPipeError):
         return (
             "closed the connection. It may be stopping, or its listener wants TLS or a login that is not configured "
-            "here: check the security setting."
+            f"here: check {where}.security."
         )
     if isinstance(error, ConnectionRefusedError):
         return "refuses connections. Is the broker running, and is this its address and port?"

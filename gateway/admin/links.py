@@ -85,7 +85,8 @@ class Links:
             name = f"Broker {broker} ({found.address})"
             if controller:
                 name = f"The active controller, asked through broker {broker} ({found.address}),"
-            self._links[place] = Link(found.host, found.port, name, self._login, self._client_id)
+            made = Link(found.host, found.port, name, self._login, self._client_id)
+            self._links.setdefault(place, made)  # another thread may have been first
         return self._links[place]
 
     # --- asking ---
@@ -99,7 +100,17 @@ class Links:
         whose answer is the same everywhere. ``controller``: they pass it on to the controller, which may hang although
         no broker does, for half a minute when it has just been frozen; it is waited for five seconds."""
         timeout_s = min(self.timeout_s, _CONTROLLER_S) if controller else self.timeout_s
-        return self._first(self._ranked(controller=controller), make, timeout_s, hedge_s=_HEDGE_S, **options)
+        links = self._ranked(controller=controller)
+        try:
+            return self._first(links, make, timeout_s, hedge_s=_HEDGE_S, **options)
+        except AdminRetriableError as error:
+            if not controller:
+                raise
+            raise BrokerSilentError(
+                f"The active controller does not answer, asked through {len(links)} brokers for {timeout_s:g} s: it is "
+                "frozen, or another is being elected. Brokers keep what they pass on to one that hangs for up to 30 s "
+                "(controller.socket.timeout.ms). Look at a broker that does not answer first, and ask again."
+            ) from error
 
     def ask_one(self, request: Any, **options: Any) -> Any:
         """The answer of the controller through one broker that answers these days, asked once: for what changes
@@ -133,11 +144,12 @@ class Links:
                     unanswered.append(self._unanswered(number, error))
                 else:
                     deadline = min(deadline, time.monotonic() + _PATIENCE_S)
+        waited = f"{_PATIENCE_S:g} s while others did" if answers else f"{self.timeout_s:g} s"
         for future in left:
             number = began[future]
             late = BrokerSilentError(
-                f"{self.link(number).name} did not answer within {_PATIENCE_S:g} s while others did. A process that is "
-                "frozen or swamped still takes connections: look at its log and its CPU."
+                f"{self.link(number).name} did not answer within {waited}. A process that is frozen or swamped still "
+                "takes connections: look at its log and its CPU, and restart it if it is stuck."
             )
             self._silent[self.link(number)] = time.monotonic(), late
             unanswered.append(self._unanswered(number, late))

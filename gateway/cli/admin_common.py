@@ -89,7 +89,7 @@ def mention(text: str) -> None:
 def mention_unanswered(unanswered: Iterable[Unanswered]) -> None:
     """Say who did not answer: what is shown lacks their part."""
     for one in unanswered:
-        mention(f"without {one.name}: {one.why}")
+        mention(f"{one.why} What is shown lacks its part.")
 
 
 def duration(text: str) -> float:

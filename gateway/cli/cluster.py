@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ExitStatus
+from gateway.admin.model import TopicPartition
 from gateway.cli.admin_common import add_options, connected, mention, mention_unanswered, plural
 from gateway.cli.table import print_json, say, severity, table
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.admin.model import Answers, BrokerVersion, Cluster, LogDir, Quorum, Topic, Unanswered
     from gateway.admin.progress import Moving
 
-_SHOWN: Final = 20
+_SHOWN: Final = 10
 _LAGGING_RECORDS: Final = 1000  # a voter further behind cannot take over without reading first
 _LAGGING_S: Final = 10.0
 _DISK_WARN: Final = 0.15  # of a file system left
@@ -126,7 +127,9 @@ def _text(view: _View) -> str:
              table(("BROKER", "ADDRESS", "RACK", "SPEAKS", "LEADS", "", "STATE"), rows)]  # fmt: skip
     if cluster.quorum is not None:
         parts.append(_quorum(cluster, cluster.quorum))
-    parts += [_partitions(view.topics), _dirs(view.dirs), _moving(view.moving)]
+    elif cluster.quorum_problem:
+        parts.append(f"\nmetadata quorum: {severity('FAIL')}: not told\n")
+    parts += [_partitions(view.topics, view.moving), _dirs(view.dirs), _moving(view.moving)]
     return "".join(parts)
 
 
@@ -149,18 +152,26 @@ def _quorum(cluster: Cluster, quorum: Quorum) -> str:
     return head + table(("NODE", "ROLE", "LAG", "CAUGHT UP", "STATE"), rows, indent="  ")
 
 
-def _partitions(topics: tuple[Topic, ...]) -> str:
+def _partitions(topics: tuple[Topic, ...], moving: tuple[Moving, ...]) -> str:
+    """What lacks a leader or a replica. A replica that a reassignment is making is not lacking yet, by Kafka's own
+    count too."""
+    adding = {one.place: set(one.adding) for one in moving}
     partitions = [one for topic in topics for one in topic.partitions]
+    lacks = {one: sorted(set(one.replicas) - set(one.isr) - adding.get(TopicPartition(one.topic, one.number), set()))
+             for one in partitions}  # fmt: skip
     leaderless = [one for one in partitions if one.leader is None]
-    under = [one for one in partitions if one.leader is not None and one.under_replicated]
+    under = [one for one in partitions if one.leader is not None and lacks[one]]
     text = f"\n{plural(len(topics), 'topic')}, {plural(len(partitions), 'partition')}: "
     if not leaderless and not under:
         return text + f"{severity('ok')}, each has a leader and all its replicas\n"
     text += f"{len(leaderless)} without a leader, {len(under)} under-replicated\n"
+    for broker in sorted({number for one in under for number in lacks[one]}):
+        count = sum(broker in lacks[one] for one in under)
+        text += f"  broker {broker} is out of sync in {plural(count, 'partition')}\n"
     rows = [
         (f"{one.topic}/{one.number}", one.leader, ",".join(map(str, one.replicas)), ",".join(map(str, one.isr)),
-         f"{severity('FAIL')}: nobody leads it" if one.leader is None else f"{severity('warn')}: lacks "
-         + ",".join(map(str, sorted(set(one.replicas) - set(one.isr)))))
+         f"{severity('FAIL')}: nobody leads it" if one.leader is None
+         else f"{severity('warn')}: lacks {','.join(map(str, lacks[one]))}")
         for one in [*leaderless, *under][:_SHOWN]
     ]  # fmt: skip
     text += table(("PARTITION", "LEADER", "REPLICAS", "IN SYNC", "STATE"), rows, indent="  ")

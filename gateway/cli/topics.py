@@ -8,7 +8,16 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
-from gateway.cli.admin_common import add_options, answered_yes, audit_log, connected, duration, mention, plural
+from gateway.cli.admin_common import (
+    add_options,
+    answered_yes,
+    audit_log,
+    connected,
+    duration,
+    mention,
+    mention_unanswered,
+    plural,
+)
 from gateway.cli.table import print_json, say, severity, table
 
 if TYPE_CHECKING:
@@ -255,7 +264,7 @@ def _apply(arguments: argparse.Namespace) -> int:
         wanted = wanted_topics(settings)
         steps = look(admin, wanted)
         actions = [step for step in steps if step.acts]
-        if arguments.dry_run or (actions and not arguments.yes):
+        if arguments.dry_run or (actions and not arguments.yes and not arguments.json):
             _show(arguments, settings, steps, wanted, refusals(admin, steps, wanted))
         if arguments.dry_run:
             return ExitStatus.OK
@@ -273,6 +282,9 @@ def _apply(arguments: argparse.Namespace) -> int:
             "fenced": result.fenced,
         })  # fmt: skip
     else:
+        for step in steps:
+            if step.kind == "differs":
+                say(f"{severity('warn')} {step.topic}: {step.text}.")
         _say_applied(result, audit.path)
     return ExitStatus.INCOMPLETE if result.left or result.behind else ExitStatus.OK
 
@@ -310,6 +322,7 @@ def _delete(arguments: argparse.Namespace) -> int:
         brokers = admin.broker_configs(["delete.topic.enable", "auto.create.topics.enable"])
         if (why := deletion_forbidden(brokers.by_broker)) is not None:
             raise AdminError(why)
+        mention_unanswered(brokers.unanswered)
         warnings = deletion_warnings(settings, list(found), brokers.by_broker)
         for warning in warnings:
             mention(f"{severity('warn', sys.stderr)}: {warning}")

@@ -344,6 +344,9 @@ def test_a_certificate_is_shown_and_checked(secured_kafka: KafkaCluster) -> None
     tls = {"ca_file": certificates.ca_file}
     with KafkaAdmin(settings_of(secured_kafka.tls_bootstrap, kafka={"security": "SSL", "tls": tls})) as admin:
         assert admin.cluster().id
+    shown = {**tls, "certificate_file": certificates.client_certificate, "key_file": certificates.client_key}
+    with KafkaAdmin(settings_of(secured_kafka.tls_bootstrap, admin={"security": "SSL", "tls": shown})) as admin:
+        assert admin.cluster().id  # "requested": the broker checks it, since it is shown
     with (
         KafkaAdmin(settings_of(secured_kafka.tls_bootstrap, kafka={"security": "SSL"})) as admin,
         pytest.raises(BrokerUnreachableError) as failure,

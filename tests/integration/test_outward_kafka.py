@@ -20,6 +20,9 @@ from bridge.kafka_login import KafkaLogin
 from bridge.kafka_session import open_connection
 from bridge.kafka_topics import Topics
 from config.secret_files import FileSecret
+from config.settings import Settings
+from gateway.admin.errors import AdminRefusedError
+from gateway.admin.kafka import KafkaAdmin
 from gateway.embedded.kafka import KafkaCluster, TokenCheck
 from gateway.verify.reader import KafkaReader
 from tests.brokers.kafka_backend import kafka_settings, read_topic
@@ -351,3 +354,20 @@ async def test_client_certificates_follow_their_files(tmp_path: Path, unique: st
         with capture_logs() as lines:
             assert await cluster_id(kafka, unique, login)
         assert [line["event"] for line in lines] == ["tls_files_changed"]
+
+
+def test_the_administration_shows_a_token(cluster: KafkaCluster, provider: IdentityProvider, tmp_path: Path) -> None:
+    """From the file that somebody keeps fresh, read for each connection that needs one."""
+    file = tmp_path / "token"
+    sasl = {"mechanism": "OAUTHBEARER", "token": {"file": str(file)}}
+    kafka = {"bootstrap_servers": cluster.sasl_bootstrap.split(",")}
+    settings = Settings.model_validate({"kafka": kafka, "admin": {"security": "SASL_PLAINTEXT", "sasl": sasl}})
+    claims = {"sub": "gateway", "aud": "kafka"}
+    file.write_text(provider.sign(claims | {"aud": "other"}, lifetime_s=60))
+    with KafkaAdmin(settings) as admin:
+        with pytest.raises(AdminRefusedError) as failure:
+            admin.cluster()
+        assert "does not let the token of admin.sasl.token in" in str(failure.value)
+        assert "issuer" in str(failure.value)
+        file.write_text(provider.sign(claims, lifetime_s=60))
+        assert [broker.id for broker in admin.brokers()] == [1]

@@ -1,0 +1,62 @@
+"""docs/kafka.md speaks of commands, settings, metrics and states that exist."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from config.schema import dotted, walk
+from config.settings import AdminSettings, Settings
+from gateway.cli import cluster, groups, leaders, topics
+from gateway.metrics import Metrics
+
+TEXT = (Path(__file__).parents[2] / "docs/kafka.md").read_text()
+SETTINGS = {dotted(path).replace("[]", "") for path, _ in walk(Settings)}
+COMMANDS = sorted(set(re.findall(r"^\$ (gateway .*)$", TEXT, re.MULTILINE)))
+LISTED = re.findall(r"^    gateway (\w+) (.+)$", TEXT, re.MULTILINE)
+
+
+def parsed(command: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    commands = parser.add_subparsers()
+    for module in (cluster, groups, leaders, topics):
+        module.add_parser(commands)
+    return parser.parse_args(shlex.split(command)[1:])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_is_one_that_is_taken(command: str) -> None:
+    assert callable(parsed(command).run)
+
+
+def test_the_list_of_commands_is_whole() -> None:
+    listed = {(group, one.split()[0]) for group, many in LISTED for one in many.split("|")}
+    assert listed == {
+        ("cluster", "describe"), ("groups", "list"), ("groups", "describe"), ("leaders", "show"), ("leaders", "elect"),
+        ("topics", "list"), ("topics", "describe"), ("topics", "plan"), ("topics", "apply"), ("topics", "delete"),
+    }  # fmt: skip
+    for group, command in listed:
+        names = (
+            ["t"] if (group, command) in {("topics", "describe"), ("topics", "delete"), ("groups", "describe")} else []
+        )
+        assert callable(parsed(shlex.join(["gateway", group, command, *names, "--json", "--config", "f"])).run)
+
+
+def test_settings_and_metrics_exist() -> None:
+    spoken = set(re.findall(r"`((?:admin|kafka)\.[a-z_.]+)", TEXT)) - {"admin.log"}
+    assert spoken
+    assert {name for name in spoken if not any(known.startswith(name) for known in SETTINGS)} == set()
+    metrics = {definition.name for definition in Metrics.definitions()}
+    assert set(re.findall(r"`(gateway_\w+)`", TEXT)) <= metrics
+
+
+def test_the_settings_shown_are_taken() -> None:
+    (block,) = re.findall(r"^```toml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    table = tomllib.loads(block)["admin"]
+    table["sasl"]["password"] = table["sasl"].pop("password_file")
+    assert AdminSettings.model_validate(table).security == "SASL_SSL"
