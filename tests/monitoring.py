@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -14,6 +17,9 @@ import yaml
 from gateway.auth_service.metrics import AuthMetrics
 from gateway.metrics import Metrics
 from gateway.supervisor.metrics import SupervisorMetrics
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 ROOT = Path(__file__).parents[1]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
@@ -69,6 +75,17 @@ def tool(name: str) -> str:
     return path
 
 
+@functools.cache
+def dashboard_module() -> ModuleType:
+    """``deploy/grafana/dashboard.py``, which finds its neighbour as a script does."""
+    folder = str(ROOT / "deploy" / "grafana")
+    sys.path.insert(0, folder)
+    try:
+        return importlib.import_module("dashboard")
+    finally:
+        sys.path.remove(folder)
+
+
 def read_yaml(file: Path) -> Any:
     """A file of ours, by the fast parser where there is one."""
     return yaml.load(file.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -92,22 +109,29 @@ def known_series() -> dict[str, frozenset[str]]:
     return known
 
 
-def selectors(expression: str) -> list[tuple[str, set[str]]]:
-    """The series that an expression of PromQL asks for, with the labels by which it chooses among them.
+def selections(expression: str) -> list[tuple[str, str]]:
+    """The series that an expression of PromQL asks for: their name, and the name with what chooses among them.
 
     No parser: functions and aggregations are told by the bracket after their name, label lists by the word before
-    theirs, and strings are left out. Good for what is written in this repository.
+    theirs, and ranges, offsets and numbers are left out. Good for what is written in this repository.
     """
     text = re.sub(r"#[^\n]*", "", expression)
     text = re.sub(r"\b(by|without|on|ignoring|group_left|group_right)\s*\([^()]*\)", " ", text)
     text = re.sub(r"\[[^\]]*\]", " ", text)
     text = re.sub(r"\boffset\s+\w+", " ", text)
+    text = re.sub(r"(?<![\w:\"])[\d.]+(?:e\d+)?(?![\w\"])", " ", text)  # numbers
     found = []
-    text = re.sub(r"(?<![\w:])[\d.]+(?:e\d+)?(?!\w)", " ", text)  # numbers
     for match in _SERIES.finditer(text):
         name, chosen, called = match.groups()
-        if called or name in _KEYWORDS:
-            continue
-        labels = re.findall(r"([a-zA-Z_]\w*)\s*(?:=~|!~|!=|=)", re.sub(r"\"[^\"]*\"", "", chosen or ""))
+        if not called and name not in _KEYWORDS:
+            found.append((name, name + (chosen or "")))
+    return found
+
+
+def selectors(expression: str) -> list[tuple[str, set[str]]]:
+    """As ``selections``, with the labels by which the expression chooses."""
+    found = []
+    for name, selection in selections(expression):
+        labels = re.findall(r"([a-zA-Z_]\w*)\s*(?:=~|!~|!=|=)", re.sub(r"\"[^\"]*\"", "", selection))
         found.append((name, set(labels)))
     return found

@@ -218,7 +218,7 @@ BEFORE: Final = Row(
                                                  rate("gateway_canary_sent_total", "job", "sent")), "cps"),
         Panel("EMQX's queues for our sessions",
               (q("sum by (worker) (gateway_emqx_queue_length{<G>})", "worker {{worker}}"),
-               q("min(gateway_emqx_queue_limit{<G>} > 0)", "limit of a session")),
+               q("min(gateway_emqx_queue_limit{<G>})", "limit of a session, 0: none or not known")),
               help="When one is full, EMQX drops the oldest message for each new one. emqx.url must be set."),
         Panel("EMQX dropped, of ours", (rate("gateway_emqx_dropped_total", "reason", "{{reason}}"),), "cps",
               steps=((0.001, "red"),)),

@@ -64,7 +64,7 @@ class Gateway:
 
     def __init__(self, directory: Path, http_port: int, tables: Mapping[str, Any]) -> None:
         self._directory = directory
-        self._http_port = http_port
+        self.http_port = http_port
         self._process: GuardedProcess | None = None
         self.log_file = directory / "gateway.log"
         self._offset = 0
@@ -148,11 +148,11 @@ class Gateway:
     @property
     def port(self) -> int:
         """Its HTTP port."""
-        return self._http_port
+        return self.http_port
 
     def get(self, path: str) -> tuple[int, str]:
         """Status and body of its HTTP port. Raises OSError when it does not answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._http_port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=5)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()

@@ -1,0 +1,234 @@
+"""The dashboard's queries and the alerts, in a real Prometheus that scrapes a real gateway and access service.
+
+Two workers under a supervisor between a real Kafka and a real MQTT broker, with traffic, logins, the canary and an
+interceptor, so that hardly anything has a reason to be empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import re
+import threading
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlencode
+
+import pytest
+import yaml
+
+from gateway.embedded.process import GuardedProcess
+from tests.auth_process import auth_serve
+from tests.brokers.client import Client
+from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
+from tests.chaos.harness import wait_until
+from tests.monitoring import PROMETHEUS, RULE_FILES, dashboard_module, known_series, rules, selections, tool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from types import ModuleType
+
+    from gateway.embedded.kafka import KafkaCluster
+    from gateway.embedded.mqtt import MqttBroker
+    from tests.chaos.fixtures import MakeGateway
+
+TOKEN = "of-the-test-" * 4
+SHOWS_NOTHING = {  # of the dashboard, and why
+    "nothing fires",
+    "EMQX is not scraped here",
+    "kafka_exporter does not run here",
+    "no certificate or token is shown here",
+}
+HAS_NO_SERIES = {  # of the alerts' series, those of the gateway and the access service
+    "gateway_auth_jwks_failures_total": "no key set is fetched",
+}
+
+
+class Prometheus:
+    """The real one, which looks and judges once a second instead of every 15 s."""
+
+    def __init__(self, folder: Path, port: int, targets: dict[str, str]) -> None:
+        configuration = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
+        configuration["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s", "scrape_timeout": "1s"}
+        jobs = [one for one in configuration["scrape_configs"] if one["job_name"] in targets]
+        (folder / "rules").mkdir(parents=True)
+        token = folder / "http_token"
+        token.write_text(TOKEN)
+        for job in jobs:
+            job["static_configs"] = [{"targets": [targets[job["job_name"]]]}]
+            job["authorization"]["credentials_file"] = str(token)
+        configuration["scrape_configs"] = jobs
+        for file in RULE_FILES:
+            (folder / "rules" / file.name).write_text(file.read_text().replace("interval: 30s", "interval: 1s"))
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
+        self._port = port
+        self.log = folder / "log"
+        self._process = GuardedProcess(
+            [
+                tool("prometheus"),
+                f"--config.file={folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            log=self.log,
+        )
+
+    def __enter__(self) -> Self:
+        wait_until(self.ready, "Prometheus is ready")
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._process.kill()
+
+    def ready(self) -> bool:
+        assert self._process.returncode is None, self.log.read_text()
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return self._get("/-/ready")[0] == 200
+        return False
+
+    def _get(self, path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def ask(self, what: str, **parameters: str) -> Any:
+        """The data of an answer of its API; AssertionError with its sentence when it refuses."""
+        status, body = self._get(f"/api/v1/{what}?{urlencode(parameters)}")
+        document = json.loads(body)
+        assert status == 200, f"{parameters}: {document.get('error')}"
+        return document["data"]
+
+    def query(self, expression: str) -> list[Any]:
+        """What an expression gives now."""
+        return list(self.ask("query", query=expression)["result"])
+
+
+@pytest.fixture
+def site(
+    kafka: KafkaCluster,
+    mqtt_broker: MqttBroker,
+    make_gateway: MakeGateway,
+    free_ports: Callable[[int], list[int]],
+    tmp_path: Path,
+    unique: str,
+) -> Iterator[Prometheus]:
+    """Everything, with messages and logins that go on."""
+    gateway = make_gateway(
+        mqtt_broker.port, kafka.bootstrap, unique,
+        workers=2, instance=unique, mqtt={"sessions": 1, "share_group": "monitored"},
+        canary={"enabled": True, "interval": "500ms"},
+        ledger={"topic": f"{unique}-ledger"},
+        routes=[
+            {"name": "telemetry", "filters": [f"{unique}/#"], "topic": unique,
+             "interceptors": [{"use": "headers", "add": {"site": "plant-7"}}]},
+            {"name": "canary", "filters": [f"canary/{unique}"], "topic": f"{unique}-canary"},
+        ],
+    )  # fmt: skip
+    gateway.configure(http={"token": TOKEN})
+    (prometheus_port,) = free_ports(1)
+    stop = threading.Event()
+    (tmp_path / "auth").mkdir()
+    with auth_serve(tmp_path / "auth", f'[http]\ntoken = "{TOKEN}"') as service, Client(mqtt_broker.port) as device:
+        gateway.start(ready=False)
+        service.wait_for("auth_ready")
+        service.add_user("device-1", "right", generated=True)
+        gateway.wait_ready()
+
+        def live() -> None:
+            count = 0
+            while not stop.wait(0.02):
+                device.publish(f"{unique}/{count % 50}", b"{}")
+                if count % 10 == 0:
+                    service.login("device-1", "right" if count % 20 else "wrong")
+                count += 1
+
+        living = threading.Thread(target=live)
+        living.start()
+        targets = {"gateway": f"127.0.0.1:{gateway.http_port}", "auth": f"127.0.0.1:{service.port('operator_url')}"}
+        try:
+            with Prometheus(tmp_path / "prometheus", prometheus_port, targets) as prometheus:
+                yield prometheus
+        finally:
+            stop.set()
+            living.join()
+
+
+def expanded(expression: str, **chosen: str) -> str:
+    """As Grafana puts its variables in; what is not chosen is All."""
+    values = {"instance": ".*", "worker": ".*", "auth": ".*", "__rate_interval": "4s", **chosen}
+    text = re.sub(r"\$(\w+)", lambda found: values[found[1]], expression)
+    assert "$" not in text
+    return text
+
+
+def panels_of(dashboard: ModuleType) -> Iterator[Any]:
+    for row in dashboard.ROWS:
+        yield from row.panels
+
+
+def test_every_query_has_data_and_nothing_fires(site: Prometheus) -> None:
+    dashboard = dashboard_module()
+    due = {
+        (panel.title, query.expr): expanded(query.expr)
+        for panel in panels_of(dashboard)
+        if panel.empty not in SHOWS_NOTHING
+        for query in panel.queries
+    }
+
+    def all_have() -> bool:
+        for key, expression in list(due.items()):
+            if site.query(expression):
+                del due[key]
+        return not due
+
+    with contextlib.suppress(AssertionError):
+        wait_until(all_have, "every query has data", 30)
+    troubles = {one["labels"]["job"]: one["lastError"] for one in site.ask("targets")["activeTargets"]}
+    assert troubles == {"gateway": "", "auth": ""}
+    assert not due, f"no data for {list(due)}"
+
+    # Those that are rightly empty are at least PromQL.
+    for panel in panels_of(dashboard):
+        for query in panel.queries:
+            site.query(expanded(query.expr, instance="127\\\\.0\\\\.0\\\\.1:1|x", worker="(0|1)"))
+
+    check_variables(site, dashboard)
+    check_alerts(site)
+
+
+def check_variables(site: Prometheus, dashboard: ModuleType) -> None:
+    """What is offered at the top of the dashboard exists."""
+    found = {}
+    for variable in dashboard.VARIABLES:
+        if variable["type"] == "query":
+            match = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["definition"])
+            assert match is not None
+            rows = site.ask("series", **{"match[]": expanded(match[1])})
+            found[variable["name"]] = sorted({row.get(match[2], "") for row in rows})
+    assert found["worker"] == ["0", "1"]
+    assert [len(found["instance"]), len(found["auth"])] == [1, 1]
+    chosen = {name: f"({'|'.join(map(re.escape, values))})".replace("\\", "\\\\") for name, values in found.items()}
+    assert site.query(expanded('gateway_lifecycle_state{instance=~"$instance", worker=~"$worker"}', **chosen))
+
+
+def check_alerts(site: Prometheus) -> None:
+    """Every rule can be judged, what it asks for is there, and of all alerts the watchdog alone fires."""
+    groups = site.ask("rules")["groups"]
+    judged = [rule for group in groups for rule in group["rules"]]
+    assert len(judged) == len(rules("alert")) + len(rules("record"))
+    for rule in judged:
+        assert rule["health"] == "ok", f"{rule['name']}: {rule.get('lastError')}"
+    ours = {name for name in known_series() if name.startswith(("gateway_", "process_"))} | {"up"}
+    for name in HAS_NO_SERIES:
+        assert not site.query(name), f"{name} need not be left out"
+    for rule in (one for one in rules("alert") if one["alert"].startswith("Gateway")):
+        for name, selection in selections(rule["expr"]):
+            if name in ours and name not in HAS_NO_SERIES:
+                assert site.query(selection), f"{rule['alert']} asks for {selection}, which nobody has"
+    firing = {alert["labels"]["alertname"] for alert in site.ask("alerts")["alerts"] if alert["state"] == "firing"}
+    assert firing == {"GatewayWatchdog"}
