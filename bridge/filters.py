@@ -13,7 +13,10 @@ __all__ = [
     "FilterError",
     "Overlap",
     "Subscription",
+    "covered_by_all",
     "covers",
+    "difference",
+    "example_topic",
     "intersection",
     "matches",
     "minimal_cover",
@@ -185,6 +188,49 @@ def intersection(first: str, second: str) -> str | None:
     longer = ours if len(ours) > len(theirs) else theirs
     common += longer[len(common) :]
     return "/".join([*common, "#"] if open_ended and their_open_ended else common)
+
+
+def covered_by_all(text: str, wides: Sequence[str]) -> bool:
+    """Whether every topic that ``text`` matches is matched by one of ``wides``, whichever that is for each. Exact.
+
+    No filter lists all names of a level, so filters share a task in one way alone: 'a/#' is 'a' and 'a/+/#'.
+    """
+    if any(covers(wide, text) for wide in wides):
+        return True
+    levels, open_ended = split_filter(text)
+    if not open_ended or len(levels) > max((wide.count("/") + 1 for wide in wides), default=0):
+        return False
+    return covered_by_all("/".join(levels), wides) and covered_by_all("/".join([*levels, "+", "#"]), wides)
+
+
+def example_topic(filter_: str, levels: int | None = None) -> str | None:
+    """A topic that the filter matches, for people to look at; None when it matches the empty one alone. ``levels``
+    is how many it shall have, where the filter leaves that open."""
+    fixed, open_ended = split_filter(filter_)
+    words = ["example" if level == "+" else level for level in fixed]
+    if open_ended:
+        words += ["example"] * (1 if levels is None else levels - len(fixed))
+    topic = "/".join(words)
+    return topic or None
+
+
+def difference(filter_: str, topic: str) -> str | None:
+    """Why a filter does not match a topic, in a few words about the first level that differs; None when it does."""
+    if matches(filter_, topic):
+        return None
+    wanted, levels = filter_.split("/"), topic.split("/")
+    if topic.startswith("$") and wanted[0] in ("+", "#"):
+        return f"a topic that begins with '$' is not matched by a wildcard on the first level ({wanted[0]!r})"
+    for number, want in enumerate(wanted):
+        if want == "#":
+            break  # what comes before it did not differ
+        if number == len(levels):
+            return (
+                f"the topic has {len(levels)} level{'s' * (len(levels) > 1)}, the filter asks for {want!r} after them"
+            )
+        if want not in ("+", levels[number]):
+            return f"level {number} is {levels[number]!r}, not {want!r}"
+    return f"the topic has {len(levels)} levels, the filter ends after {len(wanted)}"
 
 
 def superset(first: str, second: str) -> str | None:

@@ -33,7 +33,7 @@ from bridge.wire import DeadLetterReason, Header, MessageIdKind
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from bridge.message import Properties
     from bridge.template import Need
@@ -179,6 +179,28 @@ class Route:
         self._key_by_topic = self._key is None or self._key.needs <= _TOPIC_ONLY
         self._id_by_topic = self._message_id is not None and self._message_id.needs <= _TOPIC_ONLY
         self._device_by_topic = self._device is not None and self._device.needs <= _TOPIC_ONLY
+
+    @property
+    def topic_template(self) -> Template:
+        """What makes the Kafka topic, bound."""
+        return self._topic
+
+    @property
+    def key_template(self) -> Template | None:
+        """What makes the key, bound; None where the route gives none."""
+        return self._key
+
+    def templates(self) -> Iterator[tuple[str, Template]]:
+        """Every template with its setting, bound."""
+        named = {"topic": self._topic, "key": self._key, "device": self._device, "message_id": self._message_id}
+        yield from ((name, template) for name, template in named.items() if template is not None)
+        yield from ((f"headers.{name}", template) for name, template in self._by_topic if name != wire.GATEWAY_DEVICE)
+
+    def device_levels(self) -> tuple[int, ...] | None:
+        """The levels of the MQTT topic that name the device, counted from its start; None where it is not told so."""
+        if self._device is None or self._device.needs - _TOPIC_ONLY:
+            return None
+        return self._device.levels
 
     @property
     def destination(self) -> tuple[object, ...]:

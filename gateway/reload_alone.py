@@ -48,6 +48,7 @@ class AloneReload:
     def attach(self, worker: Worker) -> None:
         """Serve this worker from now on."""
         worker.config = self.state
+        worker.observation.sources.append(self.state.problems)
         self._task = asyncio.create_task(self._run(worker, Reloader(worker)), name="reload")
 
     async def close(self) -> None:

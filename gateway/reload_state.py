@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
 from config.live import changes
+from gateway.health_model import Problem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +40,14 @@ class ConfigState:
     def problem(self) -> str | None:
         """Why the last reload failed; None if it did not, or there was none."""
         return None if self._last is None or self._last["ok"] else str(self._last["problem"])
+
+    def problems(self) -> tuple[Problem, ...]:
+        """That the settings in force are not those of the file, while that is so."""
+        if self.problem is None:
+            return ()
+        text = f"The last reload failed, so older settings are in force: {self.problem}"
+        check = "correct the settings and run `gateway reload`; --dry-run tells first whether they can be taken"
+        return (Problem("config-reload-failed", "warning", text, check),)
 
     def as_dict(self) -> dict[str, object]:
         """The member ``config`` of /status."""

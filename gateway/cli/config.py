@@ -141,7 +141,12 @@ def _check_routes(loaded: Loaded) -> tuple[list[str], list[str]]:
         load_chains(settings).close()
     except ConfigError as error:
         return list(error.problems), []
-    return [], list(router.warnings)
+    from bridge.route_lint import SURE, lint
+
+    doubtful = [
+        f"{one.sentence} Better: {one.advice}" for one in lint(settings) if one.id in SURE and one.severity == "warn"
+    ]
+    return [], [*router.warnings, *doubtful]
 
 
 def _show(arguments: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.answers import Answer, json_answer
+from gateway.reload_state import ConfigState
 from gateway.supervisor.exposition import merge
 from gateway.supervisor.fleet_status import merged, worker_problem
 
@@ -34,13 +35,13 @@ class FleetAnswers:
         fleet: Fleet,
         metrics: SupervisorMetrics,
         doing: Callable[[], str],
-        config: Callable[[], dict[str, object]] = dict,
+        config: ConfigState | None = None,
     ) -> None:
         self._fleet = fleet
         self._metrics = metrics
         self._doing = doing
         self._unanswered: dict[int, int] = {}  # since when workers have not answered /status
-        self._config = config
+        self._config = config or ConfigState(None)
 
     async def answer(self, path: str, accept: str) -> Answer:
         """As ``gateway.answers.Answers`` says; waits for the workers, at most two seconds."""
@@ -114,8 +115,8 @@ class FleetAnswers:
                 "ledger": _sum_ledgers([worker["ledger"] for worker in up]),
                 "routes": _sum_routes([worker["routes"] for worker in up]),
                 "slots_retiring": self._fleet.retiring,
-                **merged(up, self._worker_problems(workers)),
-                "config": self._config(),
+                **merged(up, [*self._worker_problems(workers), *self._config.problems()]),
+                "config": self._config.as_dict(),
                 # A worker's partitions are in the merged ones: 64 times 2000 of them would be 25 MB.
                 "workers": [
                     {name: value for name, value in worker.items() if name != "partitions"} for worker in workers

@@ -88,7 +88,7 @@ class Supervisor:
         self.config = ConfigState(loaded.file)
         self._http = HttpServer(
             settings.http,
-            FleetAnswers(self.fleet, self._metrics, lambda: self._doing, self.config.as_dict),
+            FleetAnswers(self.fleet, self._metrics, lambda: self._doing, self.config),
             page=True,
         )
         self._asked: asyncio.Queue[Wish | None] = asyncio.Queue()  # None: a restart

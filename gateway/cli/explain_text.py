@@ -1,0 +1,103 @@
+"""An explanation for people: one section for each station of the way."""
+
+from __future__ import annotations
+
+__all__ = ["text"]
+
+from typing import TYPE_CHECKING
+
+from bridge import wire
+from gateway.explain import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from config.settings import Settings
+    from gateway.explain import Delivery, Explanation, RouteView, Step, Written
+
+
+def text(told: Explanation, settings: Settings) -> str:
+    """All of it, with a line end after the last line."""
+    lines: list[str] = []
+    _section(lines, "at EMQX", told.before)
+    _section(lines, "subscriptions", map(_delivery, told.deliveries))
+    _section(lines, "routes", _routes(told))
+    facts = {"device": told.device, "message id": told.message_id}
+    _section(lines, "known of it", (f"{name}: {shown(value)}" for name, value in facts.items() if value is not None))
+    _section(lines, "interceptors", _steps(told.steps))
+    for number, one in enumerate(told.written, 1):
+        count = f" {number} of {len(told.written)}" if len(told.written) > 1 else ""
+        _section(lines, f"dead letter{count}" if one.dead_letter else f"record{count}", _record(one, settings))
+    _section(lines, "end", _end(told))
+    _section(lines, "note", told.notes)
+    return "\n".join(lines) + "\n"
+
+
+def _section(lines: list[str], title: str, items: Iterator[str] | list[str] | map[str]) -> None:
+    found = list(items)
+    if not found:
+        return
+    lines.append(f"{title}:")
+    lines += [f"  {item}" for item in found]
+
+
+def _delivery(delivery: Delivery) -> str:
+    who = f"{'one of ' if delivery.one_of and len(delivery.sessions) > 1 else ''}{', '.join(delivery.sessions)}"
+    line = f"{delivery.filter}, QoS {delivery.qos} → {who}"
+    if delivery.group:
+        line += f" (group {delivery.group})"
+    return line if delivery.taken else f"{line}: a copy, which is thrown away there (other_group)"
+
+
+def _routes(told: Explanation) -> Iterator[str]:
+    for view in told.routes:
+        if view.matched is not None:
+            yield f"✓ {view.name}: {view.matched!r} matches"
+        else:
+            yield from _refused(view)
+    if told.route is None:
+        yield "no route takes it"
+
+
+def _refused(view: RouteView) -> Iterator[str]:
+    for number, (filter_, why) in enumerate(view.why.items()):
+        name = f"✗ {view.name}:" if not number else " " * (len(view.name) + 3)
+        yield f"{name} {filter_!r} does not match: {why}"
+
+
+def _steps(steps: list[Step]) -> Iterator[str]:
+    for number, step in enumerate(steps, 1):
+        words = {"pass": "passes it on as it is", "change": "changes it", "split": f"splits it {step.detail}",
+                 "drop": f"drops it ({step.detail})", "error": f"fails: {step.detail}"}  # fmt: skip
+        yield f"{number}. {step.interceptor} {words[step.outcome]}"
+        for name, before, after in step.changes:
+            yield f"     {name}: {before} → {after}"
+
+
+def _record(one: Written, settings: Settings) -> Iterator[str]:
+    if one.dead_letter:
+        said = dict(one.headers)
+        reason, error = said.get(wire.DLQ_REASON), said.get(wire.DLQ_ERROR)
+        yield f"why: {shown(reason)}: {shown(error, 1000)}"
+    yield f"topic: {one.topic}"
+    if one.key is None and not one.dead_letter:
+        yield "key: none: any partition, a whole batch at a time"
+    else:
+        yield f"key: {shown(one.key)}"
+        where = "unknown, for nobody said how many the topic has" if one.partitions is None else f"of {one.partitions}"
+        yield f"partition: {where}" if one.partition is None else f"partition: {one.partition} {where}"
+    value = "null (a tombstone)" if one.value is None else f"{len(one.value)} bytes"
+    yield f"value: {value}{f', {shown(one.value)}' if one.value else ''}"
+    yield f"timestamp: the time of receipt{'' if not one.headers else f'; {len(one.headers)} headers'}"
+    for name, content in one.headers:
+        yield f"  {name} = {shown(content)}"
+    yield f"compressed with {settings.kafka.compression}, acknowledged to EMQX when Kafka has it (acks=all)"
+
+
+def _end(told: Explanation) -> Iterator[str]:
+    if told.stopped is not None:
+        yield f"the worker would end: {told.stopped}"
+    elif told.filtered is not None and told.route is not None:
+        yield f"nothing is written: it is acknowledged and counted as filtered ({told.filtered})"
+    elif any(one.dead_letter for one in told.written):
+        yield "it is acknowledged once Kafka has the dead letter; `gateway dlq list` shows such"

@@ -1,0 +1,149 @@
+"""``gateway routes``: what the routes are, and what in them may not be meant."""
+
+from __future__ import annotations
+
+__all__ = ["add_parser"]
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ExitStatus
+from gateway.cli.arguments import add_config, add_json
+
+if TYPE_CHECKING:
+    from bridge.route_lint import Finding
+    from config.settings import RouteSettings, Settings
+
+_LINT_EPILOG = """\
+what is found (docs/routing.md explains each):
+  FAIL  broken, same-name, unreachable
+  warn  unreachable-filter, shadowed, delivered-twice, level-missing, any-topic, no-key, constant-key, keys-differ,
+        tombstone-without-key, interceptor-twice, interceptor-idle
+  ok    narrower-first, fetched-twice, level-missing (in headers), key-not-device, own-topic; shown with --all
+
+exit status: 0 nothing worse than "ok" (with --strict: nothing at all), 1 a FAIL (with --strict also a warn), 78 the
+settings cannot be read
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway routes`` to the command's parser."""
+    parser = commands.add_parser(
+        "routes",
+        help="list the routes; find those that are never reached, overlap or break order",
+        description="Looks at the routes in the settings. Connects to nothing, changes nothing.",
+    )
+    actions = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    listing = actions.add_parser(
+        "list",
+        help="the routes in the order they are tried",
+        description="The routes in the order they are tried, with what each subscribes to and where it writes.",
+    )
+    add_config(listing)
+    add_json(listing)
+    listing.set_defaults(run=_list)
+
+    lint = actions.add_parser(
+        "lint",
+        help="routes that are never reached, topics that come twice, keys that break order",
+        description=(
+            "Finds what the author of the routes may not have meant: routes and filters that are never reached, topics "
+            "that two routes ask for or EMQX delivers twice, templates that have no value for some topics, keys that "
+            "put everything into one partition or one device into several. Each with an MQTT topic as an example; "
+            "`gateway explain TOPIC` then tells what becomes of it. What is found is certain; whether it is meant is "
+            "not known here."
+        ),
+        epilog=_LINT_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_config(lint)
+    add_json(lint)
+    lint.add_argument("--all", action="store_true", help="also what is worth knowing and mostly meant so")
+    lint.add_argument("--strict", action="store_true", help="end with status 1 for a warn as well: for a pipeline")
+    lint.set_defaults(run=_lint)
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    from config.load import load
+
+    return load(arguments.config).settings
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from gateway.cli.table import print_json, say, table
+
+    settings = _settings(arguments)
+    rows = [_row(settings, route) for route in settings.routes]
+    if arguments.json:
+        print_json({"routes": rows})
+        return ExitStatus.OK
+    if not rows:
+        say("There are no routes: nothing would be subscribed.")
+        return ExitStatus.OK
+    headers = ("", "ROUTE", "FILTERS", "KAFKA TOPIC", "KEY", "QOS", "SESSIONS", "WAY", "INTERCEPTORS")
+    say(
+        table(
+            headers,
+            (
+                (
+                    number, row["name"], "  ".join(row["filters"]), row["topic"], row["key"] or None, row["qos"],
+                    row["group"] or "mqtt.sessions", row["way"], " → ".join(row["interceptors"]) or None,
+                )
+                for number, row in enumerate(rows)
+            ),
+        )
+    )  # fmt: skip
+    return ExitStatus.OK
+
+
+def _row(settings: Settings, route: RouteSettings) -> dict[str, Any]:
+    from bridge.routing import Route
+    from config.errors import ConfigError
+
+    chain = [one.label for one in (*settings.interceptors, *route.interceptors)]
+    try:
+        compiled = Route(route, index=0, instance=settings.instance, reserved_topics=settings.own_topics)
+        way = "fast" if compiled.fast and not chain else "slow"
+    except ConfigError:
+        way = "broken"
+    return {
+        "name": route.name,
+        "filters": list(route.filters),
+        "topic": route.topic,
+        "key": route.key,
+        "qos": route.qos,
+        "group": route.group,
+        "way": way,
+        "interceptors": chain,
+    }
+
+
+def _lint(arguments: argparse.Namespace) -> int:
+    from bridge.route_lint import lint
+    from gateway.cli.table import print_json, say
+
+    settings = _settings(arguments)
+    found = lint(settings)
+    bad = [one for one in found if one.severity == "FAIL" or (arguments.strict and one.severity == "warn")]
+    status = ExitStatus.FAILED if bad else ExitStatus.OK
+    shown = [one for one in found if one.severity != "ok" or arguments.all]
+    if arguments.json:
+        print_json({"routes": len(settings.routes), "findings": shown})
+        return status
+    for one in shown:
+        say(_text(one))
+    say(_verdict(found, len(settings.routes), hidden=len(found) - len(shown)))
+    return status
+
+
+def _text(finding: Finding) -> str:
+    from gateway.cli.table import severity
+
+    return f"{severity(finding.severity):<4}  {finding.id}\n      {finding.sentence}\n      → {finding.advice}.\n"
+
+
+def _verdict(found: list[Finding], routes: int, *, hidden: int) -> str:
+    counts = {word: sum(one.severity == word for one in found) for word in ("FAIL", "warn")}
+    text = f"{routes} route{'s' * (routes != 1)}: {counts['FAIL']} FAIL, {counts['warn']} warn"
+    return f"{text}; {hidden} more with --all" if hidden else text

@@ -1,0 +1,133 @@
+"""What ``gateway explain`` says of a message, and that it is what the data path does."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bridge.message import Properties
+from bridge.partitioner import partition_for
+from config.settings import Settings
+from gateway.cli.main import main
+from gateway.explain import Explanation, Message, explain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROUTES = [
+    {"name": "alarms", "filters": ["devices/+/alarm"], "topic": "alarms", "group": "fast", "qos": 2},
+    {
+        "name": "telemetry", "filters": ["devices/+/t", "plant/#"], "topic": "telemetry", "device": "${topic[1]}",
+        "key": "${device}", "message_id": "${device}-${payload.seq}",
+        "metadata_headers": ["topic", "properties", "message_id"],
+        "interceptors": [
+            {"use": "filter", "expression": "json.seq >= 0", "reason": "negative"},
+            {"use": "headers", "add": {"site": "north"}},
+        ],
+    },
+    {"name": "dynamic", "filters": ["dynamic/+"], "topic": "d-${topic[1]}"},
+]  # fmt: skip
+SETTINGS = Settings(routes=ROUTES, mqtt={"groups": [{"name": "fast"}]}, instance="plant-7", workers=0)
+
+
+def told(topic: str, payload: bytes = b"{}", count: int | None = 12, **more: Any) -> Explanation:
+    return explain(SETTINGS, Message(topic, payload, **more), lambda _topic: count)
+
+
+def test_the_whole_way() -> None:
+    found = told("devices/d7/t", b'{"seq": 3}', properties=Properties(user=(("unit", "C"),)), qos=2)
+    assert [(view.name, view.matched) for view in found.routes] == [("alarms", None), ("telemetry", "devices/+/t")]
+    assert found.routes[0].why == {"devices/+/alarm": "level 2 is 't', not 'alarm'"}
+    (delivery,) = found.deliveries
+    assert (delivery.filter, delivery.qos, delivery.group) == ("$share/gateway/devices/+/t", 1, "")
+    assert delivery.sessions == tuple(f"plant-7-0-{number}" for number in range(4))
+    assert (found.device, found.message_id, found.message_id_kind) == (b"d7", b"d7-3", "device")
+    assert [(step.interceptor, step.outcome) for step in found.steps] == [("filter", "pass"), ("headers", "change")]
+    assert found.steps[1].changes == (("header site", "not there", "north"),)
+    (record,) = found.written
+    assert (record.topic, record.key, record.value) == ("telemetry", b"d7", b'{"seq": 3}')
+    assert (record.partition, record.partitions) == (partition_for(b"d7", 12), 12)
+    assert dict(record.headers)["mqtt.user.unit"] == b"C"
+    assert not record.dead_letter
+
+
+def test_dropped_broken_and_unplaceable_messages() -> None:
+    assert told("devices/d7/t", b'{"seq": -1}').filtered == "negative"
+    broken = told("devices/d7/t", b"no json")
+    assert broken.steps[0].outcome == "error"
+    (letter,) = broken.written
+    assert letter.dead_letter
+    assert letter.topic == "gateway-dead-letters"
+    assert dict(letter.headers)["dlq.reason"] == b"interceptor_error"
+    (letter,) = told("dynamic/not allowed").written
+    assert dict(letter.headers)["dlq.reason"] == b"invalid_topic"
+    large = explain(
+        SETTINGS.model_copy(update={"kafka": SETTINGS.kafka.model_copy(update={"max_record_bytes": 3})}),
+        Message("devices/d7/alarm", b"long"), lambda _topic: None,
+    )  # fmt: skip
+    assert dict(large.written[0].headers)["dlq.reason"] == b"too_large"
+
+
+def test_what_nobody_fetches_and_what_emqx_does_first() -> None:
+    nowhere = told("elsewhere")
+    assert nowhere.route is None
+    assert not nowhere.deliveries
+    assert nowhere.filtered == "no_route"
+    delayed = told("$delayed/30/devices/d1/alarm", retain=True)
+    assert delayed.route == "alarms"
+    assert len(delayed.before) == 2
+    assert told("$SYS/x").before
+    assert told("gateways/plant-7/status").routes[0].name == "(the gateways' own messages)"
+
+
+def test_an_unknown_number_of_partitions_and_a_missing_key() -> None:
+    (record,) = told("devices/d7/t", b'{"seq": 3}', count=None).written
+    assert (record.partition, record.partitions) == (None, None)
+    keyless = told("plant", b'{"seq": 3}')
+    assert keyless.written[0].key is None
+    assert keyless.written[0].partition is None
+    assert any("'${device}' has no value" in note for note in keyless.notes)
+
+
+def test_a_message_that_two_filters_bring() -> None:
+    settings = Settings(routes=[{"name": "a", "filters": ["a/+/c", "a/b/+"], "topic": "t"}])
+    found = explain(settings, Message("a/b/c"), lambda _topic: 1)
+    assert len(found.deliveries) == 2
+    assert any("delivers it 2 times" in note for note in found.notes)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text('[[routes]]\nname = "a"\nfilters = ["a/+"]\ntopic = "t"\nkey = "${property.k}"\n')
+    always = ["--config", str(file), "--partitions", "6"]
+    raw = base64.b64encode(b"\xff\x00").decode()
+    assert (
+        main(["explain", "a/b", raw, "--encoding", "base64", "--properties", "k=v", "content_type=x/y", *always]) == 0
+    )
+    out = capsys.readouterr().out
+    assert "key: v" in out
+    assert f"partition: {partition_for(b'v', 6)} of 6" in out
+    assert "mqtt.content_type = x/y" in out
+    assert main(["explain", "a/b", "ff00", "--encoding", "hex", "--json", *always]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["written"][0]["value"] == {"base64": raw}
+    assert main(["explain", "b", "--offline", "--config", str(file)]) == 1
+    assert "no route takes it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["a/+"], "is no topic that a message can have"),
+        (["a", "xyz", "--encoding", "hex"], "The payload is no hex"),
+        (["a", "@nowhere"], "The payload cannot be read from nowhere"),
+        (["a", "--properties", "site"], "write NAME=VALUE"),
+        (["a", "--properties", "payload_format=2"], "payload_format is a number, 0 or 1"),
+    ],
+)
+def test_wrong_arguments_say_what_is_right(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", *words]) == 2
+    assert says in capsys.readouterr().err

@@ -1,0 +1,243 @@
+"""Routes change again and again while messages flow: each message is written once, each device's in order, and the
+account balances at every moment. The parts are the worker's own, on a Kafka in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
+
+import pytest
+
+from bridge.dead_letter_limit import DeadLetterLimit
+from bridge.errors import RetriableError
+from bridge.interceptor_loading import load_chains
+from bridge.ledger import Ledger
+from bridge.partitions import Partitions
+from bridge.route_stops import RouteStops
+from bridge.routing import Router
+from bridge.sender import Sender
+from config.settings import Settings
+from gateway.group_plan import group_plans
+from gateway.lifecycle import State
+from gateway.metrics import Metrics
+from gateway.mqtt.ingest import Ingest
+from gateway.reload import Reloader
+from gateway.session_group import SessionGroup, Shared
+from gateway.worker import Worker
+from tests.brokers import packets
+from tests.unit.data_path import POLICY, Observer
+from tests.unit.fake_kafka import FakeKafka
+from tests.unit.manual_time import ManualLoop, manual_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bridge.batch import Span
+
+DEVICES = 5
+WINDOW = 60
+
+
+class LoggingKafka(FakeKafka):
+    """Tells of each value in the order in which it was written, whatever its partition."""
+
+    told: Callable[[bytes], None]
+
+    def _write(self, request: Any, partition: Any) -> Any:
+        before = len(partition.log)
+        error = super()._write(request, partition)
+        for record in partition.log[before:]:
+            self.told(record.value)
+        return error
+
+
+class Site:
+    """One session group on a Kafka in memory, and what a reload needs of a worker around it."""
+
+    def __init__(self, settings: Settings, kafka: LoggingKafka) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, ManualLoop)
+        self.settings = settings
+        self.written: list[tuple[str, int]] = []  # device and number, in the order in which Kafka took them
+        self.fatal: list[BaseException] = []
+        self.partitions = Partitions()
+        self.ledger = Ledger(self._in_flight)
+        self.metrics = Metrics(settings)
+        self.router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.own_topics)
+        self.chains = load_chains(settings)
+        limit = DeadLetterLimit.from_settings(settings.dead_letter)
+        self.route_stops = RouteStops(limit, loop.time_ns, self.fatal.append)
+        self.sender = Sender(
+            self.partitions, lambda: kafka.make_producer(kafka.topics), POLICY, Observer(), loop.time_ns,
+            self.fatal.append,
+        )  # fmt: skip
+        kafka.told = self._note
+        self._shared = Shared(
+            self.router, self.sender, self.ledger, self.metrics, topics=self, verb=Mock(), failed=self.fatal.append,
+            registry=Mock(), login=Mock(), filtered=lambda _route, _reason: None, chains=self.chains,
+            dead_lettered=lambda _reason, _count: None,
+            dead_letter_made=self.route_stops.made,
+        )  # fmt: skip
+        (plan,) = group_plans(settings)
+        self.group = SessionGroup(plan, self._shared)
+        self.groups = [self.group]
+        self.group.hold_to(self.route_stops)
+        self.sessions: list[Any] = []
+        self.kafka_login = self.mqtt_login = self.answers = self.observation = Mock()
+        self.topic_watch = self.topics = Mock()
+        self.lookouts = Mock(adopt=_nothing)
+        self.service = Mock()
+        self.service.lifecycle.state = State.RUNNING
+        self.spooling = self.http = self._buried = self._orphan_group = None
+        self.reloader = Reloader(self)  # type: ignore[arg-type]
+        self._ingest = Ingest(
+            self.group.dispatcher, self.group.accumulator, self.group.dead_letters, v5=True, max_packet=10_000,
+            max_record=1000,
+        )  # fmt: skip
+        self._numbers = dict.fromkeys(range(DEVICES), 0)
+        self._ids: list[bytes] = []
+        self.pace_ns = self.idle_ticks = 0
+        self.handshaking = False
+        self.acknowledged = 0
+        self.group.flow.add(self)
+
+    adopt = Worker.adopt  # what the real one does with what it has
+    _watch_routes = Worker._watch_routes
+    _held = Worker._held
+
+    def _in_flight(self) -> int:
+        return self.partitions.messages() + self.group.accumulator.settled()
+
+    def _note(self, value: bytes) -> None:
+        device, number = value.decode().split()
+        self.written.append((device, int(number)))
+
+    # --- what others ask of a worker ---
+
+    def partition_count(self, topic: str) -> int | None:
+        return self.sender.producer.partition_count(topic)
+
+    async def locate(self, topic: str) -> int:
+        raise RetriableError(topic)
+
+    def routed_topics(self) -> list[str]:
+        return sorted({*self.router.kafka_topics, *self.settings.dead_letter_topics})
+
+    def started_producer(self) -> None:
+        return None
+
+    # --- a session, as the flow sees it ---
+
+    def listen(self) -> None: ...
+
+    def ignore(self) -> None: ...
+
+    def read(self) -> None: ...
+
+    def hand_over(self, span: Span) -> None:
+        ids, self._ingest.ids = self._ingest.ids, []
+        if ids:
+            span.owed.append((self, ids, []))
+
+    def release(self, ids: list[bytes], ids2: list[bytes]) -> None:
+        self.acknowledged += len(ids) + len(ids2)
+
+    def send_acknowledgements(self) -> None: ...
+
+    # --- the test's side ---
+
+    @property
+    def published(self) -> int:
+        return sum(self._numbers.values())
+
+    def publish(self, rng: random.Random) -> None:
+        """Some messages in one read, as far as the window lets a broker send."""
+        if self.published - self.acknowledged > WINDOW:
+            return
+        data = bytearray()
+        for _ in range(rng.randint(1, 6)):
+            device = rng.randrange(DEVICES)
+            body = b"d%d %d" % (device, self._numbers[device])
+            data += packets.publish(
+                f"devices/d{device}/t", body, qos=1, packet_id=1 + self.published % 60_000, properties=b""
+            )
+            self._numbers[device] += 1
+        used, count = self._ingest.feed(bytes(data))
+        assert used == len(data)
+        self.group.flow.took(count, used, pressed=rng.random() < 0.2)
+
+    async def reload(self, settings: Settings) -> None:
+        await self.reloader.prepare(settings)
+        await self.reloader.commit()
+        await self.reloader.finish()
+
+    def check(self) -> None:
+        assert not self.fatal, self.fatal
+        assert self.ledger.imbalance() == 0, self.ledger
+
+
+async def _nothing(_settings: Settings) -> None: ...
+
+
+def settings_of(rng: random.Random) -> Settings:
+    """Routes that take everything, each time in another way."""
+    keys = ("${topic}", "${topic[1]}", "fixed", "${payload.nothing}-${topic}", "${qos}-${topic[1]}")
+    whole = {"name": "all", "filters": ["#"], "topic": rng.choice(("one", "two")), "key": rng.choice(keys[:3])}
+    some = {
+        "name": rng.choice(("some", "all-too")), "filters": [rng.choice(("devices/+/t", "devices/d1/#", "devices/#"))],
+        "topic": rng.choice(("one", "two")), "key": rng.choice((*keys[:3], keys[4])),
+    }  # fmt: skip
+    if rng.random() < 0.3:
+        some["interceptors"] = [{"use": "headers", "add": {"x": rng.choice("ab")}}]
+    routes = [whole] if rng.random() < 0.3 else [some, whole]
+    return Settings(
+        routes=routes, dead_letter={"topic": "dead"}, ledger={"topic": ""},
+        flow={"route_cache_entries": rng.choice((2, 1000)), "linger_max": rng.choice(("10ms", "50ms"))},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(12))
+@manual_time
+async def test_nothing_is_lost_nor_overtaken_while_routes_change(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    await run(seed, monkeypatch)
+
+
+async def run(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    monkeypatch.setattr(asyncio, "to_thread", _at_once)
+    kafka = LoggingKafka(batch_bytes=400)
+    for name in ("one", "two", "dead"):
+        kafka.topic(name, 3)
+    kafka.latency_s = lambda: rng.choice((0.001, 0.005, 0.05))
+    monkeypatch.setattr(SessionGroup, "_make_session", lambda _self, _number: Mock(plan=Mock(subscriptions=())))
+    site = Site(settings_of(rng), kafka)
+    await site.sender.start()
+    for _ in range(15):
+        reload = asyncio.create_task(site.reload(settings_of(rng)))
+        while not reload.done():
+            site.publish(rng)
+            site.check()
+            await asyncio.sleep(rng.choice((0, 0.0005, 0.01)))
+        await reload
+        for _ in range(rng.randrange(8)):
+            site.publish(rng)
+            await asyncio.sleep(rng.choice((0, 0.001)))
+            site.check()
+    await site.group.drained()
+    site.check()
+    assert site.ledger.delivered == site.published == site.acknowledged
+    assert not site.ledger.dead_lettered
+    numbers: dict[str, list[int]] = {}
+    for device, number in site.written:
+        numbers.setdefault(device, []).append(number)
+    for device, found in numbers.items():
+        assert found == list(range(len(found))), f"{device}, seed {seed}"
+    assert len(site.written) == site.published
+    await site.group.close()
+    await site.sender.close(patience_s=1.0)
+
+
+async def _at_once(function: Any, *arguments: Any) -> Any:
+    return function(*arguments)
