@@ -75,7 +75,13 @@ function troubles({ status, problems, now }) {
   return severity === "warning" ? [...known, ...why] : [...why, ...known];
 }
 
-function showVerdict(tone, headline, aside = []) {
+// A sentence that counts seconds changes at every answer; it is read out when `what` is another.
+function showVerdict(tone, headline, aside, what = headline) {
+  const spoken = find("spoken");
+  if (spoken.dataset.what !== what) {
+    spoken.dataset.what = what;
+    say(spoken, headline);
+  }
   mark(find("verdict"), "data-tone", tone);
   say(find("sign"), SIGNS[tone]);
   say(find("headline"), headline);
@@ -88,9 +94,13 @@ function showVerdict(tone, headline, aside = []) {
 
 function showTroubles(view) {
   worst = troubles(view);
-  if (worst.length) showVerdict(worst[0].severity, textOf(worst[0].text), advice(worst[0]));
+  if (worst.length) showVerdict(worst[0].severity, textOf(worst[0].text), advice(worst[0]), nameOf(worst[0]));
   else showVerdict("ok", "All is well.", [quietWords(view)]);
   listTroubles("Also wrong", worst.slice(1));
+}
+
+function nameOf({ severity, id, subject, text }) {
+  return id ? [severity, id, subject].join(" ") : textOf(text);
 }
 
 function listTroubles(title, all) {
@@ -168,7 +178,8 @@ function queueCells(queue) {
   return [`${count(queue.queue_length)} of ${count(queue.queue_limit)}`, { text: count(dropped), tone: dropped ? "critical" : "" }];
 }
 
-function healthCell({ health, silent_seconds: silent }) {
+function healthCell({ health, silent_seconds: silence, mute_seconds: muteness }) {
+  const silent = silence || (health === "unreachable" && muteness);
   const tone = { ok: "", idle: "soft", unreachable: "warning" }[health] ?? "critical";
   return { text: silent ? `${textOf(health)} for ${span(silent)}` : textOf(health), tone };
 }
