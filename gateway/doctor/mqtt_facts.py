@@ -48,7 +48,8 @@ class AddressFacts:
 @dataclass(frozen=True, slots=True)
 class DoorFacts:
     """What the broker at ``address`` lets in. ``filters`` is the visit with the gateway's own subscriptions, ``asked``
-    what it asked for; ``everything`` the one with ``#`` and ``everything_as`` who asked it, None where nobody could."""
+    what it asked for; ``everything`` the one with ``#`` and ``everything_as`` who asked it, None where nobody could.
+    ``without_certificate``: strangers came without the client certificate that the gateway shows."""
 
     address: str
     asked: tuple[Subscription, ...] = ()
@@ -58,6 +59,7 @@ class DoorFacts:
     device: Visit | None = None
     everything: Visit | None = None
     everything_as: str | None = None
+    without_certificate: bool = False
 
 
 def shared_for_a_look(subscriptions: Sequence[Subscription]) -> tuple[Subscription, ...]:
@@ -128,7 +130,8 @@ class Asking:
             _nothing() if as_device is None else self._visit(address, as_device, everything),
         )
         filters, nobody, guessed, by_device = visits
-        door = DoorFacts(at.address, asked, filters, nobody, guessed, by_device)
+        withheld = address.encrypted and self._mqtt.tls.certificate_file is not None
+        door = DoorFacts(at.address, asked, filters, nobody, guessed, by_device, without_certificate=withheld)
         if by_device is not None and by_device.welcome:
             return replace(door, everything=by_device, everything_as="the device's user")
         if nobody is not None and nobody.welcome:

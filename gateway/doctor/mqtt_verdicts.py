@@ -294,6 +294,7 @@ def judge_door(findings: Findings, door: DoorFacts) -> None:
         "Switch anonymous logins off (EMQX: an authenticator under Access Control; mosquitto: allow_anonymous false; "
         "HiveMQ: a security extension in place of allow-all).",
         "A client without user name and password is refused",
+        certificate=door.without_certificate,
     )
     _judge_stranger(
         findings,
@@ -302,18 +303,27 @@ def judge_door(findings: Findings, door: DoorFacts) -> None:
         f"A user that does not exist is let in with a random password: passwords are not checked.{only}",
         "Give the broker an authenticator (EMQX: Access Control, Authentication; mosquitto: password_file).",
         "An unknown user with a random password is refused",
+        certificate=door.without_certificate,
     )
     _judge_everything(findings, door)
 
 
-def _judge_stranger(findings: Findings, name: str, visit: Visit | None, let_in: str, fix: str, refused: str) -> None:
-    if visit is None or visit.code is None:
-        why = "" if visit is None or visit.error is None else f" {visit.error}"
-        findings.skip(name, f"It could not be told: the broker did not answer that login.{why}")
-    elif visit.welcome:
-        findings.fail(name, let_in, fix, status=ExitStatus.REFUSED)
+def _judge_stranger(
+    findings: Findings, name: str, visit: Visit | None, let_in: str, fix: str, refused: str, *, certificate: bool
+) -> None:
+    """``certificate``: it came without the client certificate that the gateway shows."""
+    if visit is not None and visit.code is not None:
+        if visit.welcome:
+            findings.fail(name, let_in, fix, status=ExitStatus.REFUSED)
+        else:
+            findings.ok(name, f"{refused} ({reasons.words(visit.code)}).", code=visit.code)
+        return
+    error = None if visit is None else visit.error
+    # TLS 1.3 asks for a certificate behind its handshake, so that the refusal may look like a hang-up.
+    if certificate and error is not None and error.reason in {"tls", "protocol"}:
+        findings.ok(name, f"{refused}, and hung up on without a client certificate.")
     else:
-        findings.ok(name, f"{refused} ({reasons.words(visit.code)}).", code=visit.code)
+        findings.skip(name, f"It could not be told: the broker did not answer that login. {error or ''}".rstrip())
 
 
 def _judge_everything(findings: Findings, door: DoorFacts) -> None:

@@ -55,7 +55,8 @@ ACL = "user gateway\ntopic readwrite #\n\nuser sensor\ntopic readwrite devices/s
 
 
 def mqtt(broker: Mosquitto, password: str = USERS["gateway"], **more: Any) -> dict[str, Any]:
-    return {"addresses": [f"mqtt://127.0.0.1:{broker.port}"], "username": "gateway", "password": password, **more}
+    usual = {"addresses": [f"mqtt://127.0.0.1:{broker.port}"], "username": "gateway", "password": password}
+    return {**usual, **more}
 
 
 @contextlib.contextmanager
@@ -218,6 +219,49 @@ def test_a_wrong_password_is_named_and_so_is_a_wrong_one_at_kafka(
     assert not [check for check in looked.report.checks if "secret-that-is-wrong" in f"{check}"]
 
 
+def test_every_transport_and_a_listener_that_wants_certificates_are_well(
+    make_mosquitto: Callable[..., Mosquitto], tmp_path: Path
+) -> None:
+    broker = make_mosquitto(users=USERS, tls=True, require_certificate=True)
+    assert broker.certificates is not None
+    ports = {"mqtts": broker.tls_port, "wss": broker.wss_port, "mqtt": broker.port, "ws": broker.websocket_port}
+    tls = {
+        "ca_file": str(broker.ca_file),
+        "certificate_file": str(broker.certificates.client_certificate),
+        "key_file": str(broker.certificates.client_key),
+    }
+    addresses = [f"{scheme}://127.0.0.1:{port}" for scheme, port in ports.items()]
+    looked = look(tmp_path, "mqtt", "config", mqtt=mqtt(broker, addresses=addresses, tls=tls))
+    assert [check.severity for check in looked.all("login")] == [Severity.OK] * 4, looked.bad
+    assert [check.severity for check in looked.all("tls")] == [Severity.OK] * 2
+    assert len(looked.all("certificate")) == 3, "of both listeners, and our own"
+    for name in ("anonymous", "wrong_password"):
+        assert looked.one(name).severity is Severity.OK
+        assert "without a client certificate" in looked.one(name).text
+
+
+async def test_a_secured_cluster_is_well(backend: KafkaBackend, tmp_path: Path) -> None:
+    topic, cluster = await backend.topic(2), backend.cluster
+    assert cluster.certificates is not None
+    looked = await asyncio.to_thread(
+        look,
+        tmp_path,
+        "kafka",
+        kafka={
+            "bootstrap_servers": [cluster.sasl_tls_bootstrap],
+            "security": "SASL_SSL",
+            "tls": {"ca_file": str(cluster.certificates.ca_file)},
+            "sasl": {"username": "gateway", "password": "gateway-secret"},
+            "topics": {"create": True},
+        },
+        routes=[{"name": "one", "filters": ["one/#"], "topic": topic}],
+    )
+    assert not looked.of(Severity.FAIL)
+    for name in ("dns", "tcp", "tls", "certificate", "login", "produce", "controller", "request_size", "log_dirs"):
+        assert looked.one(name).severity is Severity.OK, looked.of(*Severity)
+    assert looked.one("produce").facts["partitions"] == 2
+
+
 @pytest.mark.parametrize(
     ("left", "severity", "says"),
     [
@@ -324,7 +368,6 @@ async def test_a_device_that_may_read_everything_fails_and_one_that_may_not_is_f
 def test_all_that_is_silent_is_frozen_and_costs_its_time_out_alone(tmp_path: Path) -> None:
     """Everything takes connections and says nothing: the whole examination is over soon, and says so of each."""
     with silent_port() as one, silent_port() as other, silent_port() as third, silent_port() as secured:
-        began = time.monotonic()
         looked = look(
             tmp_path,
             timeout_s=1,
@@ -332,8 +375,7 @@ def test_all_that_is_silent_is_frozen_and_costs_its_time_out_alone(tmp_path: Pat
             kafka={"bootstrap_servers": [f"127.0.0.1:{other}", f"127.0.0.1:{third}"]},
             emqx={"url": f"http://127.0.0.1:{third}", "api_key": "key", "api_secret": "secret", "timeout": "1s"},
         )
-        took_s = time.monotonic() - began
-    assert took_s < 15, f"{took_s:.1f} s with time-outs of 1 s"
+    assert looked.report.seconds < 20, f"{looked.report.seconds:.1f} s with time-outs of 1 s"
     assert looked.one("login", f":{one}").facts["state"] == "frozen"
     assert looked.one("tls", f":{secured}").facts["state"] == "frozen"
     for port in (other, third):
@@ -426,7 +468,11 @@ async def test_a_broker_that_answers_logins_and_takes_no_records_is_stalled(
             "kafka": {"bootstrap_servers": [f"127.0.0.1:{port}"], "topics": {"create": True}},
             "dead_letter": {"topic": f"{unique}-dead"},
         }
-        assert (await asyncio.to_thread(look, tmp_path, "kafka", **tables)).one("produce").severity is Severity.OK
+        looked = await asyncio.to_thread(look, tmp_path, "kafka", **tables)
+        deadline = time.monotonic() + 30
+        while [check.severity for check in looked.all("produce")] != [Severity.OK]:  # a new leader, told before it is
+            assert time.monotonic() < deadline, looked.bad
+            looked = await asyncio.to_thread(look, tmp_path, "kafka", **tables)
         relay.swallowed = {PRODUCE}
         looked = await asyncio.to_thread(look, tmp_path, "kafka", timeout_s=2, **tables)
         stalled = looked.one("produce")

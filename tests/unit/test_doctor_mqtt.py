@@ -135,8 +135,13 @@ def test_who_is_let_in_and_must_not_be(name: str) -> None:
     checks = judged(found=door(**{name: WELCOME}))
     check = checks["anonymous" if name == "anonymous" else "wrong_password"]
     assert (check.severity, check.status) == (FAIL, ExitStatus.REFUSED)
-    silent = judged(found=door(**{name: Visit(error=ConnectError("It said nothing.", "timeout"))}))
-    assert silent["anonymous" if name == "anonymous" else "wrong_password"].severity is SKIPPED
+    called = "anonymous" if name == "anonymous" else "wrong_password"
+    silent = door(**{name: Visit(error=ConnectError("It said nothing.", "timeout"))})
+    assert judged(found=silent)[called].severity is SKIPPED
+    hung_up = door(**{name: Visit(error=ConnectError("It hung up.", "protocol"))})
+    assert judged(found=hung_up)[called].severity is SKIPPED
+    assert judged(found=replace(hung_up, without_certificate=True))[called].severity is OK
+    assert judged(found=replace(silent, without_certificate=True))[called].severity is SKIPPED
 
 
 @pytest.mark.parametrize(
