@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["OFFSETS_TOPIC", "GroupReading", "java_hash", "offsets_partition"]
 
 import struct
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.admin.errors import AdminError, AdminMissingError, AdminUnsupportedError
@@ -32,6 +33,7 @@ _OFFSETS_PARTITIONS: Final = 50  # offsets.topic.num.partitions by default; the 
 _END, _START = -1, -2  # timestamps of ListOffsets that mean the log's end and its start
 _BATCH_HEADER = struct.Struct(">qiiBIhiqq")  # base offset … first and largest timestamp, as Kafka writes them
 _MAGIC: Final = 2
+_OTHER_TOOLS: Final = {"share": "kafka-share-groups.sh", "streams": "kafka-streams-groups.sh"}
 _ID_NOT_FOUND: Final = 69
 _UNKNOWN_TOPIC: Final = 3
 
@@ -68,19 +70,17 @@ class GroupReading:
         """Every group, by the broker that coordinates it. Asks all brokers."""
         self._meet()
 
-        def asking(number: int) -> Any:
-            def ask() -> tuple[GroupListing, ...]:
-                answer = self._links.ask(number, ListGroupsRequest(states_filter=[], types_filter=[]))
-                check(answer.error_code, f"Broker {number} does not list its groups")
-                return tuple(
-                    GroupListing(one.group_id, (one.group_type or "").lower(), one.group_state or "",
-                                 one.protocol_type or "", number)
-                    for one in answer.groups
-                )  # fmt: skip
+        return self._links.ask_each({number: partial(self._listing, number) for number in self._links.brokers})
 
-            return ask
-
-        return self._links.ask_each({number: asking(number) for number in self._links.brokers})
+    def _listing(self, broker: int) -> tuple[GroupListing, ...]:
+        answer = self._links.ask(broker, ListGroupsRequest(states_filter=[], types_filter=[]))
+        check(answer.error_code, f"Broker {broker} does not list its groups")
+        return tuple(
+            GroupListing(
+                one.group_id, (one.group_type or "").lower(), one.group_state or "", one.protocol_type or "", broker
+            )
+            for one in answer.groups
+        )
 
     def coordinator(self, group: str) -> int:
         """The broker that keeps a group. Raises AdminRetriableError while there is none, AdminMissingError where Kafka
@@ -133,6 +133,7 @@ class GroupReading:
         found = answer.groups[0]
         unknown = found.error_code == _ID_NOT_FOUND  # older ones answer Dead for every name
         if unknown or (found.group_state == "Dead" and not found.members and not self.committed(name).values):
+            self._check_kind(name, place["coordinator"])
             raise AdminMissingError(
                 f"Kafka knows no group {name!r}: nobody ever committed an offset in it, or all have expired "
                 "(offsets.retention.minutes). List those that are there: gateway groups list."
@@ -142,6 +143,14 @@ class GroupReading:
             id=name, type="classic", state=found.group_state, protocol=found.protocol_data,
             members=tuple(listed_member(one) for one in found.members), **place,
         )  # fmt: skip
+
+    def _check_kind(self, name: str, coordinator: int) -> None:
+        """Raise AdminUnsupportedError for a group of a kind that has no committed offsets of this sort."""
+        for one in self._listing(coordinator):
+            if one.id == name and one.type in _OTHER_TOOLS:
+                raise AdminUnsupportedError(
+                    f"Group {name!r} is a {one.type} group ({one.state}): {_OTHER_TOOLS[one.type]} describes it."
+                )
 
     # --- offsets ---
 

@@ -78,7 +78,11 @@ def act(admin: Changing, step: Step, wanted: Mapping[str, Wanted], *, validate_o
         case "create":
             one = wanted[step.topic]
             new = NewTopic(one.name, one.partitions, one.replication, one.configs)
-            admin.create_topic(new, validate_only=validate_only)
+            if not admin.create_topic(new, validate_only=validate_only):
+                raise AdminRetriableError(
+                    f"Topic {step.topic} is there already, and Kafka does not show it to us: not yet, or for want of "
+                    "the right to Describe it."
+                )
         case "grow":
             admin.add_partitions(step.topic, wanted[step.topic].partitions, validate_only=validate_only)
         case "configure":

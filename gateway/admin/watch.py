@@ -73,6 +73,7 @@ class GroupWatch:
         self._topics: tuple[TopicLag, ...] = ()
         self._failed = 0
         self._failure = ""
+        self._stopped = False
         self._task: asyncio.Task[None] | None = None
         metrics.consumer_lag_records.watch_rows(self._rows)
         metrics.consumer_lag_seconds.watch_rows(lambda: {(one.group, one.topic): one.seconds for one in self._topics})
@@ -82,13 +83,14 @@ class GroupWatch:
         self._task = asyncio.create_task(self._run(), name="consumer watch")
 
     async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - closing ends a look that waits
+        self._stopped = True
         task, self._task = self._task, None
-        if task is None:
-            return
-        if self._admin is not None:
-            self._admin.close()
-        task.cancel()
-        await asyncio.wait([task])
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
         self._lags, self._topics = {}, ()  # what nobody looks at any more has no series
 
     async def _run(self) -> None:
@@ -121,23 +123,23 @@ class GroupWatch:
         from gateway.admin.errors import AdminError, AdminMissingError
         from gateway.admin.looking import judged, look
 
+        admin = self._admin = self._admin or self._connect(self._settings)
         try:
-            if self._admin is None:
-                self._admin = self._connect(self._settings)
             found: dict[str, GroupLag] = {}
             for group in self._groups:
                 try:
-                    now = look(self._admin, group)
+                    now = look(admin, group)
                 except AdminMissingError:
                     self._looks.pop(group, None)
                     continue
-                found[group] = judged(self._admin, now, self._looks.get(group))
+                found[group] = judged(admin, now, self._looks.get(group))
                 self._looks[group] = now
         except AdminError:
-            admin, self._admin = self._admin, None  # the next look begins anew, with brokers of its day
-            if admin is not None:
-                admin.close()
+            self._admin = None  # the next look begins anew, with brokers of its day
+            admin.close()
             raise
+        if self._stopped:  # while this look was under way
+            admin.close()
         return found
 
     def _failed_to_look(self, error: Exception) -> None:

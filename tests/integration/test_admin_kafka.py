@@ -20,12 +20,13 @@ from gateway.admin.errors import (
     AdminError,
     AdminMissingError,
     AdminRefusedError,
+    AdminUnsupportedError,
     BrokerSilentError,
     BrokerUnreachableError,
 )
 from gateway.admin.groups import java_hash, offsets_partition
 from gateway.admin.kafka import KafkaAdmin
-from gateway.admin.model import TopicPartition
+from gateway.admin.model import GroupListing, TopicPartition
 from gateway.cli.main import main
 from gateway.embedded.jars import resolve
 from gateway.embedded.java import ensure_java, jvm_environment
@@ -286,6 +287,48 @@ async def test_records_deleted_before_they_were_read_are_counted(
     found = commands.json("groups", "describe", unique, "--sample", "0s", status=ExitStatus.INCOMPLETE)
     (one,) = found["partitions"]
     assert (one["lost"], one["lag"], one["state"]) == (7, 8, "lost records")
+
+
+async def test_a_running_gateway_sees_who_stopped(
+    kafka: KafkaCluster, make_topic: MakeTopic, consume: Any, unique: str
+) -> None:
+    from gateway.admin.watch import GroupWatch
+    from gateway.metrics import Metrics
+
+    topic = await make_topic()
+    produce(kafka, topic, 5)
+    took(consume(unique, topic), 5)
+    settings = settings_of(kafka.bootstrap, admin={"watch_groups": [unique, f"{unique}-other"], "watch_lag": "1s"})
+    metrics = Metrics(settings)
+    watch = GroupWatch(settings, metrics)
+    try:
+        await watch.look()
+        assert metrics.consumer_lag_records.read() == {(unique, topic, "0"): 0}
+        produce(kafka, topic, 3)
+        deadline = time.monotonic() + SECONDS
+        while not (problems := list(watch.problems())):
+            assert time.monotonic() < deadline, watch.facts()
+            await watch.look()
+        assert metrics.consumer_lag_records.read() == {(unique, topic, "0"): 3}
+    finally:
+        await watch.stop(0)
+    assert f"3 records of topic {topic} wait for group {unique}" in problems[0].text
+    assert problems[0].text.endswith("member reader commits nothing.")
+
+
+async def test_a_share_group_is_described_by_its_own_tool(
+    kafka: KafkaCluster, make_topic: MakeTopic, consume: Any, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No client here can be a member of one: what Kafka lists is made up, the rest is asked of it."""
+    topic = await make_topic()
+    produce(kafka, topic, 1)
+    took(consume(f"{unique}-other", topic), 1)  # has Kafka make its topic of offsets
+    with KafkaAdmin(settings_of(kafka.bootstrap)) as admin:
+        listed = GroupListing(unique, "share", "Empty", "share", 1)
+        monkeypatch.setattr(KafkaAdmin, "_listing", lambda _self, _broker: (listed,))
+        with pytest.raises(AdminUnsupportedError) as failure:
+            admin.group(unique)
+    assert "kafka-share-groups.sh describes it" in str(failure.value)
 
 
 def test_a_group_that_nobody_knows_is_not_found(commands: Commands, unique: str) -> None:

@@ -12,7 +12,7 @@ from gateway.admin.audit import AuditError, AuditLog
 from gateway.admin.deletion import deletion_forbidden, deletion_warnings, kafka_s_own
 from gateway.admin.errors import AdminError, AdminMissingError, AdminRetriableError
 from gateway.admin.model import Answers, Broker, Cluster, ConfigEntry, Partition, Topic, Unanswered
-from gateway.admin.topic_apply import apply, delete
+from gateway.admin.topic_apply import apply, delete, refusals
 from gateway.admin.topic_plan import plan, templated, wanted_topics
 
 if TYPE_CHECKING:
@@ -307,6 +307,18 @@ def test_what_a_slow_broker_does_not_show_yet_is_not_done_twice(audit: AuditLog)
     result = applied(kafka, audit)
     assert [step.kind for step in result.done] == ["configure"]
     assert (result.left, kafka.asked.count("alter")) == ({}, 1)
+
+
+def test_a_topic_that_is_there_and_not_shown_is_left_with_the_reason(audit: AuditLog) -> None:
+    class Hidden(FakeKafka):
+        def create_topic(self, topic: NewTopic, *, validate_only: bool = False) -> bool:
+            return False
+
+    kafka = Hidden(DEAD)
+    ((step, why),) = applied(kafka, audit, timeout_s=5).left.items()
+    assert (step.topic, "right to Describe it" in why) == ("t", True)
+    steps = plan(wanted_topics(SETTINGS), {"dead": DEAD}, {})
+    assert [step.topic for step in refusals(kafka, steps, wanted_topics(SETTINGS))] == ["t"]  # type: ignore[arg-type]
 
 
 # --- deleting ---
