@@ -162,7 +162,12 @@ async def _listed(client: AIOKafkaClient, names: list[str]) -> set[str]:
         except (OSError, TimeoutError, kafka_errors.KafkaError):
             continue
         for topic in answer.to_object()["topics"]:
-            if kafka_errors.for_code(topic["error_code"]) is not kafka_errors.UnknownTopicOrPartitionError:
+            kind = kafka_errors.for_code(topic["error_code"])
+            if issubclass(kind, REFUSED):
+                raise RefusedError(
+                    f"Kafka took the wish to delete topic {topic['topic']}, but does not let us see whether it is gone."
+                )
+            if kind is not kafka_errors.UnknownTopicOrPartitionError:
                 listed.add(topic["topic"])
     return listed
 

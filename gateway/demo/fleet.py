@@ -130,13 +130,12 @@ class _Device:
 
     async def _connect(self) -> None:
         way = self._way
-        protocol = "5" if way is None else way.settings.protocol
-        connection = DeviceConnection(self.model.device, self, protocol=protocol)
+        connection = DeviceConnection(self.model.device, self, way=way)
         if self._settings.status:
             connection.will(self._status_topic, self._status("offline", "connection lost"))
         if way is not None:
             secret = None if self._secret is None else (self.model.device, self._secret)
-            await connection.connect_by(way, timeout_s=_CONNECT_TIMEOUT_S, login=secret)
+            await connection.connect_by(timeout_s=_CONNECT_TIMEOUT_S, login=secret)
         else:
             if self._secret is not None:
                 connection.login(self.model.device, self._secret)

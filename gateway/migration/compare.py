@@ -182,7 +182,7 @@ class Table:
             differing_examples=tuple(
                 f"{_place(topics[0], left)} and {_place(topics[1], right)}"
                 for left, right in self._query(
-                    f"SELECT left.place, right.place {counted} AND {differing} LIMIT {_EXAMPLES}"
+                    f"SELECT left.place, right.place {counted} AND {differing} ORDER BY left.place LIMIT {_EXAMPLES}"
                 )
             ),
             order_examples=tuple(_place(topics[1], place) for place in order.examples),

@@ -82,9 +82,8 @@ class DeviceConnection:
     The session ends with the connection (clean start, expiry 0): the owner repeats what was not acknowledged.
     """
 
-    def __init__(
-        self, client_id: str, events: DeviceEvents, *, keepalive_s: int = 30, protocol: Literal["5", "3.1.1"] = "5"
-    ) -> None:
+    def __init__(self, client_id: str, events: DeviceEvents, *, keepalive_s: int = 30, way: Way | None = None) -> None:
+        """With ``way`` it is connected by :meth:`connect_by`, without by :meth:`connect`."""
         self.client_id = client_id
         self.receive_maximum = _DEFAULT_RECEIVE_MAXIMUM
         self._events = events
@@ -96,12 +95,15 @@ class DeviceConnection:
         self._attached = False
         self._writing = False
         self._closing = False
+        self._way = way
+        v5 = way is None or way.settings.protocol == "5"
         self._owed: set[int] = set()  # packet ids that the broker has to acknowledge
         self._client = client = _Client(
             CallbackAPIVersion.VERSION2,
             client_id,
-            protocol=MQTTProtocolVersion.MQTTv5 if protocol == "5" else MQTTProtocolVersion.MQTTv311,
-            clean_session=None if protocol == "5" else True,
+            protocol=MQTTProtocolVersion.MQTTv5 if v5 else MQTTProtocolVersion.MQTTv311,
+            transport="websockets" if way is not None and way.address.websocket else "tcp",
+            clean_session=None if v5 else True,
             reconnect_on_failure=False,
         )
         client.max_inflight_messages_set(0)  # the owner's window decides, within the broker's receive maximum
@@ -122,7 +124,6 @@ class DeviceConnection:
         try:
             await self._open(host, port, timeout_s)
         except TimeoutError as error:
-            self._detach()
             raise DeviceConnectError(
                 f"device {self.client_id}: no answer from the MQTT broker at {host}:{port} within {timeout_s:g} s;"
                 " is it overloaded or hanging?"
@@ -132,11 +133,13 @@ class DeviceConnection:
                 f"device {self.client_id}: cannot reach the MQTT broker at {host}:{port}: {error}; is it running?"
             ) from error
 
-    async def connect_by(self, way: Way, *, timeout_s: float, login: tuple[str, str] | None = None) -> None:
+    async def connect_by(self, *, timeout_s: float, login: tuple[str, str] | None = None) -> None:
         """The same as :meth:`connect`, the way the settings say; ``login`` is user name and password instead of theirs.
 
         Raises :class:`DeviceConnectError` and, for TLS files that cannot be used, ConfigError."""
-        address, settings, client = way.address, way.settings, self._client
+        way, client = self._way, self._client
+        assert way is not None
+        address, settings = way.address, way.settings
         try:
             shown = await way.login.show(encrypted=address.encrypted)
         except GatewayError as error:
@@ -162,7 +165,6 @@ class DeviceConnection:
         try:
             await self._open(address.host, address.port, timeout_s)
         except (OSError, ValueError, WebsocketConnectionError) as error:  # a time-out is an OSError
-            self._detach()
             raise DeviceConnectError(str(reasons.connect_error(address, error, settings))) from error
 
     def publish(self, topic: str, payload: bytes, *, qos: Qos = 1, retain: bool = False) -> int | None:
@@ -207,12 +209,17 @@ class DeviceConnection:
         self._detach()
 
     async def _open(self, host: str, port: int, timeout_s: float) -> None:
-        async with asyncio.timeout(timeout_s):
-            # paho opens the socket and writes CONNECT in the call, which blocks: off the loop.
-            self._client.connect_timeout = timeout_s
-            await asyncio.to_thread(self._client.connect, host, port, self._keepalive_s)
-            self._attach()
-            await self._connected
+        try:
+            async with asyncio.timeout(timeout_s):
+                # paho opens the socket and writes CONNECT in the call, which blocks: off the loop.
+                self._client.connect_timeout = timeout_s
+                await asyncio.to_thread(self._client.connect, host, port, self._keepalive_s)
+                self._attach()
+                await self._connected
+        except BaseException:
+            self._closing = True  # whoever connects is told by this error, and of no loss besides
+            self._detach()
+            raise
 
     def _attach(self) -> None:
         # From here the loop owns the socket. paho is given no register-write callback: without one it writes at once,

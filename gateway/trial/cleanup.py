@@ -41,6 +41,10 @@ class Cleanup:
         """``what`` names it for people, ``command`` is what they can do when ``undo`` fails."""
         self._steps.append(_Step(what, command, undo, patience_s))
 
+    def forget_last(self) -> None:
+        """What was added last was certainly not made."""
+        self._steps.pop()
+
     async def run(self) -> None:
         """Undo everything. Never raises, but for its cancellation: then what is not undone yet is in ``left``."""
         while self._steps:

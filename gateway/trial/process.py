@@ -47,6 +47,7 @@ class Subject:
         self.error: SubjectError | None = None
         self.failed = asyncio.Event()
         self._stopping = False
+        self._clean = False  # whether it has said that everything was drained and ended
         self.batch_bytes = 0
         self._cpu_at_start_s = 0.0
         self.cpu_s: float | None = None
@@ -87,10 +88,10 @@ class Subject:
             async with asyncio.timeout(5.0):
                 self.cpu_s = await self._cpu - self._cpu_at_start_s
 
-    async def stop(self) -> None:
-        """Let it retire, and wait for its end. Raises SubjectError when it did not end its sessions."""
+    async def stop(self) -> bool:
+        """Let it retire, and wait for its end. Returns whether it has ended its sessions, if it had any."""
         if self._process is None:
-            return
+            return True
         self._stopping = True
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -102,8 +103,7 @@ class Subject:
             raise
         if self._reading is not None:
             await self._reading
-        if status and self.error is None:
-            raise SubjectError(f"the gateway ended with status {status}.{self._last_log()}")
+        return status == 0 and self._clean
 
     def _write(self, line: str) -> None:
         assert self._process is not None
@@ -132,6 +132,7 @@ class Subject:
                     self._cpu.set_result(said["cpu_s"])
             case "stopped":
                 self.batch_bytes = said["batch_bytes"]
+                self._clean = said["clean"]
             case "failed":
                 self.error = SubjectError(said["sentence"], said["status"])
                 self.failed.set()

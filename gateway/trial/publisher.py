@@ -48,8 +48,8 @@ class _Line:
     async def connect(self) -> None:
         """Raises DeviceConnectError."""
         way, plan = self._publisher.way, self._publisher.plan
-        connection = DeviceConnection(self._client_id, self, protocol=way.settings.protocol)
-        await connection.connect_by(way, timeout_s=_TIMEOUT_S, login=plan.publisher)
+        connection = DeviceConnection(self._client_id, self, way=way)
+        await connection.connect_by(timeout_s=_TIMEOUT_S, login=plan.publisher)
         self.lost.clear()
         self._connection = connection
         self._window = min(_WINDOW, connection.receive_maximum)

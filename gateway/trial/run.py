@@ -15,13 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bridge.errors import RefusedError, TopicMissingError
+from bridge.errors import RefusedError, TopicMissingError, UnreachableError
 from bridge.kafka_connection import cluster_id
 from bridge.kafka_reader import TopicReader
 from bridge.kafka_topics import Topics
 from config.addresses import parse_mqtt_address
-from config.errors import GatewayError
-from gateway.mqtt.device import DeviceRefusedError, Way
+from gateway.mqtt.device import DeviceConnection, DeviceRefusedError, Way
 from gateway.mqtt.login import Login
 from gateway.outward import Outward, kafka_login
 from gateway.trial.account import Tally, TrialResult, percentiles
@@ -41,7 +40,16 @@ if TYPE_CHECKING:
 _STALL_S = 10.0  # without anything read back, while something is under way
 _LOST_S = 1.0  # with QoS 0 what is not back by then is taken for lost, so that the rest may go on
 _DELETE_S = 30.0
+_TAKE_OVER_S = 5.0
 _EXAMPLES = 5
+
+
+class _Nobody:
+    """Whom a connection that only ends a session tells what happens."""
+
+    def on_acknowledged(self, packet_id: int, reason: int) -> None: ...
+
+    def on_lost(self, why: str) -> None: ...
 
 
 class Trial:
@@ -59,6 +67,7 @@ class Trial:
         self._run = plan.run.encode()
         self._read_last_s = 0.0
         self._notes: list[str] = []
+        self._ended = False  # the gateway's sessions
 
     async def run(self) -> TrialResult:
         """Raises a GatewayError of whatever does not work."""
@@ -77,13 +86,15 @@ class Trial:
             outward = Outward(settings)
             await outward.start()
             stack.push_async_callback(outward.stop, 0)
-            publisher = await self._publisher(settings, outward)
-            subject = await self._subject(settings, folder)
+            address = parse_mqtt_address(settings.mqtt.addresses[0])
+            way = Way(address, settings.mqtt, Login(settings.mqtt, outward.mqtt))
+            publisher = await self._publisher(way)
+            subject = await self._subject(settings, way, folder)
             witness = asyncio.create_task(self._witness(reader, starts, publisher))
             try:
                 seconds, stalled = await self._flow(publisher, subject, witness)
                 await subject.measure()
-                await self._stop(subject)
+                await self._stop(subject, way)
             finally:
                 witness.cancel()
                 await asyncio.gather(witness, return_exceptions=True)
@@ -119,6 +130,7 @@ class Trial:
         try:
             await topics.create([plan.kafka_topic])
         except RefusedError as error:
+            self._cleanup.forget_last()
             raise RefusedError(f"{error} Or name a topic that is there already: --topic.") from error
         await self._listed(settings, login)
 
@@ -130,7 +142,7 @@ class Trial:
                 async with TopicReader(settings.kafka, self._plan.instance, (self._plan.kafka_topic,), login) as reader:
                     await reader.ends()
                     return
-            except (TopicMissingError, GatewayError):
+            except (TopicMissingError, UnreachableError):
                 if time.monotonic() > deadline:
                     raise
             await asyncio.sleep(0.1)
@@ -142,10 +154,8 @@ class Trial:
                 [self._plan.kafka_topic], _DELETE_S
             )
 
-    async def _publisher(self, settings: Settings, outward: Outward) -> Publisher:
-        address = parse_mqtt_address(settings.mqtt.addresses[0])
-        self._progress(f"connecting to {address}")
-        way = Way(address, settings.mqtt, Login(settings.mqtt, outward.mqtt))
+    async def _publisher(self, way: Way) -> Publisher:
+        self._progress(f"connecting to {way.address}")
         publisher = Publisher(self._plan, way, self._tally)
         self._cleanup.add(
             "MQTT sessions of the publisher", publisher.close, command="none: the broker ends them with the connections"
@@ -153,30 +163,39 @@ class Trial:
         try:
             await publisher.connect()
         except DeviceRefusedError as error:
-            user = settings.mqtt.username if self._plan.publisher is None else self._plan.publisher[0]
+            user = way.settings.username if self._plan.publisher is None else self._plan.publisher[0]
             text = str(error).partition(": ")[2] or str(error)
             raise DeviceRefusedError(
-                f"{address}: {text}. The publisher connected as {user!r}: check mqtt.username and mqtt.password in "
+                f"{way.address}: {text}. The publisher connected as {user!r}: check mqtt.username and mqtt.password in "
                 "--config (or GATEWAY_MQTT__USERNAME and …_PASSWORD), and --publisher-username."
             ) from error
         return publisher
 
-    async def _subject(self, settings: Settings, folder: Path) -> Subject:
+    async def _subject(self, settings: Settings, way: Way, folder: Path) -> Subject:
         self._progress("starting the gateway")
         subject = Subject(settings, folder / "gateway.log", self._batches.extend)
         expiry_s = settings.mqtt.session_expiry.total_seconds()
         self._cleanup.add(
             f"MQTT sessions {settings.instance}-0-0 and up",
-            partial(self._stop, subject),
+            partial(self._stop, subject, way),
             command=f"none: without a connection the broker forgets them after {expiry_s:g} s",
             patience_s=settings.shutdown_timeout.total_seconds() + 10.0,
         )
         await subject.start()
         return subject
 
-    async def _stop(self, subject: Subject) -> None:
+    async def _stop(self, subject: Subject, way: Way) -> None:
         self._progress("ending the gateway's sessions")
-        await subject.stop()
+        if self._ended or await subject.stop():
+            self._ended = True
+            return
+        # It died, or could not: whoever connects under a session's id with a clean start ends it (MQTT 5.0, 3.1.2.4).
+        for number in range(way.settings.sessions):
+            connection = DeviceConnection(f"{self._plan.instance}-0-{number}", _Nobody(), way=way)
+            with contextlib.suppress(DeviceRefusedError):  # then it never had one
+                await connection.connect_by(timeout_s=_TAKE_OVER_S)
+            await connection.disconnect()
+        self._ended = True
 
     # --- what flows
 

@@ -1,0 +1,226 @@
+"""``gateway tail``, ``simulate`` and ``compare`` on real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from config.errors import ExitStatus
+from gateway.cli.main import main
+from tests.brokers.client import Client
+from tests.brokers.topics import create_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from gateway.embedded.kafka import KafkaCluster
+    from gateway.embedded.mqtt import MqttBroker
+    from tests.brokers.fixtures import MakeTopic
+    from tests.brokers.mosquitto import Mosquitto
+
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def settings(kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A gateway.toml in the working directory that names the Kafka."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "gateway.toml"
+    file.write_text(f"[kafka]\nbootstrap_servers = {json.dumps(kafka.bootstrap.split(','))}\n")
+    return file
+
+
+def produce(kafka: KafkaCluster, topic: str, values: Iterable[str | bytes], **options: Any) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
+    for value in values:
+        producer.produce(topic, value, **options)
+    assert producer.flush(DEADLINE_S) == 0
+
+
+def create(kafka: KafkaCluster, topics: dict[str, int]) -> list[str]:
+    """Topics by their number of partitions."""
+    return asyncio.run(_create(kafka, topics))
+
+
+async def _create(kafka: KafkaCluster, topics: dict[str, int]) -> list[str]:
+    for name, partitions in topics.items():
+        await create_topic(kafka.bootstrap, name, partitions=partitions)
+    return list(topics)
+
+
+def groups(kafka: KafkaCluster) -> set[str]:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    return {group.group_id for group in admin.list_consumer_groups().result(DEADLINE_S).valid}
+
+
+def tail(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = ExitStatus.OK) -> list[dict[str, Any]]:
+    assert main(["tail", "--json", *arguments]) == status
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.usefixtures("settings")
+async def test_what_is_there_is_shown_from_where_one_wants(
+    kafka: KafkaCluster, make_topic: MakeTopic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = await make_topic(partitions=2)
+    before = groups(kafka)
+    headers = [("mqtt.topic", b"devices/d1/x"), ("gateway.device", b"d1")]
+    produce(kafka, topic, [f'{{"n":{n}}}' for n in range(10)], partition=0, key="k", headers=headers)
+    produce(kafka, topic, [b"\xff\x1b[2J"], partition=1)
+
+    def in_thread(*arguments: str, status: int = ExitStatus.OK) -> list[dict[str, Any]]:
+        found: list[Any] = []
+        thread = threading.Thread(
+            target=lambda: found.append(tail(capsys, "--topic", topic, "--no-follow", *arguments, status=status))
+        )
+        thread.start()  # asyncio.run wants a thread without a running loop
+        thread.join(DEADLINE_S)
+        return found[0]  # type: ignore[no-any-return]
+
+    assert len(in_thread("--from", "beginning")) == 11
+    assert in_thread() == [], "nothing came after now"
+    shown = in_thread("--from", "0:7")
+    assert [one["payload"]["n"] for one in shown] == [7, 8, 9]
+    assert shown[0]["mqtt_topic"] == "devices/d1/x"
+    assert shown[0]["latency_ms"] is None, "it was there before"
+    assert [one["payload"]["n"] for one in in_thread("--since", "1h", "--where", "json.n % 2 == 1", "-n", "2")] == [
+        1,
+        3,
+    ]
+    assert in_thread("--since", "2100-01-01") == []
+    assert len(in_thread("--from", "beginning", "--device", "d1", "--mqtt-topic", "devices/+/x")) == 10
+    assert in_thread("--from", "1:0")[0]["payload"] == {"base64": "/xtbMko="}
+    in_thread("--from", "1:5", status=ExitStatus.USAGE)
+    in_thread("--from", "9:0", status=ExitStatus.USAGE)
+    assert groups(kafka) == before
+
+
+def test_what_arrives_is_shown_and_new_partitions_are_noticed(kafka: KafkaCluster, unique: str, settings: Path) -> None:
+    (topic,) = create(kafka, {unique: 1})
+    produce(kafka, topic, ["old"])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gateway.cli.main", "tail", "--topic", topic, "--json", "--config", str(settings)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    lines: list[dict[str, Any]] = []
+    assert process.stdout is not None
+    reading = threading.Thread(target=lambda: lines.extend(json.loads(line) for line in process.stdout or ()))
+    reading.start()
+
+    def shown(condition: Callable[[], bool], **options: Any) -> None:
+        """Produce until it is shown: nobody tells when the command has begun to read."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < deadline, lines
+            produce(kafka, topic, ["new"], **options)
+            time.sleep(0.1)
+
+    try:
+        shown(lambda: bool(lines))
+        assert {line["payload"] for line in lines} == {"new"}
+        assert 0 <= lines[-1]["latency_ms"] < DEADLINE_S * 1000
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+        admin.create_partitions([NewPartitions(topic, 2)])[topic].result(DEADLINE_S)
+        shown(lambda: any(line["partition"] == 1 for line in lines), partition=1)
+        assert min(line["offset"] for line in lines if line["partition"] == 1) == 0, "from its beginning"
+    finally:
+        process.send_signal(signal.SIGINT)
+        reading.join(DEADLINE_S)
+    assert process.wait(DEADLINE_S) == ExitStatus.OK
+    with process:
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+@pytest.mark.usefixtures("settings")
+def test_a_topic_that_is_not_there_is_not_made(kafka: KafkaCluster, unique: str) -> None:
+    assert main(["tail", "--topic", unique]) == ExitStatus.UNAVAILABLE
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    assert unique not in admin.list_topics(timeout=DEADLINE_S).topics
+
+
+def test_two_topics_are_compared(kafka: KafkaCluster, unique: str, settings: Path) -> None:
+    left, right = create(kafka, {f"{unique}-left": 3, f"{unique}-right": 2})
+    long_ago = 1_700_000_000_000
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for n in range(300):
+        options = {"key": f"d{n % 7}", "timestamp": long_ago + n}
+        producer.produce(left, json.dumps({"payload": f"m{n}", "clientid": "c"}), **options)
+        if n != 42:
+            producer.produce(right, f"m{n}", **options)
+    assert producer.flush(DEADLINE_S) == 0
+    produce(kafka, left, [json.dumps({"payload": "young"})])
+    before = groups(kafka)
+    command = [sys.executable, "-m", "gateway.cli.main", "compare", "--left", left, "--right", right, "--json"]
+    command += ["--left-field", "payload", "--config", str(settings)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == ExitStatus.MISSING_MESSAGES, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["matched"], found["only_left"], found["only_right"], found["recent"]) == (299, 1, 0, 1)
+    assert (found["devices"], found["behind"], found["differing_keys"]) == (7, 0, 0)
+    done = subprocess.run(
+        [*command, "--since", "2023-11-14T22:13:20.100Z"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == ExitStatus.UNJUDGED, "what is missing lies before; one is too young"
+    assert json.loads(done.stdout)["matched"] == 200
+    assert groups(kafka) == before
+
+
+@pytest.mark.parametrize("qos", [0, 2])
+def test_simulated_devices_publish_what_they_say(
+    mqtt_broker: MqttBroker, capsys: pytest.CaptureFixture[str], settings: Path, unique: str, qos: int
+) -> None:
+    with Client(mqtt_broker.port) as subscriber:
+        subscriber.subscribe(f"{unique}/+/telemetry", qos=2)
+        faults = "duplicates=0.2,reorder=0.1,corrupt=0.1,disconnects=0.02,wrong-clock=0.5"
+        arguments = ["--devices", "10", "--rate", "10", "--duration", "1s", "--prefix", unique, "--faults", faults]
+        address = f"mqtt://127.0.0.1:{mqtt_broker.port}"
+        assert main(["simulate", "--mqtt", address, *arguments, "--qos", str(qos), "--json"]) == ExitStatus.OK
+        account = json.loads(capsys.readouterr().out)
+        heard = []
+        readings = set()
+        while qos == 2 and len(readings) < account["acknowledged_readings"]:
+            heard.append(subscriber.receive())
+            assert not heard[-1].retain
+            try:
+                body = json.loads(heard[-1].payload)
+            except ValueError:
+                continue
+            readings.add((body["device"], body["seq"]))
+    assert account["messages"] == account["acknowledged_messages"] > 50
+    assert account["duplicates"] > 0
+    assert account["corrupt"] > 0
+    with Client(mqtt_broker.port) as subscriber:
+        subscriber.subscribe(f"{unique}/#")
+        subscriber.publish(f"{unique}/mark", b"mark")
+        assert subscriber.receive().payload == b"mark", "nothing was retained"
+
+
+def test_simulated_devices_use_the_settings_to_reach_the_broker(
+    make_mosquitto: Callable[..., Mosquitto], capsys: pytest.CaptureFixture[str], settings: Path
+) -> None:
+    broker = make_mosquitto(users={"devices": "right"}, tls=True)
+    settings.write_text(f'[mqtt]\nusername = "devices"\npassword = "wrong"\ntls.ca_file = "{broker.ca_file}"\n')
+    arguments = ["simulate", "--devices", "3", "--rate", "20", "--duration", "1s", "--json"]
+    for address in (f"mqtts://localhost:{broker.tls_port}", f"wss://localhost:{broker.wss_port}"):
+        settings.write_text(settings.read_text().replace('"right"', '"wrong"'))
+        assert main([*arguments, "--mqtt", address]) == ExitStatus.REFUSED
+        settings.write_text(settings.read_text().replace('"wrong"', '"right"'))
+        capsys.readouterr()
+        assert main([*arguments, "--mqtt", address]) == ExitStatus.OK
+        assert json.loads(capsys.readouterr().out)["acknowledged_messages"] > 20

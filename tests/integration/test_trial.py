@@ -1,0 +1,310 @@
+"""``gateway trial`` on real brokers: every message accounted for, and afterwards the brokers as they were before."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from config.errors import ExitStatus
+from gateway.cli.main import main
+from tests.brokers.client import Client
+from tests.brokers.kafka_backend import read_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.embedded.kafka import KafkaCluster
+    from gateway.embedded.mqtt import MqttBroker
+    from tests.brokers.fixtures import MakeTopic
+    from tests.brokers.kafka_backend import KafkaBackend
+    from tests.brokers.mosquitto import Mosquitto
+
+DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What a trial could leave behind, as it is at one moment."""
+
+    topics: frozenset[str]
+    groups: frozenset[str]
+    folders: frozenset[str]
+    processes: frozenset[int]
+
+    @classmethod
+    def now(cls, bootstrap: str) -> Traces:
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        groups = admin.list_consumer_groups().result(DEADLINE_S).valid
+        running = [
+            p.pid for p in psutil.process_iter(["cmdline"]) if "gateway.trial.subject" in (p.info["cmdline"] or ())
+        ]
+        return cls(
+            frozenset(name for name in admin.list_topics(timeout=DEADLINE_S).topics if "trial" in name),
+            frozenset(group.group_id for group in groups if "trial" in group.group_id),
+            frozenset(str(one) for one in Path(tempfile.gettempdir()).glob("gateway-trial-*")),
+            frozenset(running),
+        )
+
+
+def trial(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    status = main(["trial", *arguments, "--json"])
+    out, err = capsys.readouterr()
+    assert out, err
+    return status, json.loads(out)
+
+
+def sessions_left(port: int, run: str) -> list[str]:
+    """Client ids of a trial that the broker still has a session for."""
+    ids = [f"trial-{run}-0-{n}" for n in range(4)] + [f"trial-{run}-publisher-{n}" for n in range(4)]
+    left = []
+    for client_id in ids:
+        with Client(port, client_id=client_id, clean=False) as client:
+            if client.session_present:
+                left.append(client_id)
+        Client(port, client_id=client_id).close()  # ends the session that was just asked for
+    return left
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_every_message_comes_through_and_nothing_is_left(
+    kafka: KafkaCluster, mqtt_broker: MqttBroker, capsys: pytest.CaptureFixture[str], qos: int
+) -> None:
+    before = Traces.now(kafka.bootstrap)
+    arguments = ("--mqtt", f"mqtt://127.0.0.1:{mqtt_broker.port}", "--kafka", kafka.bootstrap, "-n", "1500")
+    status, result = trial(capsys, *arguments, "--qos", str(qos), "--size", "150")
+    assert (status, result["delivered"], result["missing"]) == (ExitStatus.OK, 1500, 0)
+    assert result["sent"] == result["acknowledged"] == 1500
+    assert result["left_behind"] == []
+    assert result["published_bytes"] > 1500 * 150
+    assert result["record_bytes"] > 1500 * 150
+    assert 0 < result["batch_bytes"] < result["record_bytes"], "batches are compressed"
+    stored, read = result["kafka_acknowledged"], result["read_back"]
+    for one in (stored, read):
+        assert 0 < one["p50"] <= one["p99"] <= one["highest"] < DEADLINE_S
+    assert 0 < result["cpu_seconds"] < result["seconds"] * 4
+    assert Traces.now(kafka.bootstrap) == before
+    assert sessions_left(mqtt_broker.port, result["run"]) == []
+    with Client(mqtt_broker.port) as client:
+        client.subscribe("gateway-trial/#")
+        client.subscribe("gateways/#")
+        client.publish("gateway-trial/mark", b"mark")
+        assert client.receive().payload == b"mark", "a retained message would have come first"
+
+
+async def test_where_no_topic_may_be_made_one_that_is_there_keeps_the_records(
+    kafka: KafkaCluster, mqtt_broker: MqttBroker, make_topic: MakeTopic, unique: str, tmp_path: Path
+) -> None:
+    topic = await make_topic(f"{unique}-scratch", partitions=2)
+    before = Traces.now(kafka.bootstrap)
+    arguments = ["--mqtt", f"mqtt://127.0.0.1:{mqtt_broker.port}", "--kafka", kafka.bootstrap, "-n", "100"]
+    done = run_cli(["trial", *arguments, "--topic", topic, "--rate", "400"], tmp_path)
+    assert done.returncode == ExitStatus.OK, done.stderr
+    assert f"stay in topic {topic}" in done.stdout
+    assert sum(len(partition) for partition in read_topic(kafka.bootstrap, topic)) == 100
+    assert Traces.now(kafka.bootstrap) == before
+
+
+def run_cli(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gateway.cli.main", *arguments],
+        cwd=folder, capture_output=True, text=True, timeout=25, check=False, env=dict(os.environ),
+    )  # fmt: skip
+
+
+def start_flowing(kafka: KafkaCluster, mqtt_broker: MqttBroker, folder: Path) -> subprocess.Popen[str]:
+    """A long trial in a process of its own; returns when its messages reach Kafka."""
+    arguments = ["--mqtt", f"mqtt://127.0.0.1:{mqtt_broker.port}", "--kafka", kafka.bootstrap, "-n", "1000000"]
+    before = Traces.now(kafka.bootstrap).topics
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gateway.cli.main", "trial", *arguments, "--rate", "200"],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        new = Traces.now(kafka.bootstrap).topics - before
+        if new and any(read_topic(kafka.bootstrap, next(iter(new)))):
+            return process
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "no message reached Kafka"
+        time.sleep(0.05)
+
+
+def test_ctrl_c_takes_everything_away(kafka: KafkaCluster, mqtt_broker: MqttBroker, tmp_path: Path) -> None:
+    before = Traces.now(kafka.bootstrap)
+    process = start_flowing(kafka, mqtt_broker, tmp_path)
+    run = next(iter(Traces.now(kafka.bootstrap).topics - before.topics)).removeprefix("gateway-trial-")
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == -signal.SIGINT, stderr
+    assert "nothing is left behind" in stderr
+    assert Traces.now(kafka.bootstrap) == before
+    assert sessions_left(mqtt_broker.port, run) == []
+
+
+def test_a_gateway_that_dies_fails_the_trial_and_nothing_is_left(
+    kafka: KafkaCluster, mqtt_broker: MqttBroker, tmp_path: Path
+) -> None:
+    before = Traces.now(kafka.bootstrap)
+    process = start_flowing(kafka, mqtt_broker, tmp_path)
+    (subject,) = Traces.now(kafka.bootstrap).processes - before.processes
+    run = next(iter(Traces.now(kafka.bootstrap).topics - before.topics)).removeprefix("gateway-trial-")
+    os.kill(subject, signal.SIGKILL)
+    _, stderr = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == ExitStatus.FAILED, stderr
+    assert "The gateway's process ended." in stderr
+    assert Traces.now(kafka.bootstrap) == before
+    assert sessions_left(mqtt_broker.port, run) == [], "its sessions were ended for it"
+
+
+def test_a_killed_trial_leaves_no_session_and_no_process(
+    kafka: KafkaCluster, mqtt_broker: MqttBroker, tmp_path: Path
+) -> None:
+    """Nobody is left to delete the topic; the gateway itself retires when its parent is gone."""
+    before = Traces.now(kafka.bootstrap)
+    process = start_flowing(kafka, mqtt_broker, tmp_path)
+    topic = next(iter(Traces.now(kafka.bootstrap).topics - before.topics))
+    process.kill()
+    process.communicate(timeout=DEADLINE_S)
+    deadline = time.monotonic() + DEADLINE_S
+    while Traces.now(kafka.bootstrap).processes != before.processes:
+        assert time.monotonic() < deadline, "the gateway runs on"
+        time.sleep(0.05)
+    assert sessions_left(mqtt_broker.port, topic.removeprefix("gateway-trial-")) == []
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    admin.delete_topics([topic])[topic].result(DEADLINE_S)
+    for folder in Traces.now(kafka.bootstrap).folders - before.folders:
+        subprocess.run(["rm", "-r", folder], check=True)
+
+
+def test_brokers_that_are_not_there(
+    kafka: KafkaCluster,
+    mqtt_broker: MqttBroker,
+    capsys: pytest.CaptureFixture[str],
+    free_ports: Callable[[int], list[int]],
+) -> None:
+    before = Traces.now(kafka.bootstrap)
+    (port,) = free_ports(1)
+    here = f"mqtt://127.0.0.1:{mqtt_broker.port}"
+    assert main(["trial", "--mqtt", f"mqtt://127.0.0.1:{port}", "--kafka", kafka.bootstrap]) == ExitStatus.UNAVAILABLE
+    assert f"mqtt://127.0.0.1:{port} refused the connection" in capsys.readouterr().err
+    assert main(["trial", "--mqtt", here, "--kafka", f"127.0.0.1:{port}"]) == ExitStatus.UNAVAILABLE
+    assert "Kafka cannot be reached" in capsys.readouterr().err
+    assert main(["trial", "--mqtt", here, "--kafka", kafka.bootstrap, "--topic", "absent"]) == ExitStatus.UNAVAILABLE
+    assert "Kafka has no topic absent" in capsys.readouterr().err
+    assert Traces.now(kafka.bootstrap) == before
+
+
+def config(tmp_path: Path, **tables: dict[str, str]) -> Path:
+    lines = []
+    for name, table in tables.items():
+        lines += [f"[{name.replace('__', '.')}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
+    file = tmp_path / "gateway.toml"
+    file.write_text("\n".join(lines))
+    return file
+
+
+def test_mqtt_logins_rights_and_transports(
+    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    users = {"gateway": "right", "device": "secret"}
+    acl = "user gateway\ntopic read gateway-trial/#\nuser device\ntopic readwrite gateway-trial/#\n"
+    broker = make_mosquitto(users=users, acl=acl, tls=True)
+    before = Traces.now(kafka.bootstrap)
+    tls = {"ca_file": str(broker.ca_file)}
+    wrong = config(tmp_path, mqtt={"username": "gateway", "password": "wrong"}, mqtt__tls=tls)
+    arguments = [
+        "--mqtt",
+        f"mqtts://localhost:{broker.tls_port}",
+        "--kafka",
+        kafka.bootstrap,
+        "-n",
+        "50",
+        "--config",
+        str(wrong),
+    ]
+    assert main(["trial", *arguments]) == ExitStatus.REFUSED
+    assert "The publisher connected as 'gateway': check mqtt.username" in capsys.readouterr().err
+    right = config(tmp_path, mqtt={"username": "gateway", "password": "right"}, mqtt__tls=tls)
+    assert main(["trial", *arguments]) == ExitStatus.REFUSED
+    assert "does not let us publish to gateway-trial/" in capsys.readouterr().err
+    (tmp_path / "secret").write_text("secret\n")
+    publisher = ["--publisher-username", "device", "--publisher-password-file", str(tmp_path / "secret")]
+    for address in (
+        f"mqtts://localhost:{broker.tls_port}",
+        f"wss://localhost:{broker.wss_port}",
+        f"ws://localhost:{broker.websocket_port}",
+    ):
+        if address.startswith("ws:"):  # a table for TLS would be refused
+            config(tmp_path, mqtt={"username": "gateway", "password": "right"})
+        status, result = trial(
+            capsys, "--mqtt", address, "--kafka", kafka.bootstrap, "-n", "300", "--config", str(right), *publisher
+        )
+        assert (status, result["delivered"]) == (ExitStatus.OK, 300), address
+    assert Traces.now(kafka.bootstrap) == before
+
+
+def forbid_creation(bootstrap: str, *, forbidden: bool) -> None:
+    """Whether nobody but the plain listener's users may make a trial's topics."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    resource = (ResourceType.TOPIC, "gateway-trial-", ResourcePatternType.PREFIXED, "User:*", "*")
+    if forbidden:
+        rule = AclBinding(*resource, AclOperation.CREATE, AclPermissionType.DENY)
+        for future in admin.create_acls([rule]).values():
+            future.result(DEADLINE_S)
+    else:
+        rules = AclBindingFilter(*resource, AclOperation.ANY, AclPermissionType.ANY)
+        for future in admin.delete_acls([rules]).values():
+            future.result(DEADLINE_S)
+    deadline = time.monotonic() + DEADLINE_S
+    wanted = AclBindingFilter(*resource, AclOperation.ANY, AclPermissionType.ANY)
+    while bool(admin.describe_acls(wanted).result(DEADLINE_S)) is not forbidden:
+        assert time.monotonic() < deadline, "the broker does not know the new rights"
+        time.sleep(0.02)
+
+
+async def test_kafka_logins_and_rights(backend: KafkaBackend, mqtt_broker: MqttBroker, tmp_path: Path) -> None:
+    before = Traces.now(backend.cluster.bootstrap)
+    arguments = ["trial", "--mqtt", f"mqtt://127.0.0.1:{mqtt_broker.port}", "--kafka", backend.cluster.sasl_bootstrap]
+    sasl = {"username": "gateway", "password": "wrong"}
+    file = config(tmp_path, kafka={"security": "SASL_PLAINTEXT"}, kafka__sasl=sasl)
+    done = run_cli([*arguments, "--config", str(file)], tmp_path)
+    assert done.returncode == ExitStatus.REFUSED, done.stderr
+    assert "refused user 'gateway'" in done.stderr
+    config(tmp_path, kafka={"security": "SASL_PLAINTEXT"}, kafka__sasl={**sasl, "password": "gateway-secret"})
+    await asyncio.to_thread(forbid_creation, backend.cluster.bootstrap, forbidden=True)
+    await backend.allow_creation(allowed=False)
+    try:
+        done = run_cli([*arguments, "--config", str(file)], tmp_path)
+        assert done.returncode == ExitStatus.REFUSED, done.stderr
+        assert "nothing is left behind" in done.stderr
+        assert "Or name a topic that is there already: --topic." in done.stderr
+        topic = await backend.topic()
+        done = run_cli([*arguments, "--config", str(file), "--topic", topic, "-n", "50"], tmp_path)
+        assert done.returncode == ExitStatus.OK, done.stderr
+    finally:
+        await asyncio.to_thread(forbid_creation, backend.cluster.bootstrap, forbidden=False)
+        await backend.allow_creation(allowed=True)
+    after = Traces.now(backend.cluster.bootstrap)
+    assert (after.groups, after.folders, after.processes) == (before.groups, before.folders, before.processes)
+    assert not [name for name in after.topics if name.startswith("gateway-trial-")]
