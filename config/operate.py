@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr
 
 from config.addresses import parse_http_url
+from config.addresses import KafkaAddressText
 from config.grammar import Duration
 from config.kafka import SaslSettings
 from config.model import Table
@@ -50,6 +51,10 @@ class EmqxSettings(Table):
 
 
 class AdminSettings(Table):
+    bootstrap_servers: Annotated[tuple[KafkaAddressText, ...], Field(min_length=1, max_length=64)] | None = None
+    """`host:port` of brokers for the administrating commands, where `admin.security` is that of another listener than
+    the gateway's. Unset: `kafka.bootstrap_servers`."""
+
     security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] | None = None
     """`security.protocol` of the administrating commands. Unset: that of `kafka.security`, with `kafka.tls` and
     `kafka.sasl`; set, `admin.tls` and `admin.sasl` count instead."""

@@ -184,7 +184,8 @@ def _readable(view: View, side: str) -> Iterator[str]:
     if sasl is None or view.value(side, "security") != "SASL_PLAINTEXT" or sasl.mechanism.startswith("SCRAM"):
         return
     what, instead = ("the password", ", or a SCRAM mechanism") if sasl.token is None else ("the token", "")
-    for text in view.settings.kafka.bootstrap_servers:
+    addresses = view.value(side, "bootstrap_servers") or view.settings.kafka.bootstrap_servers
+    for text in addresses:
         if not is_loopback(parse_kafka_address(text).host):
             yield (
                 f"{view.say(side, 'sasl', 'mechanism')} with {view.say(side, 'security')} sends {what} "
@@ -207,7 +208,10 @@ WARNED = (
     Rule(("mqtt.password", "mqtt.token", "mqtt.addresses"), _mqtt_readable),
     Rule(("mqtt.token",), _mqtt_token_look),
     Rule(("kafka.sasl", "kafka.security", "kafka.bootstrap_servers"), partial(_readable, side="kafka")),
-    Rule(("admin.sasl", "admin.security", "kafka.bootstrap_servers"), partial(_readable, side="admin")),
+    Rule(
+        ("admin.sasl", "admin.security", "admin.bootstrap_servers", "kafka.bootstrap_servers"),
+        partial(_readable, side="admin"),
+    ),
     Rule(("kafka.sasl",), partial(_sasl_token_look, side="kafka")),
     Rule(("admin.sasl",), partial(_sasl_token_look, side="admin")),
     Rule(("admin.tls", "admin.security"), _admin_unverified),

@@ -65,7 +65,8 @@ class KafkaAdmin(GroupReading, Changes):
         self.timeout_s = settings.admin.timeout.total_seconds() if timeout_s is None else timeout_s
         login = AdminLogin(settings)
         client_id = f"{settings.instance}-admin"
-        self._links = Links(settings.kafka.bootstrap_servers, login, client_id, self.timeout_s)
+        addresses = settings.admin.bootstrap_servers or settings.kafka.bootstrap_servers
+        self._links = Links(addresses, login, client_id, self.timeout_s)
         self._met = False
 
     def __enter__(self) -> Self:

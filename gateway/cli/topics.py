@@ -248,7 +248,12 @@ def _show(
         say(f"\nNot planned: route {route} makes its topics from messages ({template}). Name them in "
             "kafka.topics.declare to have them made.")  # fmt: skip
     actions = sum(step.acts for step in steps)
-    say(f"\n{plural(actions, 'step')} to take: gateway topics apply" if actions else "\nNothing to do.")
+    if not actions:
+        say("\nNothing to do.")
+    elif arguments.topics_command == "plan":
+        say(f"\n{plural(actions, 'step')} to take: gateway topics apply")
+    else:
+        say()
 
 
 def _step_data(step: Step) -> dict[str, Any]:

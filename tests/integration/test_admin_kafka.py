@@ -376,8 +376,9 @@ def test_the_administrator_logs_in(secured_kafka: KafkaCluster, mechanism: str, 
     bootstrap = secured_kafka.sasl_tls_bootstrap if encrypted else secured_kafka.sasl_bootstrap
     tls = {"tls": {"ca_file": secured_kafka.certificates.ca_file}} if encrypted else {}
     security = "SASL_SSL" if encrypted else "SASL_PLAINTEXT"
-    admin = {"security": security, "sasl": {**USER, "mechanism": mechanism}, **tls}
-    with KafkaAdmin(settings_of(bootstrap, admin=admin)) as kafka_admin:
+    servers = bootstrap.split(",")
+    admin = {"bootstrap_servers": servers, "security": security, "sasl": {**USER, "mechanism": mechanism}, **tls}
+    with KafkaAdmin(settings_of("127.0.0.1:1", admin=admin)) as kafka_admin:
         assert [broker.id for broker in kafka_admin.brokers()] == [1]
 
 
