@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from config.addresses import parse_http_url
-from config.addresses import KafkaAddressText
+from config.addresses import KafkaAddressText, parse_http_url
 from config.grammar import Duration
 from config.kafka import SaslSettings
 from config.model import Table
