@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Looked", "look", "settings_of"]
+__all__ = ["ACL", "USERS", "Looked", "look", "mqtt", "settings_of"]
 
 import asyncio
 import re
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
     from config.settings import Settings
     from gateway.doctor.model import Check, Report
+    from tests.brokers.mosquitto import Mosquitto
+
+
+USERS = {"gateway": "gateway-secret", "sensor": "sensor-secret"}
+ACL = "user gateway\ntopic readwrite #\n\nuser sensor\ntopic readwrite devices/sensor/#\n"
+"""Of mosquitto: the gateway may do everything, a device what is its own."""
 
 
 def settings_of(**tables: Any) -> Settings:
@@ -68,3 +74,9 @@ def look(
     loaded = load(None, environ={}, overrides=overrides)
     chosen = Options(only=frozenset(only), timeout_s=timeout_s, **(options or {}))
     return Looked(asyncio.run(examine(loaded, chosen)))
+
+
+def mqtt(broker: Mosquitto, password: str = USERS["gateway"], **more: Any) -> dict[str, Any]:
+    """The table ``mqtt`` for this broker, with the gateway's user."""
+    usual = {"addresses": [f"mqtt://127.0.0.1:{broker.port}"], "username": "gateway", "password": password}
+    return {**usual, **more}
