@@ -61,3 +61,19 @@ def test_guessing_locks_out_explain_says_so_and_a_new_password_ends_it(tmp_path:
         )
         assert "guess" not in served.log.read_text()
     assert explain(tmp_path, "--username", "ada")["lock_outs_known"] is False
+
+
+def test_the_operators_port_asks_for_the_token_and_explain_shows_it(tmp_path: Path) -> None:
+    """It tells names and addresses, and is guarded as the gateway's own port."""
+    token = '[http]\ntoken = "of-the-test-0123456789"\n'
+    with auth_serve(tmp_path, settings=token) as served:
+        served.wait_for("auth_ready")
+        assert [served.get(path).status for path in ("/healthz", "/readyz")] == [200, 200]
+        assert [served.get(path).status for path in ("/status", "/metrics")] == [401, 401]
+        assert "http.token" in served.get("/status").body
+        assert served.get("/").status == 404
+        port = f"[auth]\noperator_port = {served.port('operator_url')}\n"
+        (tmp_path / "explain.toml").write_text(port)
+        assert explain(tmp_path, "--username", "ada")["lock_outs_known"] is False
+        (tmp_path / "explain.toml").write_text(token + port)
+        assert explain(tmp_path, "--username", "ada")["lock_outs_known"] is True
