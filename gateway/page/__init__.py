@@ -19,7 +19,7 @@ from typing import Final
 _FOLDER: Final = Path(__file__).parent
 _STYLE: Final = "/* page.css */"
 _SCRIPT: Final = "/* page.js */"
-_SCRIPTS: Final = ("parts.js", "flow.js", "grid.js", "page.js")  # one after the other they are one script
+_SCRIPTS: Final = ("parts.js", "flow.js", "grid.js", "tables.js", "page.js")  # one after the other they are one script
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,9 @@ function draw(layout) {
   const parts = { layout };
   const title = shape("title");
   const picture = shape("svg", { viewBox: layout.size.join(" "), role: "img" }, title);
-  for (const [name, [path]] of Object.entries(layout.backs)) picture.append(...arrow(path, "back", "back-head"), backText(parts, layout, name));
+  for (const [name, [path]] of Object.entries(layout.backs)) {
+    picture.append(...arrow(path, "back", "back-head"), backText(parts, layout, name));
+  }
   for (const [name, [path, [x, y, anchor]]] of Object.entries(layout.pipes)) {
     const [line, head] = arrow(path, "pipe", "head");
     parts[`pipe-${name}`] = line;
@@ -59,7 +61,8 @@ function arrow(path, lineClass, headClass) {
   const [, x, y, way, end] = /^M(\d+) (\d+) ([HV])(\d+)$/.exec(path);
   const [endx, endy] = way === "H" ? [Number(end), Number(y)] : [Number(x), Number(end)];
   const turn = way === "H" ? (endx > Number(x) ? 0 : 180) : endy > Number(y) ? 90 : 270;
-  const head = shape("path", { d: "M-2 -7 L10 0 L-2 7 Z", class: headClass, transform: `translate(${endx} ${endy}) rotate(${turn})` });
+  const transform = `translate(${endx} ${endy}) rotate(${turn})`;
+  const head = shape("path", { d: "M-2 -7 L10 0 L-2 7 Z", class: headClass, transform });
   return [shape("path", { d: path, class: lineClass }), head];
 }
 
@@ -87,32 +90,37 @@ function showFlow(view) {
   if (!drawing || drawing.layout !== layout) drawing = draw(layout);
   const parts = drawing;
   const put = (name, text) => say(parts[name], text);
+  const tone = (name, critical, warning) =>
+    mark(parts[`${name}-group`], "data-tone", critical ? "critical" : warning ? "warning" : "");
   const { sessions, brokers, ledger, spool, dead, rates, latency } = view;
   const away = sessions.filter((one) => !one.subscribed).length;
   const windowSize = sum(sessions, "window");
   const sick = brokers.filter((one) => one.health === "silent" || one.health === "unreachable").length;
 
   put("mqtt-title", "MQTT");
-  put("mqtt-first", sessions.length ? `${count(sessions.length - away)} of ${counted(sessions.length, "session", "sessions")}` : "no session");
+  const all = counted(sessions.length, "session", "sessions");
+  put("mqtt-first", sessions.length ? `${count(sessions.length - away)} of ${all}` : "no session");
   put("mqtt-second", `window ${count(view.unacked)} of ${count(windowSize)}`);
   gauge(parts, "mqtt", windowSize ? view.unacked / windowSize : 0);
-  mark(parts["mqtt-group"], "data-tone", !sessions.length || away === sessions.length ? "critical" : away ? "warning" : "");
+  tone("mqtt", away === sessions.length, away);
 
   put("gateway-title", view.fleet ? counted(view.workers.length, "worker", "workers") : "Gateway");
   put("gateway-first", `${count(ledger.in_flight)} in flight`);
   put("gateway-second", view.oldest === null ? "nothing waits" : `oldest waits ${span(view.oldest)}`);
   gauge(parts, "gateway", null);
-  mark(parts["gateway-group"], "data-tone", view.down ? "warning" : "");
+  tone("gateway", false, view.down);
 
   put("kafka-title", "Kafka");
-  put("kafka-first", brokers.length ? `${count(brokers.length - sick)} of ${counted(brokers.length, "broker", "brokers")} ${brokers.length - sick === 1 ? "answers" : "answer"}` : "");
+  const well = brokers.length - sick;
+  const known = counted(brokers.length, "broker", "brokers");
+  put("kafka-first", brokers.length ? `${count(well)} of ${known} ${well === 1 ? "answers" : "answer"}` : "");
   put("kafka-second", quantiles(latency.produce));
   gauge(parts, "kafka", null);
-  mark(parts["kafka-group"], "data-tone", brokers.some((one) => one.health === "silent") ? "critical" : sick ? "warning" : "");
+  tone("kafka", brokers.some((one) => one.health === "silent"), sick);
 
   put("spool-title", "Spool");
   put("spool-first", spool ? `${count(spool.messages)}, ${bytes(spool.bytes)}` : "off");
-  mark(parts["spool-group"], "data-tone", spool && spool.problem ? "critical" : spool && spool.messages ? "warning" : "");
+  tone("spool", spool && spool.problem, spool && spool.messages);
   put("dead-title", "Dead letters");
   put("dead-first", count(dead.total));
 

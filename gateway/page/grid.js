@@ -29,7 +29,8 @@ function showGrid(partitions, total) {
     placeCells(shown);
   }
   for (const partition of shown) colour(cells.get(keyOf(partition)), partition);
-  say(find("partitions-note"), total > shown.length ? `${count(shown.length)} of ${count(total)} partitions in use are shown, the worst of them.` : "");
+  const some = `${count(shown.length)} of ${count(total)} partitions in use are shown, the worst of them.`;
+  say(find("partitions-note"), total > shown.length ? some : "");
   showLegend(shown);
   const chosen = cells.get(find("detail").dataset.key);
   if (chosen) tell(chosen);
@@ -54,7 +55,8 @@ function placeCells(shown) {
     if (!topic) {
       const row = element("div", { class: "cells" });
       const title = element("h3", {}, textOf(partition.topic), " ", element("span"));
-      topic = { box: element("div", { class: "topic", role: "group", "aria-label": `Topic ${partition.topic}` }, title, row), row, cells: 0 };
+      const attributes = { class: "topic", role: "group", "aria-label": `Topic ${partition.topic}` };
+      topic = { box: element("div", attributes, title, row), row, cells: 0 };
       topics.set(partition.topic, topic);
     }
     const key = keyOf(partition);
@@ -63,7 +65,9 @@ function placeCells(shown) {
     topic.cells += 1;
     topic.row.append(cell);
   }
-  for (const topic of topics.values()) say(topic.box.querySelector("h3 span"), counted(topic.cells, "partition", "partitions"));
+  for (const topic of topics.values()) {
+    say(topic.box.querySelector("h3 span"), counted(topic.cells, "partition", "partitions"));
+  }
   grid.replaceChildren(...[...topics.values()].map((topic) => topic.box));
   const entry = cells.get(focused) ?? cells.values().next().value;
   entry.tabIndex = 0;
@@ -81,14 +85,14 @@ function colour(cell, partition) {
 
 function describe(partition) {
   const kind = kindOf(partition);
-  const spooled = number(partition.spooled);
+  const { waiting, spooled, silent_seconds: silent, last_ack_age_seconds: age } = partition;
   return [
     `${partition.topic}-${partition.partition}: ${kind === "other" ? textOf(partition.health) : HEALTH[kind][1]}.`,
     number(partition.leader) === null ? "No leader." : `Leader: broker ${partition.leader}.`,
-    partition.waiting ? `${counted(partition.waiting, "record waits", "records wait")} (${bytes(partition.waiting_bytes)}).` : "",
+    waiting ? `${counted(waiting, "record waits", "records wait")} (${bytes(partition.waiting_bytes)}).` : "",
     spooled ? `${counted(spooled, "record is", "records are")} in the spool.` : "",
-    partition.silent_seconds ? `No acknowledgement for ${span(partition.silent_seconds)} while records wait.` : "",
-    !partition.silent_seconds && number(partition.last_ack_age_seconds) !== null ? `Last acknowledgement ${span(partition.last_ack_age_seconds)} ago.` : "",
+    silent ? `No acknowledgement for ${span(silent)} while records wait.` : "",
+    !silent && number(age) !== null ? `Last acknowledgement ${span(age)} ago.` : "",
   ].filter(Boolean).join(" ");
 }
 
@@ -102,7 +106,8 @@ function showLegend(shown) {
   legend.dataset.now = now;
   legend.replaceChildren(...kinds.map((kind) => {
     const [sign, word] = HEALTH[kind] ?? ["?", "other"];
-    return element("li", {}, element("span", { class: "cell", "data-health": kind, "aria-hidden": "true" }, sign), `${count(counts.get(kind))} ${word}`);
+    const cell = element("span", { class: "cell", "data-health": kind, "aria-hidden": "true" }, sign);
+    return element("li", {}, cell, `${count(counts.get(kind))} ${word}`);
   }));
 }
 
@@ -115,12 +120,13 @@ function tell(cell) {
 // One Tab stop; the arrow keys go from cell to cell.
 function step(event) {
   const ways = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity };
+  const vertically = event.key === "ArrowDown" || event.key === "ArrowUp";
   const cell = event.target.closest(".cell[data-key]");
-  if (!cell || !(event.key in ways || event.key === "ArrowDown" || event.key === "ArrowUp")) return;
+  if (!cell || !(event.key in ways || vertically)) return;
   const all = [...cells.values()];
   const at = all.indexOf(cell);
   let next = at + (ways[event.key] ?? 0);
-  if (event.key === "ArrowDown" || event.key === "ArrowUp") next = all.indexOf(vertical(all, cell, event.key === "ArrowDown"));
+  if (vertically) next = all.indexOf(vertical(all, cell, event.key === "ArrowDown"));
   const target = all[Math.min(all.length - 1, Math.max(0, next))];
   cell.tabIndex = -1;
   target.tabIndex = 0;

@@ -73,7 +73,8 @@ function bytes(value) {
 
 function span(seconds) {
   if (number(seconds) === null) return "–";
-  if (seconds < 1) return `${seconds < 0.01 && seconds > 0 ? (seconds * 1000).toFixed(1) : Math.round(seconds * 1000)} ms`;
+  if (seconds > 0 && seconds < 0.01) return `${(seconds * 1000).toFixed(1)} ms`;
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
   if (seconds < 120) return `${Math.round(seconds)} s`;
   if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
@@ -96,8 +97,9 @@ function textOf(value) {
   return value === null || value === undefined ? "" : String(value);
 }
 
-// A table's head once, then its rows. A cell is a text, or {text, tone, meter: [value, max]}; columns are
-// {name, number, room}: room "small" or "large" keeps a column from being squeezed. Rows beyond `most` are left out, and said so in the section's note.
+// A table's head where it has changed, then its rows. A cell is a text, or {text, tone, meter: [value, max]}. Columns
+// are {name, figures, room}; room "small" or "large" keeps a column from being squeezed. Rows beyond `most` are left
+// out, which the section's note says.
 function fill(section, columns, rows, { most = 100, note = "", head = false } = {}) {
   section.hidden = rows.length === 0;
   const table = section.querySelector("table");
@@ -118,8 +120,8 @@ function fill(section, columns, rows, { most = 100, note = "", head = false } = 
   if (below) say(below, [left ? `${count(left)} more are not shown; /status has them.` : "", note].join(" ").trim());
 }
 
-function kindOfColumn({ number: numbers, room }) {
-  return { ...(numbers && { class: "number" }), ...(room && { "data-room": room }) };
+function kindOfColumn({ figures: right, room }) {
+  return { ...(right && { class: "number" }), ...(room && { "data-room": room }) };
 }
 
 function rowOf(columns, head) {

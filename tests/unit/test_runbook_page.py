@@ -60,3 +60,11 @@ def test_the_pages_own_parts_are_all_put_in() -> None:
     assert page.html.count("<script>") == page.html.count("</script>") == 1
     assert not re.search(r"(src|href)=\"(https?:)?//", page.html), "something is fetched from elsewhere"
     assert "'unsafe" not in page.policy
+
+
+def test_the_pages_files_are_as_wide_as_the_others() -> None:
+    """What ruff does not look at."""
+    for path in (ROOT / "gateway" / "page").iterdir():
+        if path.suffix in {".html", ".css", ".js"}:
+            wide = [number for number, line in enumerate(path.read_text().splitlines(), 1) if len(line) > 120]
+            assert wide == [], f"{path.name} is wider than 120 in these lines"
