@@ -444,7 +444,8 @@ class KafkaProducer:
         if self._client is not None and not self._closed:
             self._client.probe(broker)
 
-    def _refreshed(self, cluster: Any) -> None:
+    def _refreshed(self, _cluster: object) -> None:
         self._refreshed_ns = time.monotonic_ns()
-        self.contacts.listed((node.nodeId, node.host, node.port) for node in cluster._brokers.values())
+        brokers = self._live().cluster._brokers.values()  # not those of the settings, which have no number
+        self.contacts.listed((broker.nodeId, broker.host, broker.port) for broker in brokers)
         self._abandon_moved()
