@@ -11,7 +11,7 @@ how many of something there are (``workers``, ``mqtt.sessions``) is not among th
 
 from __future__ import annotations
 
-__all__ = ["Change", "Effect", "changes", "only_live"]
+__all__ = ["LIVE", "OTHER", "Change", "Effect", "changes", "only_live", "same"]
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Effect = Literal["live", "restart", "other"]
 
-_LIVE: Final = (
+LIVE: Final = (
     "routes", "interceptors", "flow", "dead_letter", "log.level", "shutdown_timeout", "http.overdue_after",
     "http.token", "emqx", "canary",
     "admin.watch_groups", "admin.watch_interval", "admin.watch_lag",
@@ -38,7 +38,7 @@ _LIVE: Final = (
     "mqtt.username", "mqtt.password", "kafka.sasl.username", "kafka.sasl.password",
     "kafka.topics.partitions", "kafka.topics.replication", "kafka.topics.declare",
 )  # fmt: skip
-_OTHER: Final = ("admin", "stream", "auth")
+OTHER: Final = ("admin", "stream", "auth")
 
 _LONGEST: Final = 120  # characters of a value that is shown
 
@@ -78,9 +78,9 @@ def effect_of(path: Path, before: object, after: object) -> Effect:
     names = ".".join(str(step) for step in path if isinstance(step, str))
     if names == "spool.after" and not (before and after):
         return "restart"  # 0 sends every batch through the disk: another way from the first message on
-    if any(names == one or names.startswith(f"{one}.") for one in _LIVE):
+    if any(names == one or names.startswith(f"{one}.") for one in LIVE):
         return "live"
-    if any(names == one or names.startswith(f"{one}.") for one in _OTHER):
+    if any(names == one or names.startswith(f"{one}.") for one in OTHER):
         return "other"
     return "restart"
 
@@ -200,8 +200,3 @@ def _shown(value: object, field: Field | None, *, hide: bool) -> str | None:
 
 def _origin(path: Path, origins: Mapping[Path, Origin]) -> str:
     return str(origin_of(path, origins))
-
-
-def sentence_of(waiting: list[Change]) -> str:
-    """Which settings wait for a restart, in a sentence's part."""
-    return ", ".join(dict.fromkeys(change.path for change in waiting))
