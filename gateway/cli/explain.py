@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from gateway.explain import Explanation
 
+_LISTENS_S: Final = 1.0
 _PATIENCE_S: Final = 3.0  # for a Kafka that does not answer: the rest can be told without it
 _DESCRIPTION: Final = """\
 Tells, from the settings alone, what would become of an MQTT message: which subscription brings it, which route takes it
@@ -173,18 +174,37 @@ def _partitions(arguments: argparse.Namespace, settings: Settings, notes: list[s
             return None
         from gateway.admin.kafka import KafkaAdmin
 
+        if not _listens(settings):
+            silent = True
+            addresses = ", ".join(settings.kafka.bootstrap_servers)
+            notes.append(f"The partition is unknown: nothing listens at {addresses}. --partitions N says how many.")
+            return None
         try:
             with KafkaAdmin(settings, timeout_s=_PATIENCE_S) as admin:
                 found = {one.name: len(one.partitions) for one in admin.topics([topic])}
         except GatewayError as error:
             silent = True
-            notes.append(f"Kafka was not asked with success, so the partition is unknown (--partitions N): {error}")
+            notes.append(f"The partition is unknown (--partitions N says how many): {error}")
             return None
         if not found.get(topic):
-            notes.append(f"Kafka has no topic {topic!r} yet, so the partition is unknown (--partitions N).")
+            notes.append(f"The partition is unknown: Kafka has no topic {topic!r} yet. --partitions N says how many.")
         return found.get(topic) or None
 
     return count
+
+
+def _listens(settings: Settings) -> bool:
+    """Whether any of Kafka's addresses takes a connection: the client would try for much longer."""
+    import socket
+
+    for address in settings.kafka.bootstrap_servers:
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_LISTENS_S).close()
+        except OSError:
+            continue
+        return True
+    return False
 
 
 def _document(told: Explanation) -> dict[str, Any]:

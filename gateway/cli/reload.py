@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from config.load import Loaded
     from gateway.reports import Outcome
 
+_DESCRIPTION: Final = """\
+Checks the settings here, then has the running gateway read them again and take what has changed: routes, interceptors,
+limits and credentials, in its running workers. No MQTT session is disconnected and no message lost; what was taken
+before is written first. All workers take the settings, or none does. Settings that only a start can change are named,
+and then nothing at all is changed unless --partial is given. docs/reload.md has the details.
+"""
 _EPILOG: Final = """\
 live: routes, interceptors, flow, dead_letter, log.level, http.overdue_after, http.token, shutdown_timeout, emqx,
 canary, spool.after, .max_bytes and .replay_max_bytes_per_second, the user and password of mqtt and kafka.sasl,
@@ -40,13 +46,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "reload",
         help="have the running gateway take changed settings, without disconnecting",
-        description=(
-            "Check the settings here, then have the running gateway read them again and take what has changed: routes, "
-            "interceptors, limits and credentials, in its running workers. No MQTT session is disconnected and no "
-            "message lost; what was taken before is written first. All workers take the settings, or none does. "
-            "Settings that only a start can change are named, and then nothing at all is changed unless --partial "
-            "is given."
-        ),
+        description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

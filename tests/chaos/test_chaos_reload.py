@@ -12,10 +12,14 @@ import pytest
 
 from tests.brokers.scripted_rules import Rules
 from tests.chaos.harness import FULL, Gateway, account, wait_until
+from tests.chaos.publisher import Publishers
 from tests.chaos.threaded import ThreadedBroker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.embedded.kafka import KafkaCluster
+    from tests.brokers.mosquitto import Mosquitto
     from tests.chaos.fixtures import MakeGateway
 
 pytestmark = pytest.mark.slow
@@ -175,3 +179,27 @@ def test_a_worker_that_dies_afterwards_has_the_new_settings(
             assert "renamed" in gateway.status()["routes"]
             assert gateway.status()["config"]["last_reload"]["ok"]
             gateway.stop()
+
+
+def test_at_a_real_broker(
+    kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway, unique: str
+) -> None:
+    """mosquitto sees no connection end, and everything it acknowledged is in Kafka."""
+    broker = make_mosquitto()
+    gateway = make_gateway(
+        broker.port, kafka.bootstrap, unique, workers=1, mqtt={"sessions": 2}, routes=[route(unique)]
+    )
+    gateway.start()
+    connects = gateway.metric("gateway_mqtt_connects_total")
+    with Publishers(broker.port, rate=500) as publishers:
+        for filters in (["devices/+/#"], ["+/+/telemetry", "devices/+"], ["devices/#"]):
+            status, said = reload(gateway, routes=[{"name": "telemetry", "filters": filters, "topic": unique}])
+            assert status == 0, said + gateway.tail()
+        published = publishers.stop()
+    wait_until(gateway.settled, "nothing is in flight")
+    assert gateway.imbalance() == 0
+    assert gateway.metric("gateway_mqtt_connects_total") == connects
+    assert not sum(gateway.samples("gateway_mqtt_disconnects_total").values())
+    found = account(kafka.bootstrap, unique, published)
+    assert not found.missing, str(found)
+    assert not found.strangers, str(found)
