@@ -303,6 +303,8 @@ def _same_chain(before: Settings, after: Settings, name: str) -> bool:
     new = next((route for route in after.routes if route.name == name), None)
     if old is None or new is None or not same(before.interceptors, after.interceptors):
         return False
+    if any(option.endswith("_file") for one in (*after.interceptors, *new.interceptors) for option in one.options):
+        return False  # what is in the file may have changed
     return same(old.interceptors, new.interceptors) and old.device == new.device
 
 

@@ -70,7 +70,7 @@ def say(plan: Plan, wish: Wish, workers: int) -> str:
     if wish.dry_run:
         text = f"Nothing was changed; {settings} could be taken by {who}."
     elif not plan.changes:
-        text = "Nothing has changed: the settings in force are those of the file."
+        text = "No setting has changed; files that interceptors name were read again."
     elif count:
         text = f"{settings} taken by {who}, no session disconnected."
     else:

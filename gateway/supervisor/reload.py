@@ -65,6 +65,8 @@ class FleetReload:
             slot.settings = self._settings
         answers = await asyncio.gather(*(worker.step("finish") for worker in workers))
         self._note(answers)
+        # The settings are in force; what could not be let go of is no reason to go back.
+        self.remarks += (answer.sentence for answer in answers if answer.sentence is not None)
         return None
 
     async def _prepare(self, workers: list[Worker], *, dry_run: bool) -> str | None:

@@ -23,7 +23,7 @@ from gateway.group_plan import group_plans
 from gateway.lifecycle import State
 from gateway.metrics import Metrics
 from gateway.mqtt.ingest import Ingest
-from gateway.reload import Reloader
+from gateway.reload import Reloader, _same_chain
 from gateway.session_group import SessionGroup, Shared
 from gateway.worker import Worker
 from tests.brokers import packets
@@ -241,3 +241,28 @@ async def run(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def _at_once(function: Any, *arguments: Any) -> Any:
     return function(*arguments)
+
+
+SCHEMA = {"use": "json_schema", "schema_file": "schema.json"}
+MASKED = {"use": "headers", "add": {"x": "y"}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "stays"),
+    [
+        ({"interceptors": [MASKED]}, {"interceptors": [MASKED]}, True),
+        ({"interceptors": [MASKED]}, {"interceptors": [MASKED], "key": ""}, True),
+        ({"interceptors": [MASKED]}, {"interceptors": [MASKED, MASKED]}, False),
+        ({"interceptors": [MASKED]}, {"interceptors": [MASKED], "device": "${topic[1]}"}, False),
+        ({"interceptors": [SCHEMA]}, {"interceptors": [SCHEMA]}, False),
+    ],
+)
+def test_interceptors_stay_if_nothing_of_theirs_has_changed(
+    before: dict[str, Any], after: dict[str, Any], stays: bool
+) -> None:
+    """A file that they name may have."""
+
+    def made(route: dict[str, Any]) -> Settings:
+        return Settings(routes=[{"name": "r", "filters": ["a/#"], "topic": "t", **route}])
+
+    assert _same_chain(made(before), made(after), "r") is stays
