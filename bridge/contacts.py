@@ -120,7 +120,8 @@ class Contacts:
         """A broker could not be asked, or gave no answer."""
         contact = self._known.get(broker)
         if contact is not None:
-            contact.problem = str(error) or type(error).__name__
+            said = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
+            contact.problem = said or type(error).__name__  # aiokafka's str() begins with the class's name
             contact.refuses = isinstance(error, ConnectionRefusedError)
             contact.accepts = contact.accepts and not contact.refuses
 

@@ -5,6 +5,11 @@ connection at a time. A frozen broker, which is asked first in one renewal of th
 and more, just when one is looked for. Here the next broker is asked when an answer stays out for HEDGE_S, a broker
 that was silent is asked last, and each broker's connection is opened by itself.
 
+A broker works off a connection's requests one after the other, and with acks=all a batch that waits for a frozen
+follower holds up whatever comes after it on its connection. So questions have a connection of their own to each broker
+(_QUESTIONS): asked behind such batches, every healthy leader of a partition with a copy on the frozen broker would look
+as frozen, and where new leaders are could not be learned either.
+
 A broker ends an authenticated session when ``connections.max.reauth.ms`` or the token's life is over, by hanging up on
 the next request: every batch on its way would fail and be sent again. So a connection whose session is three quarters
 over is replaced: the next one is opened beside it, takes its place when it is authenticated, and the old one is closed
@@ -47,6 +52,7 @@ HEDGE_S = 0.5  # a metadata answer takes milliseconds; asking a second broker in
 KNOCK_S = 2.0  # a connection takes a round trip
 RENEW_AT = (0.7, 0.8)  # share of a session's life at which its connection is replaced: at random, not all at once
 RENEWAL_WAITS_S = (0.2, 5.0)  # between attempts, doubling
+_QUESTIONS = ConnectionGroup.COORDINATION
 _BOOTSTRAP = "bootstrap"  # aiokafka's name for the connection it keeps until a broker is known
 _NO_LOCK = contextlib.nullcontext()
 
@@ -275,7 +281,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
 
     async def _ask(self, node: object, request: MetadataRequest) -> Any:
         self.contacts.asked(node)
-        connection = await self._get_conn(node)
+        connection = await self._get_conn(node, group=ConnectionGroup.DEFAULT if node == _BOOTSTRAP else _QUESTIONS)
         if connection is None:
             return None
         try:
@@ -296,8 +302,8 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
 
     def connected(self, node: int) -> bool:
         """Whether a connection to a broker stands; it may be silent all the same."""
-        connection = self._conns.get((node, ConnectionGroup.DEFAULT))
-        return connection is not None and connection.connected()
+        found = (self._conns.get((node, group)) for group in (ConnectionGroup.DEFAULT, _QUESTIONS))
+        return any(connection is not None and connection.connected() for connection in found)
 
     def probe(self, contact: Contact) -> None:
         """Ask a broker something small, so that the contacts learn whether it answers. Does not block."""
@@ -310,10 +316,10 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
         node, own = contact.broker, None
         self.contacts.asked(node)
         try:
-            connection = self._conns.get((node, ConnectionGroup.DEFAULT))
+            connection = self._conns.get((node, _QUESTIONS))
             if connection is None or not connection.connected():
                 await self._knock(contact)
-                # Of its own: one for the data path is opened when that has something to send.
+                # Of its own: the next renewal of metadata opens the one for questions where it needs it.
                 connection = own = await self._open_at(contact.host, contact.port)
             await connection.send(MetadataRequest([]))
         except (OSError, TimeoutError, kafka_errors.KafkaError, GatewayError) as error:

@@ -169,6 +169,7 @@ def translate(error: BaseException, topic: str | None = None) -> BridgeError:
             kind = RetriableError
             if code in _FEW_REPLICAS:
                 kind = ReplicasMissingError
+                said = f"fewer copies are in sync than min.insync.replicas asks for ({said})"
             elif code in _NO_LEADER:
                 kind = LeaderMissingError
             elif isinstance(error, _UNREACHABLE_CLASSES):

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.health import problems
-from gateway.health_kafka import broker_health, partition_health
+from gateway.health_kafka import broker_health, broker_silence_ns, partition_health
 from gateway.health_model import (
     BrokerView,
     CredentialView,
@@ -155,16 +155,19 @@ class Diagnosis:
         for partition in partitions:
             if partition.leader is not None:
                 led.setdefault(partition.leader, []).append(partition)
-        producer = self._worker.kafka_producer()
+        contacts = sorted(self._worker.contacts, key=lambda contact: contact.broker)
+        mute = {c.broker for c in contacts if self._seen.past(c.asked_ns, now_ns) >= self._limits.mute_ns}
         return tuple(
-            self._broker(contact, led.get(contact.broker, []), producer.connected(contact.broker), now_ns)
-            for contact in sorted(self._worker.contacts, key=lambda contact: contact.broker)
+            self._broker(
+                contact, led.get(contact.broker, []), broker_silence_ns(contact.broker, partitions, mute), now_ns
+            )
+            for contact in contacts
         )
 
-    def _broker(self, contact: Contact, led: list[PartitionView], connected: bool, now_ns: int) -> BrokerView:
+    def _broker(self, contact: Contact, led: list[PartitionView], silent_ns: int, now_ns: int) -> BrokerView:
         ages = [p.last_ack_age_ns for p in led if p.last_ack_age_ns is not None]
         age_ns = min(ages, default=None)
-        silent_ns = max((p.silent_ns for p in led), default=0)
+        mute_ns = self._seen.past(contact.asked_ns, now_ns)
         mine = set(_names(led))
         return BrokerView(
             contact.broker,
@@ -174,11 +177,11 @@ class Diagnosis:
             waiting=sum(p.waiting + p.spooled for p in led if p.silent_ns),
             last_ack_age_ns=age_ns,
             silent_ns=silent_ns if age_ns is None else min(silent_ns, age_ns),
-            mute_ns=self._seen.past(contact.asked_ns, now_ns),
+            mute_ns=mute_ns,
             written_age_ns=now_ns - contact.written_ns if contact.written_ns else None,
             lost=tuple(name for name in (f"{t}/{n}" for t, n in contact.led) if name not in mine),
             away_ns=now_ns - contact.left_ns if contact.left_ns else 0,
-            connected=connected,
+            connected=self._worker.kafka_producer().connected(contact.broker),
             refuses=contact.refuses,
             accepts=contact.accepts,
             problem=contact.problem,

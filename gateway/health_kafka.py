@@ -11,14 +11,14 @@ A partition stands still for one of four reasons, and only one of them is its le
 
 from __future__ import annotations
 
-__all__ = ["broker_health", "kafka_problems", "partition_health"]
+__all__ = ["broker_health", "broker_silence_ns", "kafka_problems", "partition_health"]
 
 from typing import TYPE_CHECKING, Final
 
 from gateway.health_model import IDLE_NS, SECOND_NS, WAITING_NS, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from gateway.health_model import BrokerView, HealthLimits, HealthSnapshot, PartitionView, Severity
 
@@ -55,6 +55,20 @@ def broker_health(broker: BrokerView, limits: HealthLimits) -> str:
         return "silent"
     idle = broker.last_ack_age_ns is None or broker.last_ack_age_ns > IDLE_NS
     return "idle" if idle and not broker.waiting else "ok"
+
+
+def broker_silence_ns(broker: int, partitions: Iterable[PartitionView], mute: Collection[int]) -> int:
+    """For how long partitions have waited in vain that a broker is to blame for. ``mute``: brokers that owe an answer.
+
+    A mute one is to blame for what it leads and for what waits for the copy on it. Another for what it leads, but for
+    partitions that wait for a mute copy elsewhere, and those of which it says why it does not take them.
+    """
+    if broker in mute:
+        blamed = [p.silent_ns for p in partitions if p.leader == broker or broker in p.in_sync]
+    else:
+        led = [p for p in partitions if p.leader == broker and not p.held and not p.trouble]
+        blamed = [p.silent_ns for p in led if not any(copy in mute for copy in p.in_sync)]
+    return max(blamed, default=0)
 
 
 def kafka_problems(snapshot: HealthSnapshot, limits: HealthLimits) -> Iterator[Problem]:

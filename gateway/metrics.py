@@ -330,7 +330,9 @@ class Metrics(MetricSet):
     )
     kafka_broker_silence = gauge(
         "gateway_kafka_broker_silence_seconds",
-        "How long a broker has acknowledged nothing while records wait for its partitions; 0 while none wait.",
+        "How long a broker has acknowledged nothing while records wait for its partitions; 0 while none wait, and while"
+        " it is not to blame: they wait for the copy on another broker that answers nobody, or it says itself why it"
+        " does not take them (too few copies in sync, no rights).",
         "that broker: when it is frozen, restart it and nothing else",
         unit="seconds",
         labels=("broker",),

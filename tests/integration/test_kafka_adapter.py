@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from aiokafka.client import ConnectionGroup
 from aiokafka.errors import RequestTimedOutError
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -154,7 +155,7 @@ async def test_an_answer_that_never_comes_ends_with_its_connection_and_the_batch
         assert isinstance(producer, KafkaProducer)
         assert producer._client is not None
         assert await sent(producer, topic, values(b"before")) is None
-        connection = next(iter(producer._client._conns.values()))
+        connection = next(c for (_, group), c in producer._client._conns.items() if group == ConnectionGroup.DEFAULT)
         backend.freeze()
         try:
             answer = producer.send(topic, 0, fill(producer.create_batch(compressed=True), values(b"frozen")))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from config.settings import KafkaSettings, Settings
 from gateway.health import problems
-from gateway.health_kafka import broker_health, partition_health
+from gateway.health_kafka import broker_health, broker_silence_ns, partition_health
 from gateway.health_model import (
     BrokerView,
     CredentialView,
@@ -534,3 +534,22 @@ def test_what_keeps_a_running_worker_unready_for_long_is_a_problem(data: st.Data
     assert bool(found) is not decide(readiness, LIMITS.readiness).ready
     retiring = len(found) == 1 and not readiness.sessions  # it drains, and takes nothing
     assert any(problem.severity == "critical" for problem in found) is (bool(found) and not retiring)
+
+
+# --- whose silence it is ---
+
+
+def test_the_silence_of_a_partition_is_laid_at_one_broker_s_door() -> None:
+    """Batches wait for a copy on the frozen broker 2: those who lead them, and wait with us, are not to blame."""
+    waiting = (
+        partition(0, 1, waiting=1, silent_ns=30 * S),
+        partition(1, 2, waiting=1, silent_ns=25 * S),
+        partition(2, 3, 3, waiting=1, silent_ns=12 * S),
+    )
+    assert broker_silence_ns(1, waiting, {2}) == 0
+    assert broker_silence_ns(2, waiting, {2}) == 30 * S, "also where it only has a copy"
+    assert broker_silence_ns(3, waiting, {2}) == 12 * S, "which no copy elsewhere explains"
+    assert broker_silence_ns(1, waiting, ()) == 30 * S
+    explained = [replace(p, trouble="fewer copies in sync than min.insync.replicas asks for") for p in waiting]
+    assert broker_silence_ns(1, explained, ()) == 0, "it answers, and says why not"
+    assert broker_silence_ns(1, [replace(waiting[0], held=True)], ()) == 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiokafka.client
 import pytest
+from aiokafka.client import ConnectionGroup
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.structs import BrokerMetadata
 
@@ -130,6 +131,26 @@ async def test_a_connection_that_does_not_come_about_holds_up_no_other(wire: Wir
     assert await within(5, client.ready(2))
     assert not hanging.done()
     hanging.cancel()
+    await client.close()
+
+
+async def test_a_question_does_not_stand_behind_a_batch_that_waits_for_a_frozen_follower(wire: Wire) -> None:
+    """A broker works off the requests of a connection one after the other, so that its answer would stay out too, and
+    the healthy leader be taken for the frozen one."""
+    client = await make(wire)
+    client.contacts.listed((number, str(number), 9092) for number in (1, 2, 3))
+    assert await within(5, client.ready(1))
+    batches = client._conns[1, ConnectionGroup.DEFAULT]
+    batches.send = lambda *_args, **_options: for_ever()
+    assert await within(5, client._metadata_update(client.cluster, {"telemetry"}))
+    assert wire.asked == ["1"]
+    contact = client.contacts.get(1)
+    assert contact is not None
+    client.contacts.asked(1)  # a batch
+    client.probe(contact)
+    await within(5, asyncio.gather(*client._probing.values()))
+    assert contact.asked_ns == 0, "it answers"
+    assert client._conns[1, ConnectionGroup.DEFAULT] is batches
     await client.close()
 
 
