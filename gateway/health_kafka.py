@@ -132,14 +132,20 @@ def _about_mute(
     if stuck or behind or stranded:
         parts = [f"Broker {broker.name} has not answered for {_seconds(broker.mute_ns)}{how}."]
         if stuck:
-            parts.append(f"{_count(stuck, 'record')} wait for {_plural(stuck)} that it leads: {_names(stuck)}.")
+            parts.append(f"{_wait(stuck)} for {_plural(stuck)} that it leads: {_names(stuck)}.")
         if stranded:
-            waiting = f", and {_count(stranded, 'record')} wait" if any(p.silent_ns for p in stranded) else ""
-            parts.append(f"Nobody leads {_names(stranded)}, which have a copy on it{waiting}.")
+            waiting = f", and {_wait(stranded)}" if any(p.silent_ns for p in stranded) else ""
+            have = "has" if len(stranded) == 1 else "have"
+            parts.append(f"Nobody leads {_names(stranded)}, which {have} a copy on it{waiting}.")
         if moved:
             parts.append(f"Others lead {_some(moved)} by now.")
         if behind:
-            parts.append(f"{_names(behind)} stand still as well: their leaders wait for the copy on it (acks=all).")
+            also = (
+                "stands still as well: its leader waits"
+                if len(behind) == 1
+                else "stand still as well: their leaders wait"
+            )
+            parts.append(f"{_names(behind)} {also} for the copy on it (acks=all).")
         yield Problem("broker-silent", "critical", " ".join(parts), _RESTART_IT, subject)
         return
     if led:
@@ -194,7 +200,7 @@ def _about_leaders(
         elif len(silent) == len(found) and broker is not None and _owes(broker, limits):
             text = (
                 f"Broker {name} answers questions, but has acknowledged nothing for {_seconds(longest_ns)}:"
-                f" {_count(silent, 'record')} wait for {_plural(silent)} that it leads: {_names(silent)}."
+                f" {_wait(silent)} for {_plural(silent)} that it leads: {_names(silent)}."
             )
             yield Problem("broker-silent", "critical", text, _HANGS, f"broker {leader}")
         else:
@@ -274,9 +280,9 @@ def _plural(partitions: list[PartitionView]) -> str:
     return "the partition" if len(partitions) == 1 else f"{len(partitions)} partitions"
 
 
-def _count(partitions: Iterable[PartitionView], noun: str) -> str:
+def _wait(partitions: Iterable[PartitionView]) -> str:
     count = sum(partition.waiting + partition.spooled for partition in partitions)
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return "1 record waits" if count == 1 else f"{count} records wait"
 
 
 def _seconds(duration_ns: int) -> str:

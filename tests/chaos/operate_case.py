@@ -1,4 +1,4 @@
-"""A site as its operator sees it: the page's problems, alerts of a real Prometheus with our rules, ``gateway doctor``."""
+"""A site as its operator sees it: the page's problems, a real Prometheus' alerts by our rules, ``gateway doctor``."""
 
 from __future__ import annotations
 
