@@ -20,6 +20,7 @@ from gateway.admin.errors import (
     AdminError,
     AdminMissingError,
     AdminRefusedError,
+    AdminRetriableError,
     AdminUnsupportedError,
     BrokerSilentError,
     BrokerUnreachableError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.embedded.kafka import KafkaCluster
+    from gateway.embedded.mqtt import MqttBroker
     from tests.brokers.fixtures import MakeTopic
     from tests.brokers.kafka_backend import KafkaBackend
 
@@ -415,6 +417,28 @@ def test_a_wrong_login_is_a_sentence(secured_kafka: KafkaCluster, caplog: pytest
         with pytest.raises(BrokerUnreachableError) as closed:
             admin.cluster()
         assert "login that is not configured" in str(closed.value)
+
+
+def test_the_wrong_kind_of_listener_is_a_sentence(secured_kafka: KafkaCluster, mqtt_broker: MqttBroker) -> None:
+    """TLS to a plain listener, none to one with TLS, and no Kafka at all."""
+    assert secured_kafka.certificates is not None
+    ssl = {"security": "SSL", "tls": {"ca_file": secured_kafka.certificates.ca_file}}
+    said = []
+    for bootstrap, admin in (
+        (secured_kafka.bootstrap, ssl),
+        (secured_kafka.tls_bootstrap, {}),
+        (f"127.0.0.1:{mqtt_broker.port}", {}),
+    ):
+        with (
+            KafkaAdmin(settings_of(bootstrap, admin={"timeout": "5s", **admin})) as kafka_admin,
+            pytest.raises(AdminRetriableError) as failure,
+        ):
+            kafka_admin.cluster()
+        said.append(str(failure.value))
+    for sentence, part in zip(said, ("agree on no TLS", "what is no Kafka", "closed the connection"), strict=True):
+        assert part in sentence
+        assert "127.0.0.1:" in sentence
+        assert "Errno" not in sentence
 
 
 async def test_a_missing_right_is_named(backend: KafkaBackend) -> None:
