@@ -307,10 +307,12 @@ ACCESS: Final = Row(
 READERS: Final = Row(
     "Readers of the topics",
     (
-        Panel("Lag", (q("sum by (consumergroup, topic) (kafka_consumergroup_lag)", "{{consumergroup}} {{topic}}"),),
-              width=12, empty=NO_EXPORTER, help="From kafka_exporter; gateway groups describe shows it too."),
-        Panel("Copies missing",
-              (q("sum by (topic) (kafka_topic_partition_under_replicated_partition)", "{{topic}}"),), width=12,
+        Panel("Behind by", (q("max by (group, topic) (gateway_consumer_lag_seconds{<G>})", "{{group}} {{topic}}"),), "s",
+              empty="admin.watch_groups names no group"),
+        Panel("Records behind", (q("sum by (consumergroup, topic) (kafka_consumergroup_lag)",
+                                   "{{consumergroup}} {{topic}}"),),
+              empty=NO_EXPORTER, help="From kafka_exporter; gateway groups describe shows it too."),
+        Panel("Copies missing", (q("sum by (topic) (kafka_topic_partition_under_replicated_partition)", "{{topic}}"),),
               empty=NO_EXPORTER),
     ),
     closed=True,
