@@ -307,7 +307,8 @@ ACCESS: Final = Row(
 READERS: Final = Row(
     "Readers of the topics",
     (
-        Panel("Behind by", (q("max by (group, topic) (gateway_consumer_lag_seconds{<G>})", "{{group}} {{topic}}"),), "s",
+        Panel("Behind by",
+              (q("max by (group, topic) (gateway_consumer_lag_seconds{<G>})", "{{group}} {{topic}}"),), "s",
               empty="admin.watch_groups names no group"),
         Panel("Records behind", (q("sum by (consumergroup, topic) (kafka_consumergroup_lag)",
                                    "{{consumergroup}} {{topic}}"),),
