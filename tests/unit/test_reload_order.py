@@ -13,8 +13,11 @@ import pytest
 from bridge.dead_letter_limit import DeadLetterLimit
 from bridge.errors import RetriableError
 from bridge.interceptor_loading import load_chains
+from bridge.interceptors import Chains, Drop
 from bridge.ledger import Ledger
+from bridge.message import MessageView
 from bridge.partitions import Partitions
+from bridge.record import Record
 from bridge.route_stops import RouteStops
 from bridge.routing import Router
 from bridge.sender import Sender
@@ -78,7 +81,7 @@ class Site:
             self.router, self.sender, self.ledger, self.metrics, topics=self, verb=Mock(), failed=self.fatal.append,
             registry=Mock(), login=Mock(), filtered=lambda _route, _reason: None, chains=self.chains,
             dead_lettered=lambda _reason, _count: None,
-            dead_letter_made=self.route_stops.made,
+            dead_letter_made=lambda route, reason, error, _topic: self.route_stops.made(route, reason, error),
         )  # fmt: skip
         (plan,) = group_plans(settings)
         self.group = SessionGroup(plan, self._shared)
@@ -237,6 +240,75 @@ async def run(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(site.written) == site.published
     await site.group.close()
     await site.sender.close(patience_s=1.0)
+
+
+@manual_time
+async def test_a_stopped_route_goes_on_at_once_by_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was held of it is written by the new routes, in order, under whatever name."""
+    rng = random.Random(1)
+    monkeypatch.setattr(asyncio, "to_thread", _at_once)
+    monkeypatch.setattr(SessionGroup, "_make_session", lambda _self, _number: Mock(plan=Mock(subscriptions=())))
+    kafka = LoggingKafka()
+    for name in ("one", "dead"):
+        kafka.topic(name, 3)
+
+    def made(name: str, topic: str) -> Settings:
+        return Settings(
+            routes=[{"name": name, "filters": ["#"], "topic": topic}],
+            dead_letter={"topic": "dead", "max_per_second": 0}, ledger={"topic": ""},
+        )  # fmt: skip
+
+    site = Site(made("broken", "${topic[7]}"), kafka)
+    await site.sender.start()
+    for _ in range(10):
+        site.publish(rng)
+        await asyncio.sleep(0.01)
+    assert list(site.route_stops.stopped) == ["broken"]
+    await site.reload(made("mended", "one"))
+    assert not site.route_stops.stopped
+    for _ in range(10):
+        site.publish(rng)
+        await asyncio.sleep(0.01)
+    await site.group.drained()
+    site.check()
+    assert site.ledger.dead_lettered > 0
+    assert site.ledger.delivered + site.ledger.dead_lettered == site.published == site.acknowledged
+    written = [(device, number) for device, number in site.written]
+    for device in {device for device, _ in written}:
+        numbers = [number for one, number in written if one == device]
+        assert numbers == sorted(numbers), device
+    await site.group.close()
+    await site.sender.close(patience_s=1.0)
+
+
+def test_counts_go_on_when_chains_are_replaced_and_come_back() -> None:
+    """A counter that fell would be read as a restart, and all it had counted be counted again."""
+
+    def made(*names: str) -> Chains:
+        table = {"use": "sample", "share": 0.5}
+        routes = [{"name": name, "filters": [f"{name}/#"], "topic": "t", "interceptors": [table]} for name in names]
+        return load_chains(Settings(routes=routes))
+
+    def use(chains: Chains, route: str) -> None:
+        chain = chains.get(route)
+        assert chain is not None
+        for _ in range(4):
+            if isinstance(chain.run(Record(MessageView("a"), "t", None, b"", [], 0)), Drop):
+                chain.filtered[0] += 1
+
+    first = made("a", "b")
+    use(first, "a")
+    use(first, "b")
+    second = made("a")
+    gone = second.succeed(first, keep=("b",))
+    assert [chain.route for chain in gone] == ["a"]
+    assert second.get("b") is first.get("b"), "for what the broker still has for it"
+    assert (second.rows(), second.filtered_rows()) == (first.rows(), first.filtered_rows())
+    use(second, "a")
+    assert second.rows()["sample", "drop"] == 6
+    first.succeed(second, keep=())
+    assert first.rows()["sample", "drop"] == 6, "back again"
+    assert first.filtered_rows()["a", "0"] == 4
 
 
 async def _at_once(function: Any, *arguments: Any) -> Any:
