@@ -5,7 +5,6 @@ from __future__ import annotations
 __all__ = ["add_parser"]
 
 import argparse
-import dataclasses
 import sys
 import time
 from pathlib import Path
@@ -26,7 +25,7 @@ to replace it. Says what is only on one side, what differs, what is there twice,
 in the same order. Reads only, in no consumer group; payloads are compared by digests and not shown.
 
 Both topics are read once, in the time that reading takes, into a temporary file: 150 bytes for each record, 20,000,000
-records a side at most, 64 MiB of memory.
+records a side at most, and some 150 MiB of memory.
 """
 _EPILOG = """\
 examples:
@@ -105,6 +104,7 @@ def _settings(arguments: argparse.Namespace, side: Side) -> Settings:
 
 async def _compare(arguments: argparse.Namespace, sides: dict[Side, tuple[str, Settings, Reader]]) -> int:
     import asyncio
+    import dataclasses
     import tempfile
 
     from gateway.migration.compare import Span, Table

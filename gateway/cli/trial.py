@@ -5,8 +5,6 @@ from __future__ import annotations
 __all__ = ["add_parser"]
 
 import argparse
-import dataclasses
-import secrets
 import signal
 import sys
 from pathlib import Path
@@ -115,6 +113,8 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    import secrets  # here and not above, as everything that other commands do not need: it takes 5 ms to load
+
     from config.load import load
     from gateway.trial.plan import TrialPlan
 
@@ -222,6 +222,8 @@ def _end(plan: TrialPlan, work: asyncio.Task[TrialResult], cleanup: Cleanup, cau
         # By the signal, so that a shell knows how it ended.
         signal.signal(caught[0], signal.SIG_DFL)
         signal.raise_signal(signal.Signals(caught[0]))
+    import dataclasses
+
     error = work.exception()
     if error is not None:
         _tell_left(cleanup.left)
@@ -287,7 +289,7 @@ def _text(result: TrialResult) -> str:
         ),
     ]
     if result.stalled:
-        lines.append(f"  It ended early: {result.stalled}.")
+        lines.append(f"  Not all went well: {result.stalled}")
     lines += [f"  {note}" for note in result.notes]
     if result.missing:
         lines.append(

@@ -61,21 +61,15 @@ class Profile:
     name: str
     moment_s: Callable[[float], float]
     peak: float
-    meaning: str
 
 
 PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
     {
         one.name: one
         for one in (
-            Profile("steady", _even, 1.0, "evenly"),
-            Profile("burst", _burst, 1.0 / _BURST_SHARE, "everything in one second of ten"),
-            Profile(
-                "night-and-day",
-                _night_and_day,
-                1.0 + _SWING,
-                f"from a tenth of the rate to nearly twice of it, a day taking {_DAY_PERIOD_S:g} s",
-            ),
+            Profile("steady", _even, 1.0),
+            Profile("burst", _burst, 1.0 / _BURST_SHARE),
+            Profile("night-and-day", _night_and_day, 1.0 + _SWING),
         )
     }
 )

@@ -1,7 +1,7 @@
 """Two topics side by side: what one bridge has written and the other has not.
 
 Digests of the records go into a database in a temporary file, 150 bytes for each, and are matched there: memory stays
-at some 64 MiB whatever the topics hold, and the number of records is limited. Payloads are not kept.
+at some 150 MiB whatever the topics hold, and the number of records is limited. Payloads are not kept.
 """
 
 from __future__ import annotations

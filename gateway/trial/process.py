@@ -77,7 +77,7 @@ class Subject:
             raise self.error
         if not self._ready.done():
             raise SubjectError(
-                f"The gateway was not subscribed within {_START_S:g} s.{self._last_log()}", ExitStatus.UNAVAILABLE
+                f"The gateway was not subscribed within {_START_S:g} s.{self.last_log()}", ExitStatus.UNAVAILABLE
             )
         self._cpu_at_start_s = self._ready.result()
 
@@ -117,7 +117,7 @@ class Subject:
         while line := await self._process.stdout.readline():
             self._take(json.loads(line))
         if not self._stopping and self.error is None:
-            self.error = SubjectError(f"The gateway's process ended.{self._last_log()}")
+            self.error = SubjectError(f"The gateway's process ended.{self.last_log()}")
         if not self._stopping:
             self.failed.set()
 
@@ -137,8 +137,8 @@ class Subject:
                 self.error = SubjectError(said["sentence"], said["status"])
                 self.failed.set()
 
-    def _last_log(self) -> str:
-        """Its last line of log as the end of a sentence."""
+    def last_log(self) -> str:
+        """What went wrong there last, as the end of a sentence; empty when nothing did."""
         try:
             lines = self._log.read_text(errors="replace").splitlines()
         except OSError:
@@ -146,5 +146,5 @@ class Subject:
         for line in reversed(lines):
             with contextlib.suppress(ValueError, AttributeError):
                 said = json.loads(line)
-                return f" Its log says last: {said.get('error') or said.get('event')}"
+                return f" Its log says last: {said.get('error') or said.get('message') or said.get('event')}"
         return f" Its last words: {lines[-1][:300]}" if lines else ""

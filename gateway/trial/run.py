@@ -217,12 +217,15 @@ class Trial:
                 return self._flowed_s(started_s), ""
             quiet_s = now_s - self._read_last_s
             if now_s - started_s > plan.timeout_s:
-                return self._flowed_s(started_s), f"the time limit of {plan.timeout_s:g} s was reached"
+                return self._flowed_s(
+                    started_s
+                ), f"the time limit of {plan.timeout_s:g} s was reached.{subject.last_log()}"
             if plan.qos == 0 and quiet_s > _LOST_S and number < plan.messages:
                 given_up = number - tally.read
             elif quiet_s > _STALL_S and number > tally.read:
                 done = number == plan.messages
-                return self._flowed_s(started_s), "" if done else f"nothing came back for {_STALL_S:g} s"
+                why = "" if done else f"nothing came back for {_STALL_S:g} s."
+                return self._flowed_s(started_s), f"{why}{subject.last_log()}".strip()
             publisher.moved.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.02 if plan.rate else 0.1):

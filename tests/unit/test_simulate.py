@@ -12,6 +12,7 @@ import pytest
 
 from config.errors import ExitStatus
 from gateway.cli.main import main
+from gateway.cli.simulate import PROFILE_NAMES
 from gateway.demo.fleet import FleetCounts
 from gateway.demo.mischief import CORRUPT, FaultShares, Mischief
 from gateway.demo.outbox import DeviceLedger
@@ -32,6 +33,10 @@ def test_a_profile_only_bends_time(name: str) -> None:
         assert PROFILES[name].moment_s(period * periods) == pytest.approx(period * periods, abs=0.01)
     steps = [later - earlier for earlier, later in pairwise(moments)]
     assert 0.1 / min(steps) == pytest.approx(PROFILES[name].peak, rel=0.05), "the highest rate is what it says"
+
+
+def test_the_command_knows_every_profile() -> None:
+    assert tuple(PROFILES) == PROFILE_NAMES
 
 
 def test_a_burst_is_a_second_of_ten() -> None:
