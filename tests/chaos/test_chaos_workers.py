@@ -84,6 +84,14 @@ def test_one_of_four_is_killed_and_the_others_go_on(
         assert gateway.samples("gateway_worker_restarts_total")['{worker="2"}'] == 1
         assert sum(gateway.samples("gateway_worker_restarts_total").values()) == 1
         load_for(SECONDS)
+        status = gateway.status()
+        (problem,) = status["problems"]
+        assert (problem["id"], problem["severity"], problem["subject"]) == ("worker-restarting", "warning", "worker 2")
+        assert len(status["partitions"]) == status["partitions_total"] == 6, "the workers' partitions once each"
+        assert status["rates"]["received_per_second"] > 100
+        assert status["latency"]["end_to_end"]["p99"] > 0
+        (node,) = status["kafka"]["brokers"]
+        assert (node["leads"], node["health"]) == (6, "ok")
         finish(broker, gateway, kafka.bootstrap, unique)
         assert set(absences) == {"gateway-2-0"}, "nobody else was away"
         (ended,) = gateway.events("worker_ended")
