@@ -127,7 +127,8 @@ def test_a_frozen_one_is_named_with_its_partitions_until_it_is_thawed(
         rows = {row["id"]: row for row in case.gateway.status()["kafka"]["brokers"]}
         assert rows[victim]["mute_seconds"] >= 5
         assert all(row["mute_seconds"] < 5 for number, row in rows.items() if number != victim)
-        assert case.gateway.samples("gateway_kafka_broker_up")[f'{{broker="{victim}"}}'] == 0
+        down = f'{{broker="{victim}"}}'
+        wait_until(lambda: case.gateway.samples("gateway_kafka_broker_up")[down] == 0, "the metrics say so")
         partition = {(row["topic"], row["partition"]): row for row in case.gateway.status()["partitions"]}
         stands_still = partition[unique, victim - 1]
         assert stands_still["health"] in {"silent", "leaderless"}, stands_still
