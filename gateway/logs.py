@@ -4,33 +4,36 @@ Modules log with ``structlog.stdlib.get_logger(__name__)``; context that belongs
 bound once. Libraries that use the standard ``logging`` come out of the same renderer as the event ``library_message``.
 
 - An event that may come in floods carries ``repeat_key``: the same logger, event and key appear at most once in ten
-  seconds, and the next line says in ``suppressed`` how many were left out. Library messages are always limited so.
+  seconds, and the next line says in ``suppressed`` how many were left out. Library messages are always limited so, and
+  no event comes more than a hundred times a minute (``gateway.log_limits``).
 - Secrets do not get through: secret types, and values of keys named like one, are masked; bytes are shown as their
   length, since they may be a payload.
 """
 
 from __future__ import annotations
 
-__all__ = ["REPEAT_INTERVAL_NS", "RepeatLimiter", "configure", "redact"]
+__all__ = ["configure", "finish", "redact"]
 
 import json
 import logging
 import os
 import re
 import sys
+import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import structlog
+
+from gateway.log_limits import LogLimits
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger
 
     from config.settings import LogSettings
 
-REPEAT_INTERVAL_NS: Final = 10_000_000_000
+_configured: Final[list[LogLimits]] = []  # in this process; one but for tests
 _MASK: Final = "**********"
 _SECRET_KEY: Final = re.compile(
     r"(password|passwd|secret|token|authorization|credential|private_key)(?!.*_file$)", re.IGNORECASE
@@ -43,34 +46,6 @@ _DEPTH_LIMIT: Final = 5
 
 # Libraries talk about their own inner life; what concerns a user of ours is a warning.
 _LIBRARIES: Final = ("aiohttp", "aiokafka", "asyncio", "concurrent", "kafka", "paho", "py.warnings")
-
-
-class RepeatLimiter:
-    """Lets each key through once per interval and counts the rest. Decides only; the caller gives the time.
-
-    Args:
-        interval_ns: the time between two of the same key.
-        max_keys: so many keys are remembered; beyond it the least recently admitted is forgotten.
-    """
-
-    def __init__(self, interval_ns: int = REPEAT_INTERVAL_NS, *, max_keys: int = 1000) -> None:
-        self._interval_ns = interval_ns
-        self._max_keys = max_keys
-        self._seen: OrderedDict[tuple[object, ...], tuple[int, int]] = (
-            OrderedDict()
-        )  # key → admitted at, suppressed since
-
-    def admit(self, key: tuple[object, ...], now_ns: int) -> int | None:
-        """None: leave this one out. A number: let it through; so many were left out since the last one."""
-        admitted_ns, suppressed = self._seen.get(key, (None, 0))
-        if admitted_ns is not None and now_ns - admitted_ns < self._interval_ns:
-            self._seen[key] = (admitted_ns, suppressed + 1)
-            return None
-        self._seen[key] = (now_ns, 0)
-        self._seen.move_to_end(key)
-        if len(self._seen) > self._max_keys:
-            self._seen.popitem(last=False)
-        return suppressed
 
 
 def redact(value: object, _depth: int = 0) -> object:
@@ -101,6 +76,7 @@ def configure(
     context: Mapping[str, object] | None = None,
     stream: TextIO | None = None,
     now_ns: Callable[[], int] = time.monotonic_ns,
+    later: Callable[[float, Callable[[], None]], None] | None = None,
 ) -> Callable[[], None]:
     """Sends all logs of this process through one renderer; returns what undoes it. Call it once, before anything logs.
 
@@ -108,13 +84,15 @@ def configure(
         settings: level and format; ``auto`` is readable lines on a terminal, JSON otherwise.
         context: fields of every line, such as instance and worker.
         stream: where lines go, stderr if not given.
-        now_ns: the monotonic clock of the repeat limit, in nanoseconds.
+        now_ns: the monotonic clock of the limits, in nanoseconds.
+        later: has a function called after so many seconds, in a thread of its own if not given.
     """
     stream = stream or sys.stderr
     terminal = stream.isatty()
     console = settings.format == "console" or (settings.format == "auto" and terminal)
     handler = logging.StreamHandler(stream)
-    handler.addFilter(_RepeatFilter(RepeatLimiter(), now_ns))
+    limits = LogLimits(now_ns, later or _in_a_thread)
+    handler.addFilter(limits)
     handler.setFormatter(
         _formatter(dict(context or {}), console=console, colors=terminal and "NO_COLOR" not in os.environ)
     )
@@ -138,7 +116,11 @@ def configure(
         cache_logger_on_first_use=False,
     )
 
+    _configured.append(limits)
+
     def undo() -> None:
+        limits.finish()
+        _configured.remove(limits)
         root.removeHandler(handler)
         for name, old_level in before.items():
             logging.getLogger(name).setLevel(old_level)
@@ -148,37 +130,25 @@ def configure(
     return undo
 
 
+def finish() -> None:
+    """Tell of the lines that were left out and that no other line has told of. Call it before the process ends."""
+    for limits in _configured:
+        limits.finish()
+
+
+def _in_a_thread(seconds: float, look: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, look)
+    timer.daemon = True
+    timer.name = "log-limits"
+    timer.start()
+
+
 def set_level(level: str) -> None:
     """Have lines written from another level on."""
     number = logging.getLevelNamesMapping()[level.upper()]
     logging.getLogger().setLevel(number)
     for name in _LIBRARIES:
         logging.getLogger(name).setLevel(max(number, logging.WARNING))
-
-
-class _RepeatFilter(logging.Filter):
-    """Applies a RepeatLimiter: to our events that carry ``repeat_key``, and to every message of a library."""
-
-    def __init__(self, limiter: RepeatLimiter, now_ns: Callable[[], int]) -> None:
-        super().__init__()
-        self._limiter = limiter
-        self._now_ns = now_ns
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if not isinstance(record.msg, dict):
-            # The template, not the finished text: host names and numbers in it make no new event.
-            suppressed = self._limiter.admit((record.name, record.levelno, str(record.msg)), self._now_ns())
-            record.suppressed = suppressed
-            return suppressed is not None
-        if "repeat_key" not in record.msg:
-            return True
-        fields = dict(record.msg)  # a copy: another handler may hold the same record
-        key = (record.name, fields["event"], str(fields.pop("repeat_key")))
-        suppressed = self._limiter.admit(key, self._now_ns())
-        if suppressed:
-            fields["suppressed"] = suppressed
-        record.msg = fields
-        return suppressed is not None
 
 
 def _formatter(context: dict[str, object], *, console: bool, colors: bool) -> structlog.stdlib.ProcessorFormatter:

@@ -57,5 +57,7 @@ def _run(arguments: argparse.Namespace) -> int:
         log.warning("settings.doubtful", warning=warning)
     from gateway.auth_service.process import run_auth
 
-    asyncio.run(run_auth(settings)).reraise()
+    ended = asyncio.run(run_auth(settings))
+    logs.finish()
+    ended.reraise()
     return ExitStatus.OK

@@ -156,6 +156,9 @@ def _load_gently() -> None:
 
 
 def _end(report: StopReport, signals: StopSignals) -> int:
+    from gateway import logs
+
+    logs.finish()
     if not report.clean:
         return ExitStatus.UNDRAINED
     signals.reraise()

@@ -6,6 +6,8 @@ import asyncio
 import io
 import json
 import logging
+import subprocess
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +18,8 @@ from hypothesis import strategies as st
 from pydantic import SecretBytes, SecretStr
 
 from config.settings import LogSettings
-from gateway.logs import REPEAT_INTERVAL_NS, RepeatLimiter, configure, redact
+from gateway.log_limits import FLOOD_INTERVAL_NS, FLOOD_LINES, REPEAT_INTERVAL_NS, RepeatLimiter
+from gateway.logs import configure, finish, redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,6 +39,7 @@ class Logs:
         self.now_ns = 0
         self.stream = io.StringIO()
         self._undo: Callable[[], None] | None = None
+        self.timers: list[tuple[float, Callable[[], None]]] = []
 
     def configure(
         self,
@@ -48,7 +52,10 @@ class Logs:
         self.undo()
         self.stream = Terminal() if terminal else io.StringIO()
         settings = LogSettings(level=level, format=form)
-        self._undo = configure(settings, context=context, stream=self.stream, now_ns=lambda: self.now_ns)
+        self._undo = configure(
+            settings, context=context, stream=self.stream, now_ns=lambda: self.now_ns,
+            later=lambda seconds, look: self.timers.append((seconds, look)),
+        )  # fmt: skip
         logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("gateway.test")
         return logger
 
@@ -322,11 +329,100 @@ def test_a_repeat_is_left_out_until_the_interval_is_over_and_then_counted(logs: 
     assert "repeat_key" not in logs.text
 
 
-def test_events_without_a_key_are_never_left_out(logs: Logs) -> None:
+def test_events_without_a_key_are_written_until_they_are_a_flood(logs: Logs) -> None:
     log = logs.configure()
-    for session in range(4):
+    for session in range(FLOOD_LINES + 7):
         log.info("mqtt_connected", session=session)
-    assert len(logs.lines) == 4
+    log.info("another")
+    assert len(logs.lines) == FLOOD_LINES + 1
+    logs.now_ns = FLOOD_INTERVAL_NS
+    log.info("mqtt_connected", session=1)
+    assert logs.lines[-1]["suppressed"] == 7
+
+
+def test_keys_without_end_are_a_flood_too(logs: Logs) -> None:
+    """Somebody who guesses names makes a new key with each."""
+    log = logs.configure()
+    for number in range(5000):
+        log.warning("auth_login_refused", username=f"u{number}", repeat_key=f"u{number}")
+    assert len(logs.lines) == FLOOD_LINES
+    finish()
+    left_out = [line for line in logs.lines if line["event"] == "lines_left_out"]
+    assert sum(line["count"] for line in left_out) == 5000 - FLOOD_LINES
+
+
+def test_what_no_line_tells_of_is_told_when_its_interval_is_over(logs: Logs) -> None:
+    log = logs.configure(instance="a")
+    for _ in range(4):
+        log.warning("batch_failed", repeat_key="t")
+    [(seconds, look)] = logs.timers
+    assert seconds == REPEAT_INTERVAL_NS / 1e9
+    logs.now_ns = REPEAT_INTERVAL_NS
+    look()
+    line = logs.lines[-1]
+    assert line.pop("timestamp")
+    assert line == {
+        "level": "warning",
+        "event": "lines_left_out",
+        "logger": "gateway.log_limits",
+        "instance": "a",
+        "of": "batch_failed",
+        "of_logger": "gateway.test",
+        "count": 3,
+    }
+    assert len(logs.timers) == 1, "nothing is untold, so nobody looks again"
+    look()
+    assert len(logs.lines) == 2
+
+
+def test_a_look_that_comes_too_early_comes_again(logs: Logs) -> None:
+    log = logs.configure()
+    for _ in range(FLOOD_LINES + 1):
+        log.warning("it_failed")
+    [(_, look)] = logs.timers
+    logs.now_ns = REPEAT_INTERVAL_NS
+    look()
+    assert len(logs.timers) == 2
+    assert "lines_left_out" not in logs.events
+    logs.now_ns = FLOOD_INTERVAL_NS
+    logs.timers[1][1]()
+    assert logs.lines[-1]["count"] == 1
+
+
+def test_another_line_tells_of_what_is_over(logs: Logs) -> None:
+    log = logs.configure()
+    for _ in range(2):
+        log.error("batch_failed", repeat_key="t")
+    logs.now_ns = REPEAT_INTERVAL_NS
+    log.info("well_again")
+    assert logs.events == ["batch_failed", "lines_left_out", "well_again"]
+    assert logs.lines[1]["level"] == "error"
+
+
+def test_the_end_tells_of_the_rest_once(logs: Logs) -> None:
+    log = logs.configure()
+    for _ in range(3):
+        log.warning("batch_failed", repeat_key="t")
+    logging.getLogger("aiokafka.conn").error("Unable to connect to %d", 1)
+    logging.getLogger("aiokafka.conn").error("Unable to connect to %d", 2)
+    finish()
+    finish()
+    left_out = [(line["of"], line["count"]) for line in logs.lines if line["event"] == "lines_left_out"]
+    assert left_out == [("batch_failed", 2), ("Unable to connect to %d", 1)]
+
+
+def test_a_process_that_ends_tells_of_the_rest() -> None:
+    """The thread that would have told later does not hold it up."""
+    code = (
+        "import structlog\n"
+        "from config.settings import LogSettings\n"
+        "from gateway import logs\n"
+        "logs.configure(LogSettings(format='json'))\n"
+        "for _ in range(3): structlog.stdlib.get_logger('x').warning('it_failed', repeat_key='k')\n"
+        "logs.finish()\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
+    assert [json.loads(line)["event"] for line in ran.stderr.splitlines()] == ["it_failed", "lines_left_out"]
 
 
 def test_a_librarys_repeats_are_told_by_their_template(logs: Logs) -> None:
@@ -353,21 +449,38 @@ def test_the_limiter_forgets_the_oldest_key_beyond_its_bound() -> None:
     assert limiter.admit(("a",), 1) == 0
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 7)), max_size=100))
-def test_every_event_is_either_let_through_or_counted_in_a_later_one(steps: list[tuple[str, int]]) -> None:
-    limiter = RepeatLimiter(10)
-    now_ns = 0
-    seen: dict[str, list[int | None]] = {"a": [], "b": [], "c": []}
-    last_ns: dict[str, int] = {}
-    for key, wait_ns in steps:
+def test_what_a_forgotten_key_left_out_is_still_told() -> None:
+    limiter = RepeatLimiter(10, max_keys=1)
+    assert limiter.admit(("a",), 0) == 0
+    assert limiter.admit(("a",), 1) is None
+    assert limiter.admit(("b",), 2) == 0
+    assert limiter.pending
+    assert limiter.untold(3) == [(("a",), 1)]
+    assert not limiter.pending
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 7), st.booleans()), max_size=150),
+    st.integers(1, 3),
+    st.integers(1, 4),
+)
+def test_every_line_is_written_or_counted_once(steps: list[tuple[str, int, bool]], lines: int, max_keys: int) -> None:
+    limiter = RepeatLimiter(10, lines=lines, max_keys=max_keys)
+    now_ns = written = counted = 0
+    recent: dict[str, list[int]] = {}
+    for key, wait_ns, look in steps:
         now_ns += wait_ns
+        if look:
+            counted += sum(count for _, count in limiter.untold(now_ns))
         suppressed = limiter.admit((key,), now_ns)
-        seen[key].append(suppressed)
         if suppressed is not None:
-            assert now_ns - last_ns.get(key, -10) >= 10, "two of one key within the interval"
-            last_ns[key] = now_ns
-    for answers in seen.values():
-        admitted = [place for place, answer in enumerate(answers) if answer is not None]
-        if admitted:
-            left_out_between = sum(answer is None for answer in answers[: admitted[-1]])
-            assert sum(answer for answer in answers if answer is not None) == left_out_between
+            written += 1
+            counted += suppressed
+            recent.setdefault(key, []).append(now_ns)
+    counted += sum(count for _, count in limiter.untold(None))
+    assert written + counted == len(steps)
+    assert not limiter.pending
+    if max_keys == 4:  # none was forgotten
+        for moments in recent.values():
+            for first, beyond in zip(moments, moments[2 * lines :], strict=False):
+                assert beyond - first >= 10, "more than two intervals' worth within one"
