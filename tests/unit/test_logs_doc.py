@@ -1,0 +1,46 @@
+"""docs/logs.md has every event that the sources write, with its level and fields, and no other."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.log_calls import ROOT, Event, events
+
+TEXT = (ROOT / "docs" / "logs.md").read_text()
+# event → level, fields, meaning
+ROWS = {
+    name: (level, fields, meaning)
+    for name, level, fields, meaning in re.findall(
+        r"^\| `([a-z_.0-9]+)` \| ([a-z, ]+) \| (.*?) \| (.*?) \|$", TEXT, re.MULTILINE
+    )
+}
+BY_HAND = {"library_message", "lines_left_out"}  # gateway/logs.py and gateway/log_limits.py make them otherwise
+WRITTEN = events()
+
+
+def test_every_event_is_on_the_page_and_no_other() -> None:
+    missing = {name: sorted(event.places) for name, event in WRITTEN.items() if name not in ROWS}
+    assert not missing, "docs/logs.md does not have these"
+    assert ROWS.keys() - WRITTEN.keys() == BY_HAND
+
+
+def fields_of(event: Event) -> str:
+    shown = [f"`{name}`" for name in sorted(event.fields)] + (["…"] if event.more else [])
+    return ", ".join(shown) or "none"
+
+
+@pytest.mark.parametrize("name", sorted(WRITTEN))
+def test_level_and_fields_are_what_is_written(name: str) -> None:
+    level, fields, meaning = ROWS[name]
+    event = WRITTEN[name]
+    assert level == ", ".join(sorted(event.levels)), sorted(event.places)
+    assert fields == fields_of(event), sorted(event.places)
+    assert meaning.endswith((".", ". ¹")), "a sentence"
+    assert meaning.endswith(" ¹") is event.limited, "¹ is for what repeats once in ten seconds"
+
+
+def test_the_page_lists_each_event_once() -> None:
+    names = re.findall(r"^\| `([a-z_.0-9]+)` \|", TEXT, re.MULTILINE)
+    assert len(names) == len(set(names))
