@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus, GatewayError
+from gateway.cli.table import mention
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -79,11 +80,6 @@ def answered_yes(arguments: Any, question: str) -> bool:
         raise NotConfirmedError(f"{question} Nobody is there to answer: give --yes to agree, or --dry-run to look.")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
-
-
-def mention(text: str) -> None:
-    """Say something beside the result, on stderr."""
-    print(f"gateway: {text}", file=sys.stderr)
 
 
 def mention_unanswered(unanswered: Iterable[Unanswered]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 __all__ = ["add_parser"]
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -157,7 +156,9 @@ def _show(arguments: argparse.Namespace) -> int:
     except ConfigError as error:
         return _refused(error)
     if arguments.json:
-        print(json.dumps(as_data(loaded), ensure_ascii=False, indent=2))
+        from gateway.cli.table import print_json
+
+        print_json(as_data(loaded))
     else:
         print(as_text(loaded), end="")
         for warning in loaded.warnings:

@@ -6,7 +6,6 @@ __all__ = ["add_parser"]
 
 import argparse
 import contextlib
-import json
 import shutil
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus, GatewayError
+from gateway.cli.table import print_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -201,7 +201,7 @@ async def _list_all(arguments: argparse.Namespace, settings: Settings, wanted: F
             "matching": selection.matching,
             "dead_letters": [dlq_text.as_json(letter, selection.marks) for letter in shown],
         }
-        print(json.dumps(document, ensure_ascii=False, indent=2))
+        print_json(document)
         return ExitStatus.OK
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     if shown:
@@ -233,7 +233,7 @@ async def _show_one(arguments: argparse.Namespace, settings: Settings, place: Pl
         headers = [[name, None if value is None else value.hex()] for name, value in letter.headers]
         document = dlq_text.as_json(letter, selection.marks)
         value = None if letter.value is None else letter.value.hex()
-        print(json.dumps({**document, "headers_hex": headers, "payload_hex": value}, ensure_ascii=False, indent=2))
+        print_json({**document, "headers_hex": headers, "payload_hex": value})
     else:
         for line in dlq_text.describe(letter, selection.marks):
             print(line)
@@ -293,7 +293,7 @@ async def _replay_all(
         async for result in results:
             counts[result.outcome] += 1
             if arguments.json:
-                print(json.dumps(result.as_json(), ensure_ascii=False), flush=True)
+                print_json(result.as_json(), indent=None)
             else:
                 print(result.line(settings.dead_letter.topic), flush=True)
     total = ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)

@@ -7,7 +7,6 @@ __all__ = ["add_parser"]
 import argparse
 import base64
 import binascii
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -97,7 +96,9 @@ def _run(arguments: argparse.Namespace) -> int:
     told = explain(settings, message, _partitions(arguments, settings, asked))
     told.notes += asked
     if arguments.json:
-        print(json.dumps(_document(told), ensure_ascii=False, indent=2))
+        from gateway.cli.table import print_json
+
+        print_json(_document(told))
     else:
         from gateway.cli.explain_text import text
 

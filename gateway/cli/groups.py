@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["add_parser"]
 
-import json
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -141,11 +140,11 @@ def _again(arguments: argparse.Namespace, admin: Any, before: Look | None) -> Lo
         mention(str(error))
         return before
     if arguments.json:
-        print(json.dumps(_data(found), ensure_ascii=False), flush=True)
+        print_json(_data(found), indent=None)
     else:
         if sys.stdout.isatty():
             print("\x1b[2J\x1b[H", end="")
-        print(time.strftime("%H:%M:%S"))
+        say(time.strftime("%H:%M:%SZ", time.gmtime()))
         _print(arguments, found)
         sys.stdout.flush()
     return now

@@ -5,8 +5,10 @@ from __future__ import annotations
 __all__ = ["add_parser"]
 
 import argparse
+import contextlib
 import sys
 import textwrap
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,8 @@ from config.errors import ExitStatus
 from gateway.cli.arguments import UsageError, add_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gateway.migration.findings import Finding, Imported
 
 _LARGEST = 32 << 20
@@ -92,7 +96,9 @@ def _emqx(arguments: argparse.Namespace) -> int:
             documents.append(json.loads(_text(file)))
         except (ValueError, RecursionError) as error:
             raise ImportError_(f"{file} is no JSON: {error}") from None
-    imported = import_emqx(read_emqx(documents), mqtt=_mqtt(arguments.mqtt), device=arguments.device)
+    mqtt = _mqtt(arguments.mqtt)
+    with _understood("EMQX 5's REST API gives them"):
+        imported = import_emqx(read_emqx(documents), mqtt=mqtt, device=arguments.device)
     return _write(arguments, imported, "EMQX's Kafka actions")
 
 
@@ -100,13 +106,37 @@ def _telegraf(arguments: argparse.Namespace) -> int:
     from gateway.migration.telegraf import import_telegraf
 
     (file,) = arguments.files
-    return _write(arguments, import_telegraf(_text(file)), "a Telegraf configuration")
+    text = _text(file)
+    with _understood("Telegraf documents them"):
+        imported = import_telegraf(text)
+    return _write(arguments, imported, "a Telegraf configuration")
+
+
+@contextlib.contextmanager
+def _understood(as_what: str) -> Iterator[None]:
+    """Fields of other kinds than the source's documentation has are no defect of ours. Their values, which may be
+    secrets, are not told."""
+    from gateway.migration.findings import ImportError_
+
+    try:
+        yield
+    except KeyError as error:
+        raise ImportError_(f"The source lacks a field that belongs there: {error}.") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        lines = traceback.extract_tb(error.__traceback__)
+        raise ImportError_(
+            f"The source's fields are not as {as_what}: one is of another kind (found in {lines[-1].name}). Compare "
+            "it with what was exported."
+        ) from error
 
 
 def _text(file: Path) -> str:
     try:
         if str(file) == "-":
-            return sys.stdin.read(_LARGEST)
+            text = sys.stdin.read(_LARGEST + 1)
+            if len(text) > _LARGEST:
+                raise UsageError(f"What comes in has more than {_LARGEST >> 20} MiB: is that the right text?")
+            return text
         if file.stat().st_size > _LARGEST:
             raise UsageError(f"{file} has more than {_LARGEST >> 20} MiB: is that the right file?")
         return file.read_text()

@@ -45,7 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return int(chosen.run(chosen))
     except GatewayError as error:
-        print(f"gateway: {error}", file=sys.stderr)
+        from gateway.cli.table import mention
+
+        mention(str(error))
         return int(error.exit_status)
     except BrokenPipeError:
         return int(ExitStatus.OK)  # whoever read our output has seen enough

@@ -5,14 +5,13 @@ from __future__ import annotations
 __all__ = ["add_parser"]
 
 import argparse
-import json
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ConfigError, ExitStatus
+from gateway.cli.table import mention, print_json, say
 
 if TYPE_CHECKING:
     from config.load import Loaded
@@ -80,7 +79,7 @@ def _run(arguments: argparse.Namespace) -> int:
     status = int(outcome.details.get("status", ExitStatus.OK if outcome.ok else ExitStatus.FAILED))
     if arguments.json:
         document = {"ok": outcome.ok, "sentence": outcome.sentence, **outcome.details, "status": status}
-        print(json.dumps(document, ensure_ascii=False, indent=2))
+        print_json(document)
         return status
     _show(outcome, loaded)
     return status
@@ -105,22 +104,20 @@ def _show(outcome: Outcome, loaded: Loaded) -> None:
     details = outcome.details
     here = None if loaded.file is None else str(loaded.file.absolute())
     if details.get("file") != here and "file" in details:
-        print(
-            f"gateway: the running gateway reads {details['file'] or 'no file'}, while {here or 'no file'} was checked "
-            "here.",
-            file=sys.stderr,
+        mention(
+            f"the running gateway reads {details['file'] or 'no file'}, while {here or 'no file'} was checked here."
         )
     for document in details.get("changes", ()):
         change = Change(**document)
         mark = {"live": " ", "restart": "!", "other": "-"}[change.effect]
-        print(f"{mark} {change}")
+        say(f"{mark} {change}")
     if any(document["effect"] == "restart" for document in details.get("changes", ())):
-        print("! needs `gateway restart --reload`")
+        say("! needs `gateway restart --reload`")
     if any(document["effect"] == "other" for document in details.get("changes", ())):
-        print("- is no part of the running gateway")
+        say("- is no part of the running gateway")
     for remark in details.get("remarks", ()):
-        print(f"note: {remark}")
+        say(f"note: {remark}")
     if outcome.ok:
-        print(outcome.sentence)
+        say(outcome.sentence)
     else:
-        print(f"gateway: {outcome.sentence}", file=sys.stderr)
+        mention(outcome.sentence)

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["Severity", "as_data", "print_json", "say", "severity", "table", "worst"]
+__all__ = [
+    "Severity",
+    "as_data",
+    "as_json",
+    "harmless",
+    "mention",
+    "print_json",
+    "say",
+    "severity",
+    "table",
+    "worst",
+]
 
 import dataclasses
 import json
@@ -23,6 +34,11 @@ _COLOURS: Final[dict[Severity, str]] = {"ok": "\x1b[32m", "warn": "\x1b[33m", "F
 _RESET: Final = "\x1b[0m"
 _NUMBER = re.compile(r"[-+]?[0-9][0-9,.]*( ?(%|B|[KMGT]iB|s|ms|min|h|d))?|-|\?")
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+# What `severity` makes, to the letter: another's name must not be able to hide what stands behind it.
+_COLOURED = re.compile("(" + "|".join(re.escape(f"{code}{word}{_RESET}") for word, code in _COLOURS.items()) + ")")
+# What JSON leaves as it is and a terminal, or who reads it there, does not: DEL and the control characters behind it,
+# marks that turn the direction of a line, halves of characters, which cannot be written at all.
+_UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _GAP: Final = "  "
 
 
@@ -67,13 +83,7 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = str(value)
-    if text.isprintable():
-        return text
-    colours = _ESCAPE.findall(text)
-    if colours and _ESCAPE.sub("", text).isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    return harmless(str(value), keep="")
 
 
 def _width(text: str) -> int:
@@ -87,9 +97,25 @@ def _width(text: str) -> int:
     )
 
 
+def harmless(text: str, *, keep: str = "\n\t") -> str:
+    """``text`` with a "?" for each character that a terminal would obey: names and sentences of brokers and consumers
+    stand in it. Colours of ``severity`` stay, and the characters in ``keep``."""
+    if text.isprintable():
+        return text
+    parts = _COLOURED.split(text)  # every second one is a coloured word
+    for at in range(0, len(parts), 2):
+        parts[at] = "".join(letter if letter.isprintable() or letter in keep else "?" for letter in parts[at])
+    return "".join(parts)
+
+
 def say(text: str = "", *, to: TextIO | None = None) -> None:
-    """Write a text as it is, with a line end if it has none."""
-    print(text, end="" if text.endswith("\n") else "\n", file=to)
+    """Write a text, made ``harmless``, with a line end if it has none."""
+    print(harmless(text), end="" if text.endswith("\n") else "\n", file=to)
+
+
+def mention(text: str) -> None:
+    """Say something beside the result, on stderr."""
+    say(f"gateway: {text}", to=sys.stderr)
 
 
 def as_data(value: Any) -> Any:
@@ -105,6 +131,12 @@ def as_data(value: Any) -> Any:
     return value
 
 
-def print_json(value: Any) -> None:
+def as_json(value: Any, *, indent: int | None = 2) -> str:
+    """A value as JSON that people can read too, and that no terminal obeys."""
+    text = json.dumps(as_data(value), indent=indent, ensure_ascii=False)
+    return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def print_json(value: Any, *, indent: int | None = 2) -> None:
     """Print one JSON object."""
-    print(json.dumps(as_data(value), indent=2, ensure_ascii=False))
+    print(as_json(value, indent=indent), flush=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from config.errors import GatewayError
 from gateway.cli.arguments import UsageError, add_config, add_json, between, run_quietly
+from gateway.cli.table import mention
 
 if TYPE_CHECKING:
     import asyncio
@@ -218,7 +219,7 @@ async def _trial(plan: TrialPlan, base: Settings, *, json: bool) -> int:
 def _end(plan: TrialPlan, work: asyncio.Task[TrialResult], cleanup: Cleanup, caught: list[int], *, json: bool) -> int:
     if work.cancelled() or caught:
         _tell_left(cleanup.left)
-        print(f"gateway: the trial was interrupted; {_nothing(plan, cleanup.left)}", file=sys.stderr)
+        mention(f"the trial was interrupted; {_nothing(plan, cleanup.left)}")
         # By the signal, so that a shell knows how it ended.
         signal.signal(caught[0], signal.SIG_DFL)
         signal.raise_signal(signal.Signals(caught[0]))
@@ -228,8 +229,8 @@ def _end(plan: TrialPlan, work: asyncio.Task[TrialResult], cleanup: Cleanup, cau
     if error is not None:
         _tell_left(cleanup.left)
         if isinstance(error, GatewayError):
-            print(f"gateway: {error}", file=sys.stderr)
-            print(f"gateway: the trial failed; {_nothing(plan, cleanup.left)}", file=sys.stderr)
+            mention(str(error))
+            mention(f"the trial failed; {_nothing(plan, cleanup.left)}")
             return int(error.exit_status)
         raise error
     result = dataclasses.replace(work.result(), left_behind=list(cleanup.left))
@@ -251,7 +252,7 @@ def _nothing(plan: TrialPlan, left: list[Leftover]) -> str:
 
 def _tell_left(left: list[Leftover]) -> None:
     for one in left:
-        print(f"gateway: LEFT BEHIND: {one.what}: {one.why}. To take it away: {one.command}", file=sys.stderr)
+        mention(f"LEFT BEHIND: {one.what}: {one.why}. To take it away: {one.command}")
 
 
 def _progress(text: str) -> None:

@@ -58,9 +58,9 @@ def _with_port(text: str) -> str:
 
 def _put_login(imported: Imported, name: str, authentication: Any) -> bool:
     if not isinstance(authentication, dict):
-        if authentication not in {"none", None}:
+        if authentication not in ("none", None):
             imported.find(
-                "lost", f"{name}: authentication {authentication}", "Kafka is not logged in to this way here.",
+                "lost", f"{name}: authentication", "Kafka is not logged in to this way here.",
                 "SCRAM, PLAIN, OAUTHBEARER and client certificates are what there is (docs/credentials.md).",
             )  # fmt: skip
         return False
@@ -102,7 +102,7 @@ def _put_tls(imported: Imported, name: str, ssl: Any) -> bool:
         value = ssl.get(theirs)
         if not value:
             continue
-        if "-----BEGIN" in str(value):
+        if "-----BEGIN" in str(value) or "\n" in str(value):
             file = f"/etc/gateway/kafka-{ours.removesuffix('_file')}.pem"
             imported.put(f"kafka.tls.{ours}", file)
             imported.find(

@@ -65,4 +65,4 @@ class Imported:
 
     def comment(self, path: str, text: str) -> None:
         """A line above a table."""
-        self.comments.setdefault(path, []).append(text)
+        self.comments.setdefault(path, []).append(" ".join(text.split()))  # a line end in it would begin a setting

@@ -37,6 +37,7 @@ _KNOWN: Final = frozenset(
     "ping_timeout client_trace tls_server_name alias".split()
 )
 _SECONDS: Final = re.compile(r"\d+(?:\.\d+)?")
+_USERINFO: Final = re.compile(r"(?<=://)[^/]*@|^[^/]*@")
 _VARIABLE: Final = re.compile(r"\$\{?[A-Za-z_]\w*|@\{")
 
 
@@ -96,15 +97,21 @@ def _same_broker(imported: Imported, inputs: list[dict[str, Any]]) -> list[dict[
     for one in inputs:
         if one not in taken:
             imported.find(
-                "lost", f"inputs.mqtt_consumer with servers {one.get('servers')}", "A gateway has one MQTT broker.",
-                "Import it for a second gateway.",
+                "lost", f"inputs.mqtt_consumer with servers {_without_login(one.get('servers'))}",
+                "A gateway has one MQTT broker.", "Import it for a second gateway.",
             )  # fmt: skip
     return taken
 
 
 def _put_broker(imported: Imported, inputs: list[dict[str, Any]]) -> None:
     first = inputs[0]
-    imported.put("mqtt.addresses", [_address(str(one)) for one in first.get("servers", ["tcp://127.0.0.1:1883"])])
+    servers = [str(one) for one in first.get("servers", ["tcp://127.0.0.1:1883"])]
+    imported.put("mqtt.addresses", [_address(one) for one in servers])
+    if any(_USERINFO.search(one) for one in servers):
+        imported.find(
+            "check", "mqtt_consumer: servers with a user", "User and password have settings of their own here.",
+            "Set mqtt.username, and mqtt.password_file.",
+        )  # fmt: skip
     if first.get("username"):
         if _VARIABLE.search(str(first["username"])):
             imported.find(
@@ -165,8 +172,13 @@ def _put_window(imported: Imported, inputs: list[dict[str, Any]]) -> None:
         )  # fmt: skip
 
 
+def _without_login(servers: Any) -> str:
+    """Addresses as they may be shown: before an @ may stand a password."""
+    return ", ".join(_USERINFO.sub("", str(one)) for one in (servers if isinstance(servers, list) else [servers]))
+
+
 def _address(text: str) -> str:
-    scheme, found, rest = text.partition("://")
+    scheme, found, rest = _USERINFO.sub("", text).partition("://")
     return f"{_SCHEMES.get(scheme.lower(), scheme)}://{rest}" if found else f"mqtt://{text}"
 
 

@@ -23,7 +23,7 @@ from gateway.admin.model import (
     TopicPartition,
 )
 from gateway.admin.progress import moving
-from gateway.cli.table import as_data, print_json, severity, table, worst
+from gateway.cli.table import as_data, as_json, harmless, mention, print_json, severity, table, worst
 
 # --- where a group is kept ---
 
@@ -220,3 +220,25 @@ def test_everything_told_becomes_json(capsys: pytest.CaptureFixture[str]) -> Non
         "unanswered": [],
     }
     assert as_data({"a": (1, None, {2})}) == {"a": [1, None, [2]]}
+
+
+def test_a_name_cannot_bring_colours_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client id that conceals what stands behind it, or clears the screen, as text and as JSON; our own stay."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    ours = severity("warn", Terminal())
+    for hostile in ("\x1b[8mhidden", "\x1b[2J", "\x9b2J", "\x1b]0;title\x07", "a\rb", "\u202egpj"):
+        (shown,) = table(("NAME",), [(f"{ours}: {hostile}",)]).splitlines()[1:]
+        assert shown.startswith(f"{ours}: ")
+        assert shown.removeprefix(ours).isprintable(), repr(hostile)
+        assert harmless(f"{ours}\n{hostile}").removeprefix(f"{ours}\n").isprintable()
+        text = as_json({"name": hostile}, indent=None)
+        assert text.isprintable(), repr(hostile)
+        assert json.loads(text) == {"name": hostile}
+    assert as_json({"name": "组 ü"}, indent=None) == '{"name": "组 ü"}'
+
+
+def test_an_error_cannot_write_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Brokers' own words stand in errors."""
+    mention("Kafka says: \x1b[2J\nand more")
+    assert capsys.readouterr().err == "gateway: Kafka says: ?[2J\nand more\n"

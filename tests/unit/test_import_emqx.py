@@ -270,3 +270,47 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     (tmp_path / "rules").write_text("{")
     assert main(["import", "emqx", *files]) == ExitStatus.CONFIG
     assert main(["import", "emqx", str(tmp_path / "absent")]) == ExitStatus.USAGE
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"authentication": {"mechanism": "plain"}},
+        {"authentication": {"mechanism": "oauth", "endpoint_uri": "x", "client_id": 1, "extensions": "kanarie"}},
+    ],
+)
+def test_a_connector_of_another_shape_is_a_sentence(
+    broken: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "all.json"
+    file.write_text(json.dumps([RULE, ACTION, {**CONNECTOR, **broken}]))
+    assert main(["import", "emqx", str(file)]) == ExitStatus.CONFIG
+    said = "".join(capsys.readouterr())
+    assert said.startswith("gateway: The source")
+    assert "kanarie" not in said
+
+
+def test_no_secret_of_a_connector_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """EMQX masks them; whoever took the file from its data directory has them in clear."""
+    secret = "kanarie-0x5ec7e7"
+    logins: list[dict[str, Any]] = [
+        {"mechanism": "plain", "username": "u", "password": secret},
+        {"mechanism": "oauth", "endpoint_uri": "https://i/t", "client_id": "c", "client_secret": secret},
+    ]
+    key = f"-----BEGIN PRIVATE KEY-----\n{secret}\n"
+    ssl = {"enable": True, "password": secret, "certfile": "/c", "keyfile": key}
+    file = tmp_path / "all.json"
+    for login in logins:
+        file.write_text(json.dumps([RULE, ACTION, {**CONNECTOR, "authentication": login, "ssl": ssl}]))
+        for more in ([], ["--json"]):
+            main(["import", "emqx", str(file), *more])
+            said = "".join(capsys.readouterr())
+            assert "kafka.sasl" in said
+            assert secret not in said
+
+
+def test_text_of_a_rule_becomes_no_setting() -> None:
+    """What stands in a comment ends where its line does."""
+    found, _ = imported(CONNECTOR, ACTION, RULE)
+    found.comment("kafka", 'WHERE x = 1\n[http]\nhost = "0.0.0.0"')
+    assert "http" not in tomllib.loads(as_toml_text(found, "made by a test"))

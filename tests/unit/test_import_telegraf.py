@@ -227,10 +227,35 @@ def test_further_outputs_and_brokers_are_for_other_gateways() -> None:
     assert settings["kafka"]["bootstrap_servers"] == ["k:9092"]
     assert [route["filters"] for route in settings["routes"]] == [["a/+/b"]]
     assert severities(found, "outputs.kafka, 2 of them") == ["lost"]
-    assert severities(found, "servers ['tcp://n:1883']") == ["lost"]
+    assert severities(found, "servers tcp://n:1883") == ["lost"]
 
 
 @pytest.mark.parametrize("text", ["", "[[outputs.kafka]]\ntopic = 'x'", "x = ", "[inputs]\nmqtt_consumer = 1"])
 def test_no_way_from_mqtt_to_kafka(text: str) -> None:
     with pytest.raises(ImportError_):
         import_telegraf(text)
+
+
+def test_a_password_within_an_address_is_not_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Telegraf's MQTT client takes tcp://user:password@host; so do those inputs that are not taken over."""
+    file = tmp_path / "telegraf.conf"
+    file.write_text(
+        '[[inputs.mqtt_consumer]]\nservers = ["tcp://u:kanarie@a:1883"]\ntopics = ["d/+"]\n'
+        '[[inputs.mqtt_consumer]]\nservers = ["tcp://u:kanarie@b:1883", "u:kanarie@c"]\ntopics = ["e/+"]\n'
+        '[[outputs.kafka]]\nbrokers = ["k:9092"]\ntopic = "t"\nsasl_username = "u"\nsasl_password = "kanarie"\n'
+    )
+    for more in ([], ["--json"]):
+        assert main(["import", "telegraf", str(file), *more]) == ExitStatus.INCOMPLETE
+        said = "".join(capsys.readouterr())
+        assert "mqtt://a:1883" in said
+        assert "kanarie" not in said
+
+
+@pytest.mark.parametrize("text", ["servers = 5", 'servers = ["a"]\nqos = "kanarie"', 'servers = ["a"]\ntopics = 5'])
+def test_a_field_of_another_kind_is_a_sentence(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "telegraf.conf"
+    file.write_text(f'[[inputs.mqtt_consumer]]\n{text}\n[[outputs.kafka]]\nbrokers = ["k:9092"]\n')
+    assert main(["import", "telegraf", str(file)]) == ExitStatus.CONFIG
+    said = "".join(capsys.readouterr())
+    assert said.startswith("gateway: The source's fields are not as Telegraf documents them")
+    assert "kanarie" not in said
