@@ -11,6 +11,7 @@ from __future__ import annotations
 
 __all__ = ["Contact", "Contacts"]
 
+import ssl
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -123,7 +124,9 @@ class Contacts:
             said = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
             contact.problem = said or type(error).__name__  # aiokafka's str() begins with the class's name
             contact.refuses = isinstance(error, ConnectionRefusedError)
-            contact.accepts = contact.accepts and not contact.refuses
+            # What says why (TLS, a login) is not frozen, though it takes connections.
+            told = isinstance(error, ssl.SSLError) or not getattr(error, "retriable", True)
+            contact.accepts = contact.accepts and not contact.refuses and not told
 
     def unasked(self) -> None:
         """Nobody can be asked for the moment, the producer being replaced: who has owed an answer for a moment only

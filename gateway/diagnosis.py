@@ -62,6 +62,7 @@ class Diagnosis:
             readiness=worker.snapshot(),
             in_state_ns=worker.service.lifecycle.in_state_ns,
             kafka_addresses=worker.settings.kafka.bootstrap_servers,
+            kafka_problem=worker.kafka_problem,
             brokers=self._brokers(partitions, now_ns),
             partitions=tuple(partitions),
             refused_topics=worker.refused_topics(),

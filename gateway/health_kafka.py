@@ -27,6 +27,7 @@ RESTART_NS: Final = 60 * SECOND_NS  # a broker that left in good order and is ba
 LEADERLESS_NS: Final = 5 * SECOND_NS
 LEADERLESS_CRITICAL_NS: Final = 12 * SECOND_NS  # elections are over by then
 NAMED: Final = 12  # partitions in a sentence
+SAID: Final = 2  # reasons in a sentence
 
 
 def partition_health(partition: PartitionView, brokers: Mapping[int, BrokerView], limits: HealthLimits) -> str:
@@ -99,12 +100,15 @@ def _unreachable(snapshot: HealthSnapshot, limits: HealthLimits) -> Problem | No
     if age_ns is None:
         if snapshot.in_state_ns < STARTED_NS:
             return None
-        text = f"Kafka has not answered since the start; asked were {', '.join(snapshot.kafka_addresses)}."
+        why = f" {snapshot.kafka_problem.rstrip('.')}." if snapshot.kafka_problem else ""
+        text = f"Kafka has not answered since the start; asked were {', '.join(snapshot.kafka_addresses)}.{why}"
         return Problem("kafka-unreachable", "critical", text, check)
     if age_ns <= limits.readiness.metadata_stale_after_ns:
         return None
     names = ", ".join(broker.name for broker in snapshot.brokers if not broker.away_ns)
-    text = f"No Kafka broker has answered for {_seconds(age_ns)}: {names or ', '.join(snapshot.kafka_addresses)}."
+    said = dict.fromkeys(broker.problem.rstrip(".") for broker in snapshot.brokers if broker.problem)
+    why = f" When it was tried last: {'; '.join([*said][:SAID])}." if said else ""
+    text = f"No Kafka broker has answered for {_seconds(age_ns)}: {names or ', '.join(snapshot.kafka_addresses)}.{why}"
     return Problem("kafka-unreachable", "critical", text, check)
 
 

@@ -160,11 +160,13 @@ class ProcessView:
 class HealthSnapshot:
     """Everything known at one moment. ``disconnected`` and ``saturated`` are session name to length; ``leaderless``
     topic to length. ``dead_letters`` counts those of the last quarter of an hour. ``said`` are problems that others
-    have found (EMQX, the canary, a reload), judged already."""
+    have found (EMQX, the canary, a reload), judged already. ``kafka_problem``: why Kafka could not be reached at the
+    start."""
 
     readiness: ReadinessSnapshot
     in_state_ns: int = 3600 * SECOND_NS
     kafka_addresses: tuple[str, ...] = ()
+    kafka_problem: str | None = None
     brokers: tuple[BrokerView, ...] = ()
     partitions: tuple[PartitionView, ...] = ()
     refused_topics: tuple[str, ...] = ()

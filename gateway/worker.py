@@ -116,6 +116,7 @@ class Worker:
         )
         self.partitions = Partitions()
         self.contacts = Contacts()
+        self.kafka_problem: str | None = None  # why it could not be reached at the start
         self.ledger = Ledger(self._in_flight)
         limit = DeadLetterLimit.from_settings(settings.dead_letter)
         self.route_stops = RouteStops(limit, time.monotonic_ns, self.fail)
@@ -308,6 +309,7 @@ class Worker:
 
     def _go_on_without_kafka(self, sentence: str, backoff: Backoff) -> None:
         log.warning("kafka_not_ready", error=sentence)
+        self.kafka_problem = sentence
         self.sender.start_later()
         self._late = asyncio.create_task(self._ensure_topics(backoff))
         self._late.add_done_callback(self._ensured)
@@ -348,6 +350,7 @@ class Worker:
     async def _wait_for_kafka(self, error: BridgeError, backoff: Backoff) -> None:
         delay_ns = backoff.next_ns(time.monotonic_ns())
         log.warning("kafka_not_ready", error=str(error), retry_in_s=round(delay_ns / 1e9, 1))
+        self.kafka_problem = str(error)
         await asyncio.sleep(delay_ns / 1e9)
 
     # --- what is counted (bridge.sender.SenderObserver)

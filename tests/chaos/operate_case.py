@@ -22,29 +22,35 @@ from tests.chaos.threaded import ThreadedBroker
 from tests.monitoring import PROMETHEUS, tool
 
 if TYPE_CHECKING:
+    import ssl
     from pathlib import Path
 
     from tests.brokers.scripted_rules import Rules
     from tests.chaos.harness import Gateway
 
 ALWAYS = {"GatewayWatchdog"}
+_OTHERS = ("gateway-auth.yml", "emqx.yml", "kafka.yml")
 
 
 class Prometheus:
-    """Debian's, with the rules of deploy/prometheus and their intervals, scraping one gateway."""
+    """Debian's, with the rules of deploy/prometheus but for those of what does not run here, scraping gateways.
 
-    def __init__(self, directory: Path, gateway_port: int) -> None:
+    ``interval_s``: between two looks, at gateways and at rules; those of deploy/prometheus are 15 s."""
+
+    def __init__(self, directory: Path, *gateway_ports: int, interval_s: int = 15) -> None:
         self._directory = directory
         self._ports = reserve_ports(1)
         self.port = self._ports.ports[0]
         directory.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(PROMETHEUS / "rules", directory / "rules", dirs_exist_ok=True)
+        shutil.copytree(PROMETHEUS / "rules", directory / "rules", ignore=shutil.ignore_patterns(*_OTHERS))
+        targets = json.dumps([f"127.0.0.1:{port}" for port in gateway_ports])
+        often = f"{interval_s}s"
         (directory / "prometheus.yml").write_text(
-            "global: {scrape_interval: 15s, scrape_timeout: 10s, evaluation_interval: 15s}\n"
+            f"global: {{scrape_interval: {often}, scrape_timeout: {often}, evaluation_interval: {often}}}\n"
             "rule_files: [rules/*.yml]\n"
             "scrape_configs:\n"
             "  - job_name: gateway\n"
-            f"    static_configs: [{{targets: ['127.0.0.1:{gateway_port}']}}]\n"
+            f"    static_configs: [{{targets: {targets}}}]\n"
         )
         self._process: GuardedProcess | None = None
 
@@ -172,8 +178,8 @@ def doctor(gateway: Gateway, *words: str) -> list[dict[str, Any]]:
 class Site:
     """A scripted EMQX with its REST API, with whose figures a gateway is told what EMQX drops."""
 
-    def __init__(self, rules: Rules) -> None:
-        self.broker = ThreadedBroker(rules)
+    def __init__(self, rules: Rules, *, tls: ssl.SSLContext | None = None) -> None:
+        self.broker = ThreadedBroker(rules, tls=tls)
 
     def __enter__(self) -> Self:
         self.broker.__enter__()

@@ -12,6 +12,7 @@ from tests.brokers.scripted import ScriptedBroker
 from tests.chaos.harness import payload
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Coroutine
     from concurrent.futures import Future
 
@@ -32,8 +33,8 @@ class Absence(NamedTuple):
 class ThreadedBroker:
     """A ``ScriptedBroker`` that runs while its ``with`` block does. All of it belongs to its thread: use ``call``."""
 
-    def __init__(self, rules: Rules | None = None) -> None:
-        self._rules = rules
+    def __init__(self, rules: Rules | None = None, *, tls: ssl.SSLContext | None = None) -> None:
+        self._rules, self._tls = rules, tls
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="scripted broker")
         self.broker: ScriptedBroker
@@ -48,7 +49,7 @@ class ThreadedBroker:
         return self
 
     async def _start(self) -> None:
-        self.broker = ScriptedBroker(self._rules)
+        self.broker = ScriptedBroker(self._rules, tls=self._tls)
         await self.broker.start()
         self.port = self.broker.port
 

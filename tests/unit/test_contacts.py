@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ssl
+
 import pytest
+from aiokafka.errors import AuthenticationFailedError, RequestTimedOutError
 
 from bridge.contacts import FORGOTTEN_NS, PROBE_EVERY_NS, SUSPECT_NS, Contacts
 
@@ -126,3 +129,19 @@ def test_what_led_when_it_fell_silent_is_known_until_it_answers(contacts: Contac
     contact.accepts = True
     contacts.answered(1)
     assert (contact.led, contact.accepts) == ((), False)
+
+
+def test_who_says_why_it_is_not_to_be_talked_to_is_not_frozen() -> None:
+    contacts = Contacts()
+    contacts.listed([(1, "kafka-1", 9093)])
+    contact = contacts.get(1)
+    assert contact is not None
+    for error in (ssl.SSLCertVerificationError("certificate has expired"), AuthenticationFailedError("wrong password")):
+        contact.accepts = True
+        contacts.failed(1, error)
+        assert not contact.accepts
+        assert contact.problem in {"certificate has expired", "wrong password"}, "without the class's name"
+    for late in (TimeoutError(), RequestTimedOutError()):
+        contact.accepts = True
+        contacts.failed(1, late)
+        assert contact.accepts

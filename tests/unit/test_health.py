@@ -164,13 +164,18 @@ def test_a_kafka_that_nobody_answers_for_is_one_problem() -> None:
     problem = the_one(snapshot)
     assert (problem.id, problem.severity) == ("kafka-unreachable", "critical")
     assert all(f"{n} (kafka-{n}:9092)" in problem.text for n in (1, 2, 3))
+    why = "certificate verify failed: certificate has expired"
+    snapshot = replace(snapshot, brokers=tuple(replace(broker, problem=why) for broker in mute))
+    assert the_one(snapshot).text.endswith(f"When it was tried last: {why}.")
 
 
 def test_a_start_that_kafka_does_not_answer_is_said_after_a_while() -> None:
     starting = replace(READY, state=State.STARTING, metadata_age_ns=None, sessions=(), topics=())
     snapshot = replace(WELL, readiness=starting, brokers=(), partitions=(), in_state_ns=3 * S)
     assert said(snapshot) == []
-    assert "kafka-1:9092" in the_one(replace(snapshot, in_state_ns=12 * S)).text
+    snapshot = replace(snapshot, in_state_ns=12 * S)
+    assert "kafka-1:9092" in the_one(snapshot).text
+    assert the_one(replace(snapshot, kafka_problem="The login was refused.")).text.endswith(" The login was refused.")
 
 
 def test_rights_that_are_missing_are_said_of_the_topic_alone() -> None:
