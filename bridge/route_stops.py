@@ -174,8 +174,8 @@ class RouteStops:
         seconds = max(0.1, excess.span_ns / 1e9)
         return (
             f"Route {route!r} is stopped: {excess.dead} of {excess.messages} messages in {seconds:.1f} s became dead "
-            f"letters, and {allowed}. The last one, {reason.value}: {str(error)[:300].rstrip('.')}. Its messages are held and not "
-            f"acknowledged. Look at them with: gateway dlq list --route {route}. Then mend the devices or the route, "
+            f"letters, and {allowed}. The last one, {reason.value}: {str(error)[:300].rstrip('.')}. Its messages are "
+            f"held and not acknowledged. Look at them with: gateway dlq list --route {route}. Then mend the devices or the route, "
             f"or raise the setting, and run: gateway reload. Without that {TRIAL_MESSAGES} messages are tried "
             f"every {rest} (dead_letter.retry_after), and the route goes "
             "on once they are all good."
