@@ -175,9 +175,9 @@ class RouteStops:
         return (
             f"Route {route!r} is stopped: {excess.dead} of {excess.messages} messages in {seconds:.1f} s became dead "
             f"letters, and {allowed}. The last one, {reason.value}: {str(error)[:300].rstrip('.')}. Its messages are "
-            f"held and not acknowledged. Look at them with: gateway dlq list --route {route}. Then mend the devices or the route, "
-            f"or raise the setting, and run: gateway reload. Without that {TRIAL_MESSAGES} messages are tried "
-            f"every {rest} (dead_letter.retry_after), and the route goes "
+            f"held and not acknowledged. Look at them with: gateway dlq list --route {route}. Then mend the devices or "
+            f"the route, or raise the setting, and run: gateway reload. Without that {TRIAL_MESSAGES} messages are "
+            f"tried every {rest} (dead_letter.retry_after), and the route goes "
             "on once they are all good."
         )
 

@@ -147,6 +147,7 @@ class Diagnosis:
                     spooling=queue.backlog is not None and queue.backlog.spooling and queue.backlog.holds,
                     held=queue.holds and (queue.not_before_ns > now_ns or queue.topic in refused),
                     trouble=producer.trouble_of(queue.topic, queue.partition),
+                    waited_for=self._seen.waited_for(queue, now_ns),
                 )
             )
         return views

@@ -65,9 +65,9 @@ def broker_silence_ns(broker: int, partitions: Iterable[PartitionView], mute: Co
     partitions that wait for a mute copy elsewhere, and those of which it says why it does not take them.
     """
     if broker in mute:
-        blamed = [p.silent_ns for p in partitions if p.leader == broker or broker in p.in_sync]
+        blamed = [p.silent_ns for p in partitions if p.leader == broker or _waits_for(p, broker)]
     else:
-        led = [p for p in partitions if p.leader == broker and not p.held and not p.trouble]
+        led = [p for p in partitions if p.leader == broker and not p.held and not p.trouble and p.waited_for is None]
         blamed = [p.silent_ns for p in led if not any(copy in mute for copy in p.in_sync)]
     return max(blamed, default=0)
 
@@ -123,7 +123,7 @@ def _about_mute(
     behind = [
         p
         for p in partitions
-        if p.leader != broker.id and broker.id in p.in_sync and p.silent_ns >= limits.mute_ns and not p.held
+        if p.leader != broker.id and _waits_for(p, broker.id) and p.silent_ns >= limits.mute_ns and not p.held
     ]
     stranded = [p for p in partitions if p.leader is None and broker.id in p.replicas]
     without = {p.name for p in stranded}
@@ -191,7 +191,7 @@ def _about_leaders(
         if partition.leader is not None and partition.silent_ns > 0:
             waiting.setdefault(partition.leader, []).append(partition)
     for leader, found in waiting.items():
-        silent = [p for p in found if p.silent_ns >= limits.silent_ns and not p.held]
+        silent = [p for p in found if p.silent_ns >= limits.silent_ns and not p.held and p.waited_for is None]
         if not silent:
             continue
         broker = brokers.get(leader)
@@ -256,6 +256,11 @@ def _about_leaderless(snapshot: HealthSnapshot, brokers: Mapping[int, BrokerView
 
 
 # --- words ----------------------------------------------------------------------------------------
+
+
+def _waits_for(partition: PartitionView, broker: int) -> bool:
+    """Whether a partition waits for the copy on a broker that is mute, or waited for it until it was put out."""
+    return broker in partition.in_sync or broker == partition.waited_for
 
 
 def _mute_copy(partition: PartitionView, brokers: Mapping[int, BrokerView], limits: HealthLimits) -> int | None:

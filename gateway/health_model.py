@@ -98,7 +98,8 @@ class BrokerView:
 @dataclass(frozen=True, slots=True)
 class PartitionView:
     """A partition in use. ``silent_ns``: how long records have waited for it without any acknowledgement, wherever they
-    wait (memory or spool); 0 while none wait. ``held``: Kafka refuses our rights, so that it
+    wait (memory or spool); 0 while none wait. ``waited_for``: a mute broker that has a copy, and was in sync until a
+    moment ago. ``held``: Kafka refuses our rights, so that it
     is left alone for a moment, or not even to be seen."""
 
     topic: str
@@ -114,6 +115,7 @@ class PartitionView:
     spooling: bool = False
     held: bool = False
     trouble: str | None = None
+    waited_for: int | None = None
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.interceptors import InterceptorError
 from config.errors import GatewayError
+from gateway.health_model import MUTE_NS
 from gateway.machine_facts import sockets
 from gateway.vitals import Lasting, Rates, Vitals, Window
 
@@ -29,6 +30,9 @@ MOST_PARTITIONS: Final = 2000  # in /status and in the metrics; the worst come f
 QUARTER_NS: Final = 900 * SECOND_NS
 SUSPECT_NS: Final = 2 * SECOND_NS  # records have waited for so long: is their broker there?
 LED_NS: Final = SECOND_NS
+AFTERWARDS_NS: Final = (
+    15 * SECOND_NS
+)  # what waited for a copy that was put out is sent again, and acknowledged, by then
 SATURATED: Final = 0.9
 TEXT: Final = 300
 LAST: Final = 10
@@ -52,6 +56,7 @@ class Observation:
         self.saturated = Lasting()
         self.leaderless = Lasting()
         self.failing = Lasting()
+        self._waited: dict[tuple[str, int], tuple[int, int]] = {}  # partition: for whose copy, and when last
         self._unbalanced = 0  # looks in a row with the same imbalance
         self._imbalance = 0
         self.last: deque[dict[str, object]] = deque(maxlen=LAST)
@@ -84,9 +89,16 @@ class Observation:
             since_ns = queue.unanswered_since_ns()
             if since_ns and now_ns - since_ns > SUSPECT_NS:
                 leader = producer.leader(queue.topic, queue.partition)
-                suspects.update(producer.replicas(queue.topic, queue.partition)[1])
+                copies = producer.replicas(queue.topic, queue.partition)[1]
+                suspects.update(copies)
                 if leader is not None:
                     suspects.add(leader)
+                for copy in copies:
+                    contact = worker.contacts.get(copy)
+                    if copy != leader and contact and self.past(contact.asked_ns, now_ns) >= MUTE_NS:
+                        self._waited[queue.topic, queue.partition] = copy, now_ns
+            elif not since_ns:
+                self._waited.pop((queue.topic, queue.partition), None)
         for contact in worker.contacts:
             if contact.asked_ns and not contact.led and now_ns - contact.asked_ns > LED_NS:
                 contact.led = tuple(
@@ -172,6 +184,11 @@ class Observation:
     def silent_ns(self, queue: PartitionQueue, now_ns: int) -> int:
         """How long records have waited for a partition without an acknowledgement."""
         return self.past(queue.unanswered_since_ns(), now_ns)
+
+    def waited_for(self, queue: PartitionQueue, now_ns: int) -> int | None:
+        """The mute broker for whose copy a partition's records wait, or waited until a moment ago; None for none."""
+        broker, at_ns = self._waited.get((queue.topic, queue.partition), (None, 0))
+        return broker if now_ns - at_ns < AFTERWARDS_NS else None
 
     def past(self, since_ns: int, now_ns: int) -> int:
         """How long ago a moment was, without what we stood still ourselves; 0 for none."""

@@ -555,6 +555,23 @@ def test_the_silence_of_a_partition_is_laid_at_one_broker_s_door() -> None:
     assert broker_silence_ns(2, waiting, {2}) == 30 * S, "also where it only has a copy"
     assert broker_silence_ns(3, waiting, {2}) == 12 * S, "which no copy elsewhere explains"
     assert broker_silence_ns(1, waiting, ()) == 30 * S
+    put_out = tuple(replace(p, in_sync=(1, 3), waited_for=2) for p in waiting)
+    assert broker_silence_ns(1, put_out, {2}) == 0, "it is sent again just now"
+    assert broker_silence_ns(2, put_out, {2}) == 30 * S
     explained = [replace(p, trouble="fewer copies in sync than min.insync.replicas asks for") for p in waiting]
     assert broker_silence_ns(1, explained, ()) == 0, "it answers, and says why not"
     assert broker_silence_ns(1, [replace(waiting[0], held=True)], ()) == 0
+
+
+def test_a_leader_is_not_accused_the_moment_that_the_frozen_copy_is_put_out() -> None:
+    """What waited for it for half a minute is sent again, and is acknowledged a moment later."""
+    brokers = with_broker(2, mute_ns=31 * S, accepts=True)
+    partitions = tuple(
+        replace(p, in_sync=(1, 3), waited_for=None if p.leader == 2 else 2, waiting=5, silent_ns=30 * S)
+        for p in PARTITIONS
+    )
+    problem = the_one(replace(WELL, brokers=brokers, partitions=partitions))
+    assert (problem.id, problem.subject) == ("broker-silent", "broker 2")
+    hanging = tuple(replace(p, waited_for=None) for p in partitions)
+    accused = {found.subject for found in problems(replace(WELL, brokers=brokers, partitions=hanging), LIMITS)}
+    assert accused == {"broker 1", "broker 2", "broker 3"}, "who still takes nothing has a trouble of its own"
