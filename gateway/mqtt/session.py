@@ -121,6 +121,7 @@ class Session:
         self._connection: Connection | None = None
         self._client: PahoClient | None = None
         self._handshake: Handshake | None = None
+        self._leaving: dict[int, asyncio.Future[None]] = {}  # an UNSUBSCRIBE without answer, by packet id
         self._connections = 0
         self._life = f"{time.time_ns() // 1_000_000:x}"
         self._task: asyncio.Task[None] | None = None
@@ -242,12 +243,19 @@ class Session:
         if not filters:
             return True
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        client.on_unsubscribe = lambda *_: None if gone.done() else gone.set_result(None)
-        client.unsubscribe(list(filters))
+        client.on_unsubscribe = self._on_unsubscribed
+        _, packet_id = client.unsubscribe(list(filters))
+        if packet_id is not None:
+            self._leaving[packet_id] = gone
         client.loop_write()
         either: set[asyncio.Future[Any]] = {gone, connection.ended}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED, timeout=patience_s)
         return gone.done()
+
+    def _on_unsubscribed(self, _client: object, _data: object, packet_id: int, *_answer: object) -> None:
+        gone = self._leaving.pop(packet_id, None)
+        if gone is not None and not gone.done():
+            gone.set_result(None)
 
     async def _end(self, connection: Connection) -> bool:
         """End the session at the broker, which holds nothing for it any more; whether that was done.
@@ -470,7 +478,10 @@ class Session:
         path.metrics.mqtt_session_present.child(name).value = int(handshake.session_present)
         path.metrics.mqtt_receive_window.child(name).value = handshake.window
         # Also with a session present: the broker may have forgotten filters, and settings may have changed.
-        await handshake.subscribe(self.plan.subscriptions, connection.ended)
+        asked: tuple[Subscription, ...] = ()
+        while asked != (wanted := self.plan.subscriptions):  # settings may change while an answer is waited for
+            await handshake.subscribe([one for one in wanted if one not in asked], connection.ended)
+            asked = wanted
         connection.subscribed()
         self.subscribed = True
         self._tried_again = False
@@ -505,8 +516,12 @@ class Session:
             client, connection, stale, patience_s=self._settings.mqtt.connect_timeout.total_seconds()
         ):
             log.info("mqtt_filters_left", session=self.plan.name, filters=stale)
+            # Both may have changed meanwhile: what is wanted by now was asked for behind our UNSUBSCRIBE.
+            record = registry.get(self.plan.client_id) or record
+            wanted = tuple(subscription.filter for subscription in self.plan.subscriptions)
+            left = tuple(text for text in record.filters if text in wanted or text not in stale)
             try:
-                registry.record([replace(record, filters=wanted)])
+                registry.record([replace(record, filters=left)])
             except OSError as error:  # they are left once more at the next connect
                 log.warning("session_record_kept", client_id=self.plan.client_id, error=str(error))
 
@@ -516,6 +531,7 @@ class Session:
         connection, self._connection = self._connection, None
         client, self._client = self._client, None
         self._handshake = None
+        self._leaving.clear()
         if connection is not None:
             connection.close()
             if self._stopping:

@@ -1,0 +1,148 @@
+"""What a session is to be subscribed to changes at awkward moments, on a broker that takes its time to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bridge.filters import Subscription
+from gateway.lifecycle import StopVerb
+from gateway.session_registry import SessionRegistry
+from tests.brokers.data_path import MemoryPath, make_settings
+from tests.brokers.packets import Type
+from tests.brokers.rig import until
+from tests.brokers.scripted import ScriptedBroker
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from gateway.mqtt.session import Session
+    from tests.brokers import packets
+    from tests.brokers.scripted_link import Link
+    from tests.brokers.scripted_rules import Session as BrokerSession
+
+NAME = "gateway-0-0"
+FIRST = Subscription("$share/gateway/devices/#", 1)
+SECOND = Subscription("$share/gateway/meters/#", 1)
+THIRD = Subscription("$share/gateway/alarms/#", 1)
+
+
+class SlowBroker(ScriptedBroker):
+    """Keeps what it has to answer of the kinds in ``slow`` until ``go_on``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow: set[Type] = set()
+        self.kept: list[tuple[Link, bytes]] = []
+
+    def connected(self, link: Link, connect: packets.Connect) -> None:
+        send = link.send
+
+        def keep(data: bytes) -> None:
+            if data[0] >> 4 in self.slow:
+                self.kept.append((link, data))
+            else:
+                send(data)
+
+        link.send = keep  # type: ignore[method-assign]
+        super().connected(link, connect)
+
+    def go_on(self) -> None:
+        self.slow.clear()
+        kept, self.kept = self.kept, []
+        for link, data in kept:
+            link.send(data)
+
+    def filters(self) -> set[str]:
+        found: BrokerSession = self.session(NAME)
+        return set(found.filters)
+
+
+@contextlib.asynccontextmanager
+async def one_session(broker: SlowBroker, directory: Path) -> AsyncIterator[tuple[Session, SessionRegistry]]:
+    """A session that is subscribed to FIRST, and the account of what brokers have for it."""
+    mqtt: dict[str, Any] = {"addresses": [f"mqtt://127.0.0.1:{broker.port}"], "sessions": 1}
+    mqtt |= {"reconnect_initial": "20ms", "reconnect_max": "50ms"}
+    async with MemoryPath(make_settings(mqtt=mqtt)) as path:
+        registry = SessionRegistry(directory / "sessions.json")
+        path.data_path = replace(path.data_path, registry=registry)
+        session = path.session(client_id=NAME)
+        registry.record([session.record])
+        await asyncio.wait_for(session.start(), 10)
+        try:
+            yield session, registry
+        finally:
+            broker.go_on()
+            path.verb = StopVerb.RESTART
+            await session.stop(time.monotonic_ns() + 10_000_000_000)
+        path.check()
+
+
+async def test_what_is_wanted_while_a_subscribe_is_under_way_is_asked_for_too(tmp_path: Path) -> None:
+    """A reload that meets a session between CONNACK and SUBACK: the SUBSCRIBE under way knows nothing of it."""
+    async with SlowBroker() as broker, one_session(broker, tmp_path) as (session, _):
+        broker.slow = {Type.SUBACK}
+        broker.link(NAME).transport.abort()
+        await until(lambda: bool(broker.kept), "it is back, and waits for its SUBACK")
+        assert not await session.subscribe((FIRST, SECOND))
+        broker.go_on()
+        await until(lambda: session.subscribed, "it is subscribed")
+        assert broker.filters() == {FIRST.filter, SECOND.filter}
+
+
+async def test_what_is_wanted_no_more_by_then_is_left(tmp_path: Path) -> None:
+    async with SlowBroker() as broker, one_session(broker, tmp_path) as (session, registry):
+        broker.slow = {Type.SUBACK}
+        broker.link(NAME).transport.abort()
+        await until(lambda: bool(broker.kept), "it is back, and waits for its SUBACK")
+        await session.subscribe((SECOND,))
+        await session.leave_stale()
+        broker.go_on()
+        await until(lambda: broker.filters() == {SECOND.filter}, "the other is left")
+        await until(lambda: registry.records[0].filters == (SECOND.filter,), "and the account says so")
+
+
+async def test_what_comes_while_others_are_left_stays_in_the_account(tmp_path: Path) -> None:
+    """Of a filter that is missing there nobody would know later that the broker has it."""
+    async with SlowBroker() as broker, one_session(broker, tmp_path) as (session, registry):
+        assert await session.subscribe((SECOND,))
+        broker.slow = {Type.UNSUBACK}
+        leaving = asyncio.create_task(session.leave_stale())
+        await until(lambda: bool(broker.kept), "the first is being left")
+        assert await session.subscribe((SECOND, THIRD))
+        broker.go_on()
+        await leaving
+        assert set(registry.records[0].filters) == {SECOND.filter, THIRD.filter}
+        assert await session.subscribe((SECOND,))
+        await session.leave_stale()
+        assert broker.filters() == {SECOND.filter}
+
+
+async def test_a_filter_that_is_wanted_again_while_it_is_left_stays(tmp_path: Path) -> None:
+    async with SlowBroker() as broker, one_session(broker, tmp_path) as (session, registry):
+        assert await session.subscribe((SECOND,))
+        broker.slow = {Type.UNSUBACK}
+        leaving = asyncio.create_task(session.leave_stale())
+        await until(lambda: bool(broker.kept), "the first is being left")
+        assert await session.subscribe((SECOND, FIRST))
+        broker.go_on()
+        await leaving
+        assert broker.filters() == {FIRST.filter, SECOND.filter}
+        assert set(registry.records[0].filters) == {FIRST.filter, SECOND.filter}
+
+
+async def test_two_that_leave_filters_at_once_both_hear_of_it(tmp_path: Path) -> None:
+    """The session's own clean-up after a connect, and a reload's."""
+    async with SlowBroker() as broker, one_session(broker, tmp_path) as (session, registry):
+        assert await session.subscribe((SECOND,))
+        broker.slow = {Type.UNSUBACK}
+        both = asyncio.gather(session.leave_stale(), session.leave_stale())
+        await until(lambda: len(broker.kept) == 2, "both are told to the broker")
+        broker.go_on()
+        async with asyncio.timeout(3):  # less than a time-out of the session's
+            await both
+        assert registry.records[0].filters == (SECOND.filter,)
