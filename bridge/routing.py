@@ -33,7 +33,7 @@ from bridge.wire import DeadLetterReason, Header, MessageIdKind
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from bridge.message import Properties
     from bridge.template import Need
@@ -357,15 +357,23 @@ class Router:
         """The topics that settings name outright: those that must exist before the start."""
         return frozenset(route.kafka_topic for route in self.routes if route.kafka_topic is not None)
 
-    def before(self, older: Router) -> None:
-        """Leave to an older router what no route of this one takes: messages that a broker had queued for filters
-        which settings no longer have. What is reserved is no route's there either."""
-        first, former = self._trie.first, older.match
-        self.match = lambda topic: first(topic) or former(topic)
+    def before(self, older: Sequence[Router]) -> None:
+        """Leave to older routers, the latest first, what no route of this one takes: messages that a broker had queued
+        for filters which settings no longer have. What is reserved is no route's there either."""
+        finders = [router._trie.first for router in (self, *older)]  # noqa: SLF001 - routers of earlier settings
 
-    def alone(self) -> None:
-        """Undo ``before``."""
-        self.match = self._trie.first
+        def match(topic: str) -> Route | None:
+            for first in finders:
+                route = first(topic)
+                if route is not None:
+                    return route
+            return None
+
+        self.match = match if older else self._trie.first
+
+    def leaves(self, filters: Iterable[str]) -> list[str]:
+        """Those of the filters of which a topic may be no route's here."""
+        return [text for text in filters if not self._trie.covering(text)]
 
     def fetches(self, group: str, topic: str) -> bool:
         """Whether a session of the group is subscribed to the MQTT topic."""

@@ -56,13 +56,13 @@ class ReloadError(GatewayError):
 
 @dataclass(slots=True)
 class _Generation:
-    """One set of settings and what was made of it. ``former``: routes that are no more, but may get messages still."""
+    """One set of settings and what was made of it. ``older``: routers whose messages may still come, the latest first,
+    each with the time it was left at."""
 
     settings: Settings
     router: Router
     chains: Chains
-    since_s: float
-    former: frozenset[str] = frozenset()
+    older: tuple[tuple[float, Router], ...] = ()
     moved: frozenset[str] = frozenset()
 
 
@@ -71,7 +71,7 @@ class Reloader:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._now = _Generation(worker.settings, worker.router, worker.chains, time.monotonic())
+        self._now = _Generation(worker.settings, worker.router, worker.chains)
         self._next: _Generation | None = None
         self._before: _Generation | None = None
         self._closing: Chains | None = None  # of the former generation
@@ -100,7 +100,7 @@ class Reloader:
             _close(chains, now.chains)
             raise
         move = moved(now.router.routes, router.routes, altered=altered, stopped=worker.route_stops.stopped)
-        self._next = _Generation(settings, router, chains, time.monotonic(), _gone(now, router), move)
+        self._next = _Generation(settings, router, chains, moved=move)
         return remarks
 
     async def _look_outside(self, settings: Settings, router: Router, *, dry_run: bool) -> list[str]:
@@ -173,7 +173,6 @@ class Reloader:
         assert self._next is not None
         before, after = self._now, self._next
         self._before, self._now, self._next = before, after, None
-        after.since_s = time.monotonic()
         return await self._exchange(before, after)
 
     async def finish(self) -> list[str]:
@@ -198,7 +197,6 @@ class Reloader:
         failed, before = self._now, self._before
         self._now, self._before = before, None
         altered = {chain.route for chain in (*failed.chains, *before.chains)}
-        before.former = _gone(failed, before.router)
         before.moved = moved(failed.router.routes, before.router.routes, altered=altered)
         await self._exchange(failed, before)
         await self._leave()
@@ -223,14 +221,13 @@ class Reloader:
         for group in worker.groups:
             for name in after.moved:
                 group.dispatcher.stop(name)
-        if time.monotonic() - before.since_s > FORMER_S:
-            before.router.alone()
-            after.former = _names(before.router) - _names(after.router)
-        after.router.before(before.router)
-        self._closing = after.chains.succeed(before.chains, after.former)
+        after.older = _older(before, after.router)
+        after.router.before([router for _, router in after.older])
+        former = frozenset(name for _, router in after.older for name in _names(router)) - _names(after.router)
+        self._closing = after.chains.succeed(before.chains, former)
         stopped = worker.adopt(after.settings, after.router, after.chains)
         self._release(set(stopped) - after.moved)
-        log.info("settings_exchanged", held_routes=sorted(after.moved), former_routes=sorted(after.former))
+        log.info("settings_exchanged", held_routes=sorted(after.moved), former_routes=sorted(former))
         subscribing = asyncio.ensure_future(self._subscribe())
         try:
             remarks = await self._settle(after.moved)
@@ -288,9 +285,20 @@ def _names(router: Router) -> frozenset[str]:
     return frozenset(route.name for route in router.routes)
 
 
-def _gone(before: _Generation, router: Router) -> frozenset[str]:
-    """The routes that a router does not have, and that may get messages all the same."""
-    return (before.former | _names(before.router)) - _names(router)
+def _older(before: _Generation, router: Router) -> tuple[tuple[float, Router], ...]:
+    """The routers that stand behind a new one: those that are not too old, and take what no later one takes. However
+    often settings are read again, there are no more of them than there were different filters within ``FORMER_S``."""
+    now_s = time.monotonic()
+    later = [router]
+    kept: list[tuple[float, Router]] = []
+    for left_s, older in ((now_s, before.router), *before.older):
+        wanted = [text for route in older.routes for text in route.filters]
+        for one in later:
+            wanted = one.leaves(wanted)
+        if wanted and now_s - left_s <= FORMER_S:
+            later.append(older)
+            kept.append((left_s, older))
+    return tuple(kept)
 
 
 def _topics(generation: _Generation) -> set[str]:

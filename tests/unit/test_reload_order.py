@@ -4,7 +4,9 @@ account balances at every moment. The parts are the worker's own, on a Kafka in 
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import weakref
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
@@ -26,7 +28,7 @@ from gateway.group_plan import group_plans
 from gateway.lifecycle import State
 from gateway.metrics import Metrics
 from gateway.mqtt.ingest import Ingest
-from gateway.reload import Reloader, _same_chain
+from gateway.reload import FORMER_S, Reloader, _same_chain
 from gateway.session_group import SessionGroup, Shared
 from gateway.worker import Worker
 from tests.brokers import packets
@@ -171,10 +173,14 @@ class Site:
         assert used == len(data)
         self.group.flow.took(count, used, pressed=rng.random() < 0.2)
 
-    async def reload(self, settings: Settings) -> None:
-        await self.reloader.prepare(settings)
-        await self.reloader.commit()
-        await self.reloader.finish()
+    async def reload(self, settings: Settings) -> list[str]:
+        remarks = await self.reloader.prepare(settings)
+        remarks += await self.reloader.commit()
+        return [*remarks, *await self.reloader.finish()]
+
+    async def close(self) -> None:
+        await self.group.close()
+        await self.sender.close(patience_s=1.0)
 
     def check(self) -> None:
         assert not self.fatal, self.fatal
@@ -201,6 +207,45 @@ def settings_of(rng: random.Random) -> Settings:
     )  # fmt: skip
 
 
+def one_route(*filters: str) -> Settings:
+    return Settings(
+        routes=[{"name": "all", "filters": filters, "topic": "one"}],
+        dead_letter={"topic": "dead"},
+        ledger={"topic": ""},
+    )
+
+
+@manual_time
+async def test_reloads_by_the_minute_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tool that sends SIGHUP after each of its runs: more often than former routes are forgotten, and for ever."""
+    site = await site_of(one_route("devices/#"), LoggingKafka(batch_bytes=400), monkeypatch)
+    routers = [weakref.ref(site.router)]
+    for number in range(1200):
+        await site.reload(one_route("devices/#", f"meters/{number % 3}/#"))
+        routers.append(weakref.ref(site.router))
+    assert site.router.match("nobody/asked") is None, "not once for each reload"
+    for number in range(3):
+        assert site.router.match(f"meters/{number}/x") is not None, "what the broker has queued still has a route"
+    gc.collect()
+    assert sum(router() is not None for router in routers) == 3
+    await site.close()
+
+
+@manual_time
+async def test_former_routes_are_forgotten_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted from when each was left, however often settings are read again."""
+    now_s = 0.0
+    monkeypatch.setattr("gateway.reload.time", Mock(monotonic=lambda: now_s))
+    site = await site_of(one_route("meters/#"), LoggingKafka(batch_bytes=400), monkeypatch)
+    await site.reload(one_route("devices/#"))
+    while now_s <= FORMER_S:
+        assert site.router.match("meters/x") is not None, f"after {now_s} s"
+        now_s += 600
+        await site.reload(one_route("devices/#"))
+    assert site.router.match("meters/x") is None
+    await site.close()
+
+
 @pytest.mark.parametrize("seed", range(12))
 @manual_time
 async def test_nothing_is_lost_nor_overtaken_while_routes_change(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,14 +254,9 @@ async def test_nothing_is_lost_nor_overtaken_while_routes_change(seed: int, monk
 
 async def run(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(asyncio, "to_thread", _at_once)
     kafka = LoggingKafka(batch_bytes=400)
-    for name in ("one", "two", "dead"):
-        kafka.topic(name, 3)
     kafka.latency_s = lambda: rng.choice((0.001, 0.005, 0.05))
-    monkeypatch.setattr(SessionGroup, "_make_session", lambda _self, _number: Mock(plan=Mock(subscriptions=())))
-    site = Site(settings_of(rng), kafka)
-    await site.sender.start()
+    site = await site_of(settings_of(rng), kafka, monkeypatch)
     for _ in range(15):
         reload = asyncio.create_task(site.reload(settings_of(rng)))
         while not reload.done():
@@ -238,33 +278,38 @@ async def run(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for device, found in numbers.items():
         assert found == list(range(len(found))), f"{device}, seed {seed}"
     assert len(site.written) == site.published
-    await site.group.close()
-    await site.sender.close(patience_s=1.0)
+    await site.close()
 
 
-@manual_time
-async def test_a_stopped_route_goes_on_at_once_by_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was held of it is written by the new routes, in order, under whatever name."""
-    rng = random.Random(1)
+async def site_of(settings: Settings, kafka: LoggingKafka, monkeypatch: pytest.MonkeyPatch) -> Site:
     monkeypatch.setattr(asyncio, "to_thread", _at_once)
     monkeypatch.setattr(SessionGroup, "_make_session", lambda _self, _number: Mock(plan=Mock(subscriptions=())))
-    kafka = LoggingKafka()
-    for name in ("one", "dead"):
+    for name in ("one", "two", "dead"):
         kafka.topic(name, 3)
+    site = Site(settings, kafka)
+    await site.sender.start()
+    return site
 
+
+@pytest.mark.parametrize("name", ["mended", "broken"])
+@manual_time
+async def test_a_stopped_route_goes_on_at_once_by_what_has_changed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was held of it is written by the new routes, in order, under whatever name."""
+    rng = random.Random(1)
     def made(name: str, topic: str) -> Settings:
         return Settings(
             routes=[{"name": name, "filters": ["#"], "topic": topic}],
             dead_letter={"topic": "dead", "max_per_second": 0}, ledger={"topic": ""},
         )  # fmt: skip
 
-    site = Site(made("broken", "${topic[7]}"), kafka)
-    await site.sender.start()
+    site = await site_of(made("broken", "${topic[7]}"), LoggingKafka(), monkeypatch)
     for _ in range(10):
         site.publish(rng)
         await asyncio.sleep(0.01)
     assert list(site.route_stops.stopped) == ["broken"]
-    await site.reload(made("mended", "one"))
+    began_s = asyncio.get_running_loop().time()
+    assert await site.reload(made(name, "one")) == [], "nothing to be said"
+    assert asyncio.get_running_loop().time() - began_s < 1, "no waiting for what is itself held"
     assert not site.route_stops.stopped
     for _ in range(10):
         site.publish(rng)
@@ -277,8 +322,7 @@ async def test_a_stopped_route_goes_on_at_once_by_what_has_changed(monkeypatch: 
     for device in {device for device, _ in written}:
         numbers = [number for one, number in written if one == device]
         assert numbers == sorted(numbers), device
-    await site.group.close()
-    await site.sender.close(patience_s=1.0)
+    await site.close()
 
 
 def test_counts_go_on_when_chains_are_replaced_and_come_back() -> None:
