@@ -467,6 +467,10 @@ class Dispatcher:
         """Let a stopped route go on: first what is held of it, in order."""
         self.holding.release(route)
 
+    def sort_held(self) -> None:
+        """Have what is held wait for the routes of now."""
+        self.holding.sort_anew(lambda message: getattr(self._router.match(message.topic.decode()), "name", None))
+
     def _held(self, route: Route, flags: int, topic: bytes, properties: bytes, payload: bytes) -> bool:
         """Keep a message of a stopped route; false when it may pass. A broken property is an error now, not then."""
         if properties:

@@ -9,11 +9,11 @@ from __future__ import annotations
 __all__ = ["HeldMessage", "Holding"]
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from bridge.accumulator import Accumulator
     from bridge.batch import Span
@@ -80,10 +80,34 @@ class Holding:
     def __bool__(self) -> bool:
         return bool(self._holds)
 
+    def __iter__(self) -> Iterator[str]:
+        """The routes that are held, those on their way out included."""
+        return iter(tuple(self._holds))
+
     def messages(self, route: str) -> int:
         """How many messages of a route are held."""
         hold = self._holds.get(route)
         return len(hold.messages) if hold is not None else 0
+
+    def kept(self) -> Counter[Span]:
+        """How many messages each span waits for that are held until further notice: not those on their way out."""
+        return Counter(message.span for hold in self._holds.values() if not hold.released for message in hold.messages)
+
+    def sort_anew(self, route_of: Callable[[HeldMessage], str | None]) -> None:
+        """Routes have changed: put each message where the next one of its topic would be held, which must not pass it.
+        One whose route is not held stays where it is."""
+        moving: list[tuple[_Hold, HeldMessage]] = []
+        for hold in self._holds.values():
+            stays: deque[HeldMessage] = deque()
+            for message in hold.messages:
+                other = self._holds.get(route_of(message) or "")
+                if other is None or other is hold:
+                    stays.append(message)
+                else:
+                    moving.append((other, message))
+            hold.messages = stays
+        for hold, message in moving:
+            hold.messages.append(message)
 
     def stop(self, route: str) -> None:
         """Hold a route's messages from now on, those on their way out of the hold included."""

@@ -165,6 +165,15 @@ class Partitions:
                 self.made(queue)
         return queue
 
+    def seal_open(self) -> None:
+        """Close every open batch, the oldest first. To be called when routes change: records of one device that enter
+        a partition under another route's name must not join a batch that was opened before the last of them."""
+        for queue in self.queues.values():
+            if queue.open:
+                for slot in tuple(queue.open):
+                    slot.seal()
+                self.due.append(queue)
+
     def look(self, now_ns: int) -> None:
         """Note which partitions have something waiting. Called once a second or so: that is how exact silence is,
         and no message pays for it."""

@@ -57,13 +57,13 @@ class ReloadError(GatewayError):
 @dataclass(slots=True)
 class _Generation:
     """One set of settings and what was made of it. ``older``: routers whose messages may still come, the latest first,
-    each with the time it was left at."""
+    each with the time it was left at. ``altered``: routes whose interceptors are not those of the generation before."""
 
     settings: Settings
     router: Router
     chains: Chains
     older: tuple[tuple[float, Router], ...] = ()
-    moved: frozenset[str] = frozenset()
+    altered: frozenset[str] = frozenset()
 
 
 class Reloader:
@@ -93,14 +93,13 @@ class Reloader:
             router.subscriptions(mqtt.distribution, mqtt.sessions, share_group=mqtt.share_group, group=plan.name)
         ready = {chain.route: chain for chain in now.chains if _same_chain(now.settings, settings, chain.route)}
         chains = load_chains(settings, ready)
-        altered = {chain.route for chain in (*now.chains, *chains) if chain.route not in ready}
+        altered = frozenset(chain.route for chain in (*now.chains, *chains) if chain.route not in ready)
         try:
             remarks = await self._look_outside(settings, router, dry_run=dry_run)
         except BaseException:
             _close(chains, now.chains)
             raise
-        move = moved(now.router.routes, router.routes, altered=altered, stopped=worker.route_stops.stopped)
-        self._next = _Generation(settings, router, chains, moved=move)
+        self._next = _Generation(settings, router, chains, altered=altered)
         return remarks
 
     async def _look_outside(self, settings: Settings, router: Router, *, dry_run: bool) -> list[str]:
@@ -196,8 +195,7 @@ class Reloader:
         assert self._before is not None
         failed, before = self._now, self._before
         self._now, self._before = before, None
-        altered = {chain.route for chain in (*failed.chains, *before.chains)}
-        before.moved = moved(failed.router.routes, before.router.routes, altered=altered)
+        before.altered = frozenset(chain.route for chain in (*failed.chains, *before.chains))
         await self._exchange(failed, before)
         await self._leave()
 
@@ -218,19 +216,27 @@ class Reloader:
     async def _exchange(self, before: _Generation, after: _Generation) -> list[str]:
         """From one generation to another. Up to the first ``await`` it is one step: no message comes between."""
         worker = self._worker
+        holds = frozenset(name for group in worker.groups for name in group.dispatcher.holding)
+        move = moved(before.router.routes, after.router.routes, altered=after.altered, stopped=holds)
         for group in worker.groups:
-            for name in after.moved:
+            for name in move:
                 group.dispatcher.stop(name)
+        for group in worker.groups:
+            group.flow.flush()
+        worker.partitions.seal_open()
+        worker.sender.pump()
         after.older = _older(before, after.router)
         after.router.before([router for _, router in after.older])
         former = frozenset(name for _, router in after.older for name in _names(router)) - _names(after.router)
         self._closing = after.chains.succeed(before.chains, former)
-        stopped = worker.adopt(after.settings, after.router, after.chains)
-        self._release(set(stopped) - after.moved)
-        log.info("settings_exchanged", held_routes=sorted(after.moved), former_routes=sorted(former))
+        worker.adopt(after.settings, after.router, after.chains)
+        for group in worker.groups:
+            group.dispatcher.sort_held()
+        self._release(holds - move)
+        log.info("settings_exchanged", held_routes=sorted(move), former_routes=sorted(former))
         subscribing = asyncio.ensure_future(self._subscribe())
         try:
-            remarks = await self._settle(after.moved)
+            remarks = await self._settle(move)
         finally:
             await asyncio.wait([subscribing])
         return [*remarks, *subscribing.result()]
@@ -241,7 +247,9 @@ class Reloader:
             return []
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await asyncio.gather(*(group.flow.durable() for group in self._worker.groups))
+                await asyncio.gather(
+                    *(group.flow.durable(group.dispatcher.holding.kept) for group in self._worker.groups)
+                )
         except TimeoutError:
             late = (
                 f"What was taken before was not all written after {PATIENCE_S:g} s, so the routes "

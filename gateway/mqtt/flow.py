@@ -11,10 +11,13 @@ from __future__ import annotations
 __all__ = ["SHORTEST_PACE_NS", "Flow", "Rhythm"]
 
 import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
     from bridge.accumulator import Accumulator
     from bridge.batch import Span
     from bridge.ledger import Ledger
@@ -25,6 +28,7 @@ RATE_AT_SHORTEST = (
     4_000  # messages/s up to which flushes are as close as reads; beyond it they move apart in proportion
 )
 SHORTEST_PACE_NS = 500_000
+HELD_LOOK_S = 0.02
 IDLE_TICKS = 3  # a session that had nothing for so many ticks is waited for instead of asked
 
 
@@ -322,9 +326,10 @@ class Flow:
             self._empty.clear()
             await self._empty.wait()
 
-    async def durable(self) -> None:
-        """Wait until everything that has been read so far is durable or given back, while reading goes on; the caller
-        sets the limit. One caller at a time."""
+    async def durable(self, held: Callable[[], Mapping[Span, int]]) -> None:
+        """Wait until everything that has been read so far is durable or given back, but for what is held on purpose,
+        while reading goes on; the caller sets the limit. ``held`` says how many messages that is, by span. One caller
+        at a time."""
         self.flush()
         spans = self._accumulator.spans
         if not spans:
@@ -333,8 +338,14 @@ class Flow:
         progress = self._progress = asyncio.Event()
         try:
             while last in spans:
+                kept = held()
+                if kept and all(span.pending == kept.get(span, 0) for span in _up_to(last, spans)):
+                    return
                 progress.clear()
-                await progress.wait()
+                with contextlib.suppress(TimeoutError):
+                    # A span that is held up does not tell when its batches are written.
+                    async with asyncio.timeout(HELD_LOOK_S if kept else None):
+                        await progress.wait()
         finally:
             self._progress = None
 
@@ -342,3 +353,10 @@ class Flow:
         for timer in (self._tick_timer, self._flush_timer):
             if timer is not None:
                 timer.cancel()
+
+
+def _up_to(last: Span, spans: Iterable[Span]) -> Iterator[Span]:
+    for span in spans:
+        yield span
+        if span is last:
+            return

@@ -37,7 +37,7 @@ from tests.unit.fake_kafka import FakeKafka
 from tests.unit.manual_time import ManualLoop, manual_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from bridge.batch import Span
 
@@ -159,11 +159,13 @@ class Site:
 
     def publish(self, rng: random.Random) -> None:
         """Some messages in one read, as far as the window lets a broker send."""
-        if self.published - self.acknowledged > WINDOW:
-            return
+        if self.published - self.acknowledged <= WINDOW:
+            self.take([rng.randrange(DEVICES) for _ in range(rng.randint(1, 6))], pressed=rng.random() < 0.2)
+
+    def take(self, devices: Sequence[int], *, pressed: bool = False) -> None:
+        """One message of each device, in one read."""
         data = bytearray()
-        for _ in range(rng.randint(1, 6)):
-            device = rng.randrange(DEVICES)
+        for device in devices:
             body = b"d%d %d" % (device, self._numbers[device])
             data += packets.publish(
                 f"devices/d{device}/t", body, qos=1, packet_id=1 + self.published % 60_000, properties=b""
@@ -171,7 +173,7 @@ class Site:
             self._numbers[device] += 1
         used, count = self._ingest.feed(bytes(data))
         assert used == len(data)
-        self.group.flow.took(count, used, pressed=rng.random() < 0.2)
+        self.group.flow.took(count, used, pressed=pressed)
 
     async def reload(self, settings: Settings) -> list[str]:
         remarks = await self.reloader.prepare(settings)
@@ -213,6 +215,31 @@ def one_route(*filters: str) -> Settings:
         dead_letter={"topic": "dead"},
         ledger={"topic": ""},
     )
+
+
+@manual_time
+async def test_a_batch_of_former_routes_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its partition is busy, so it is open still when its route takes over again: its next messages are younger than
+    those that another route has put into the same partition meanwhile."""
+
+    def made(*names: str) -> Settings:
+        filters = {"all": "#", "some": "devices/d0/#"}
+        routes = [{"name": name, "filters": [filters[name]], "topic": "one", "key": "fixed"} for name in names]
+        return Settings(routes=routes, dead_letter={"topic": "dead"}, ledger={"topic": ""})
+
+    kafka = LoggingKafka()
+    kafka.latency_s = lambda: 1.0
+    site = await site_of(made("all"), kafka, monkeypatch)
+    site.take([1], pressed=True)  # under way
+    site.take([1], pressed=True)  # waits for that in an open batch
+    await site.reload(made("some", "all"))
+    site.take([0], pressed=True)
+    await site.reload(made("all"))
+    site.take([0], pressed=True)
+    await site.group.drained()
+    site.check()
+    assert [number for device, number in site.written if device == "d0"] == [0, 1]
+    await site.close()
 
 
 @manual_time
@@ -296,6 +323,7 @@ async def site_of(settings: Settings, kafka: LoggingKafka, monkeypatch: pytest.M
 async def test_a_stopped_route_goes_on_at_once_by_what_has_changed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was held of it is written by the new routes, in order, under whatever name."""
     rng = random.Random(1)
+
     def made(name: str, topic: str) -> Settings:
         return Settings(
             routes=[{"name": name, "filters": ["#"], "topic": topic}],
@@ -308,7 +336,8 @@ async def test_a_stopped_route_goes_on_at_once_by_what_has_changed(name: str, mo
         await asyncio.sleep(0.01)
     assert list(site.route_stops.stopped) == ["broken"]
     began_s = asyncio.get_running_loop().time()
-    assert await site.reload(made(name, "one")) == [], "nothing to be said"
+    remarks = await site.reload(made(name, "one"))
+    assert not [remark for remark in remarks if "not all written" in remark]
     assert asyncio.get_running_loop().time() - began_s < 1, "no waiting for what is itself held"
     assert not site.route_stops.stopped
     for _ in range(10):
@@ -322,6 +351,36 @@ async def test_a_stopped_route_goes_on_at_once_by_what_has_changed(name: str, mo
     for device in {device for device, _ in written}:
         numbers = [number for one, number in written if one == device]
         assert numbers == sorted(numbers), device
+    await site.close()
+
+
+@manual_time
+async def test_what_is_held_goes_before_what_came_later_under_other_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped route is mended and loses devices to new routes, all of which are held for a moment."""
+
+    def made(topic: str, *devices: int) -> Settings:
+        table = {"topic": topic, "key": "fixed"}
+        routes = [{"name": f"own-{d}", "filters": [f"devices/d{d}/#"], **table} for d in devices]
+        return Settings(
+            routes=[*routes, {"name": "rest", "filters": ["#"], **table}],
+            dead_letter={"topic": "dead", "max_per_second": 0}, ledger={"topic": ""},
+        )  # fmt: skip
+
+    kafka = LoggingKafka()
+    site = await site_of(made("${topic[7]}"), kafka, monkeypatch)
+    kafka.latency_s = lambda: 1.0
+    site.take([4], pressed=True)
+    assert list(site.route_stops.stopped) == ["rest"]
+    site.take(range(DEVICES), pressed=True)
+    reload = asyncio.create_task(site.reload(made("one", *range(DEVICES - 1))))
+    await asyncio.sleep(0.1)
+    assert not reload.done(), "the dead letter is not written yet"
+    site.take(range(DEVICES), pressed=True)
+    await reload
+    await site.group.drained()
+    site.check()
+    for device in range(DEVICES - 1):
+        assert [number for one, number in site.written if one == f"d{device}"] == [0, 1], f"d{device}"
     await site.close()
 
 
