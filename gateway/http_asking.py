@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["ask"]
+__all__ = ["address_of", "ask"]
 
 import contextlib
 import http.client
 import ssl
+import time
 from typing import TYPE_CHECKING, Final
 
 from bridge.fresh_secret import fresh
@@ -16,15 +17,26 @@ if TYPE_CHECKING:
 
     from config.settings import HttpSettings, HttpTlsSettings
 
-_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
+_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - compared, not bound
 _LARGEST: Final = 256 * 1024 * 1024
+_PIECE: Final = 1 << 16
+_PATIENCE: Final = 5  # times the time-out, for a large answer that comes in pieces
+_NO_CHECK_TIME: Final = 0x20_0000  # X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which Python has no name for
+
+
+def address_of(settings: HttpSettings) -> str:
+    """Host and port at which this machine reaches the port, as a URL has them."""
+    host = _EVERYWHERE.get(settings.host, settings.host)
+    return f"{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
 def ask(settings: HttpSettings, path: str, *, timeout_s: float = 2.0) -> tuple[int, bytes]:
     """Status and body of what the process with these settings answers. Blocks for a few times ``timeout_s`` at most.
 
+    The token goes to nobody but the holder of the key of ``http.tls``, whom another process on this port is not.
     Raises OSError when nothing answers, its certificate is not that of the settings, or what answers is no HTTP.
     """
+    deadline = time.monotonic() + _PATIENCE * timeout_s
     host = _EVERYWHERE.get(settings.host, settings.host)
     headers = {"Accept": "*/*"}
     if settings.token is not None:
@@ -33,9 +45,20 @@ def ask(settings: HttpSettings, path: str, *, timeout_s: float = 2.0) -> tuple[i
         try:
             connection.request("GET", path, headers=headers)
             answer = connection.getresponse()
-            return answer.status, answer.read(_LARGEST)
+            return answer.status, _read(answer, deadline)
         except http.client.HTTPException as error:
             raise OSError(f"what answers at {host}:{settings.port} does not speak HTTP: {error!r}") from error
+
+
+def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
+    body = bytearray()
+    while piece := answer.read1(_PIECE):
+        body += piece
+        if len(body) > _LARGEST:
+            raise OSError(f"the answer has more than {_LARGEST >> 20} MiB")
+        if time.monotonic() > deadline:
+            raise TimeoutError("the answer does not come to its end")
+    return bytes(body)
 
 
 @contextlib.contextmanager
@@ -45,10 +68,11 @@ def _connection(
     if tls is None:
         connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     else:
-        # It has to show the certificate of the settings; for which name that was made does not matter here.
+        # It has to show the certificate of the settings; for which name that was made does not matter here, nor that
+        # it has expired, which is others' trouble and no reason not to be told of it.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(_NO_CHECK_TIME)
         context.load_verify_locations(tls.certificate_file)
         connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
     try:

@@ -60,7 +60,9 @@ class Reports:
         report = {"pid": os.getpid(), "operations": {name: asdict(one) for name, one in self._outcomes.items()}}
         draft = self._file.with_suffix(".new")
         with contextlib.suppress(OSError):
-            draft.write_text(json.dumps(report) + "\n")
+            draft.unlink(missing_ok=True)
+            # What differs between two configurations is for those alone who may read them: us, and root.
+            _write_new(draft, report, 0o600)
             draft.replace(self._file)
 
 
@@ -78,8 +80,10 @@ def ask(directory: Path, who: str, wish: Wish) -> None:
     GatewayError while another command's is there."""
     file = directory / f"{who}.request.json"
     draft = directory / f"{who}.request.{os.getpid()}"
-    draft.write_text(json.dumps({"at": time.time(), **asdict(wish)}) + "\n")
+    draft.unlink(missing_ok=True)  # of a command with our number that was killed
     try:
+        # Readable to all: root may ask, and the gateway be another user. It tells nothing.
+        _write_new(draft, {"at": time.time(), **asdict(wish)}, 0o644)
         with contextlib.suppress(FileNotFoundError):
             if abs(time.time() - file.stat().st_mtime) > _FRESH_S:
                 file.unlink()
@@ -87,7 +91,15 @@ def ask(directory: Path, who: str, wish: Wish) -> None:
     except FileExistsError:
         raise GatewayError("Another command is just asking the gateway for something; try again.") from None
     finally:
-        draft.unlink()
+        draft.unlink(missing_ok=True)
+
+
+def _write_new(file: Path, document: dict[str, Any], mode: int) -> None:
+    """A file that was not there. Whoever may write the folder could have put a link in its place, to have root, who
+    asks, write elsewhere: then FileExistsError."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "w") as out:
+        out.write(json.dumps(document) + "\n")
 
 
 def take_request(directory: Path, who: str) -> Wish:

@@ -49,17 +49,28 @@ class Running:
 
         Raises GatewayError when the process ends meanwhile, or another command is just asking."""
         before = read_outcome(self.directory, self.who, self.pid, operation)
-        if wish is not None:
-            ask(self.directory, self.who, wish)
-        os.kill(self.pid, number)
+        try:
+            if wish is not None:
+                ask(self.directory, self.who, wish)
+            os.kill(self.pid, number)
+        except PermissionError as error:
+            raise GatewayError(
+                f"The gateway (process {self.pid}) is another user's, and {self.directory.absolute()} with it: run "
+                "this as that user, or as root."
+            ) from error
+        except ProcessLookupError:
+            raise self._ended() from None
         while True:
             outcome = read_outcome(self.directory, self.who, self.pid, operation)
             ours = outcome.count > before.count if wish is None else outcome.request == wish.number
             if ours and outcome.ok is not None:
                 return outcome
             if not self._lives():
-                raise GatewayError(f"The gateway (process {self.pid}) has ended meanwhile; its log says why.")
+                raise self._ended()
             time.sleep(_POLL_S)  # another process's file: there is nothing to wait on
+
+    def _ended(self) -> GatewayError:
+        return GatewayError(f"The gateway (process {self.pid}) has ended meanwhile; its log says why.")
 
     def _lives(self) -> bool:
         if self.supervises:

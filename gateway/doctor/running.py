@@ -8,12 +8,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from auth.fetching import Fetcher, FetchError
-from bridge.fresh_secret import fresh
 from config.errors import ConfigError, ExitStatus
-from config.tls import TlsSettings
 from gateway.data_directory import holder, slots_with_files
+from gateway.doctor.threads import call
 from gateway.doctor.wording import many, some
+from gateway.http_asking import address_of, ask
 from gateway.supervisor.place import find_supervisor
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from config.settings import HttpSettings
     from gateway.doctor.model import Findings
 
-_LARGEST: Final = 16 << 20
-_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - read, not bound
 _UNAVAILABLE: Final = {
     "broker-silent",
     "partition-silent",
@@ -82,26 +79,23 @@ async def gather(found: RunningFacts, http: HttpSettings, timeout_s: float) -> R
         return found
     if http.port == 0:
         return _with(found, "http.port is 0, so nobody knows where it listens; its log says it.")
-    host = _EVERYWHERE.get(http.host, http.host)
-    where = f"{'http' if http.tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{http.port}/status"
-    # Not verified: it is our own certificate, made for the name under which others know this machine.
-    tls = TlsSettings(verify=False)
-    fetcher = Fetcher(where, "http.port", tls=tls, tls_setting="http.tls", timeout_s=timeout_s, largest=_LARGEST)
-    token = None if http.token is None else fresh(http.token, "http.token")
+    where = f"{'http' if http.tls is None else 'https'}://{address_of(http)}/status"
     try:
-        answer = await fetcher.get({} if token is None else {"Authorization": f"Bearer {token}"})
-    except (FetchError, ConfigError) as error:
+        status, body = await call(lambda: ask(http, "/status", timeout_s=timeout_s), 2 * timeout_s)
+    except TimeoutError:
+        return _with(found, f"{where} has not answered within {timeout_s:g} s.")
+    except OSError as error:
+        return _with(found, f"{where} cannot be asked: {error.strerror or error}.")
+    except ConfigError as error:
         return _with(found, str(error))
-    if answer.status in {401, 403}:
-        return _with(
-            found, f"{where} wants another http.token, or a client certificate ({answer.status}).", refused=True
-        )
+    if status in {401, 403}:
+        return _with(found, f"{where} wants another http.token, or a client certificate ({status}).", refused=True)
     try:
-        document = json.loads(answer.body)
-    except ValueError:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
         document = None
-    if answer.status != 200 or not isinstance(document, dict):
-        return _with(found, f"{where} answers with status {answer.status}, and not as a gateway does.")
+    if status != 200 or not isinstance(document, dict):
+        return _with(found, f"{where} answers with status {status}, and not as a gateway does.")
     return RunningFacts(found.supervisor, found.workers, document)
 
 

@@ -29,6 +29,8 @@ _BASE: Final = "/api/v5"
 _LARGEST: Final = 4 << 20  # 1,000 clients of all fields are 2 MB
 _PAGE: Final = 1000
 _MAX_PAGES: Final = 100
+_MAX_ROWS: Final = _PAGE * _MAX_PAGES
+_ROWS_PER_CLIENT: Final = 4  # a session that moves stands in the list of each node
 _QUERY_BYTES: Final = 4000  # EMQX's HTTP server refuses request lines of more than 8,000
 _NO_CLIENT: Final = frozenset({"CLIENTID_NOT_FOUND", "RESOURCE_NOT_FOUND"})  # the second in the first 5.0
 _STARTS_OF_4: Final = ("/api/v4/brokers", "/api/v4/nodes")
@@ -75,7 +77,8 @@ class EmqxApi:
         wanted = list(dict.fromkeys(client_ids))
         found: dict[str, EmqxClient] = {}
         for some in _chunks(wanted):
-            for values in await self._pages("/clients", [("clientid", one) for one in some], FIELDS):
+            query = [("clientid", one) for one in some]
+            for values in await self._pages("/clients", query, FIELDS, most=_ROWS_PER_CLIENT * len(some)):
                 client = self._parsed(EmqxClient.parse, values, "/clients")
                 if client.client_id in some:
                     _keep(found, client)
@@ -146,12 +149,14 @@ class EmqxApi:
             raise EmqxApiError(str(error), "unreachable") from error
 
     async def _pages(
-        self, path: str, query: Sequence[tuple[str, str]], fields: Sequence[str] = ()
+        self, path: str, query: Sequence[tuple[str, str]], fields: Sequence[str] = (), *, most: int = _MAX_ROWS
     ) -> list[dict[str, Any]]:
-        """The rows of a list that EMQX gives page by page."""
+        """The rows of a list that EMQX gives page by page; more than ``most`` are an error. Something between us that
+        leaves the query out would have all of a million clients go through a worker's memory."""
+        limit = min(_PAGE, most + 1)
         rows: list[dict[str, Any]] = []
         for page in range(1, _MAX_PAGES + 1):
-            shown = [*query, ("limit", str(_PAGE)), ("page", str(page))]
+            shown = [*query, ("limit", str(limit)), ("page", str(page))]
             named = [("fields", ",".join(fields))] if fields and self._names_fields else []
             answer = await self._ask(path, shown + named)
             if answer.status == 400 and named:
@@ -162,6 +167,8 @@ class EmqxApi:
             if not isinstance(data, list) or not all(isinstance(row, dict) for row in data):
                 raise self._strange(path, "no list of data")
             rows += data
+            if len(rows) > most:
+                raise self._strange(path, f"more than {most} rows, as if it did not see what is asked for")
             if not data or not _has_more(meta, len(rows)):
                 return rows
         raise self._strange(path, f"more than {_MAX_PAGES} pages")
@@ -172,7 +179,7 @@ class EmqxApi:
             raise await self._failure(answer, path)
         try:
             document = json.loads(answer.body)
-        except ValueError:  # UnicodeDecodeError among them
+        except (ValueError, RecursionError):  # UnicodeDecodeError among them
             raise EmqxApiError(
                 f"{self._where} answers {_BASE}{path} with something else than JSON. Is this EMQX's dashboard port "
                 "(18083), and not that of another service?",
@@ -248,7 +255,7 @@ def _code(answer: Answer) -> str:
     """The code of an error as EMQX gives it; empty where there is none."""
     try:
         document = json.loads(answer.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     code = document.get("code") if isinstance(document, dict) else None
     return code if isinstance(code, str) and len(code) <= 64 and code.replace("_", "").isalnum() else ""

@@ -38,6 +38,8 @@ FIELDS = frozenset(
 Fault = Literal[
     "",
     "error",  # 500, as when a node of the cluster does not answer
+    "deaf",  # to the query: whatever stands in front leaves it out
+    "deep",  # JSON in JSON in JSON
     "html",  # 200 with a page: a proxy's, or another service's
     "hang",  # no answer
     "shape",  # JSON of another shape
@@ -117,6 +119,8 @@ class EmqxRest:
         self.requests.append(request.path_qs)
         if self.fault == "hang":
             await self._released.wait()
+        if self.fault == "deep":
+            return web.Response(text="[" * 100_000 + "]" * 100_000, content_type="application/json")
         if self.fault == "html":
             return web.Response(text="<html>welcome</html>", content_type="text/html")
         if self.version.startswith("4."):
@@ -151,7 +155,8 @@ class EmqxRest:
 
     async def _clients(self, request: web.Request) -> web.Response:
         sessions = list(self.broker.sessions.values())
-        if wanted := request.query.getall("clientid", []):
+        wanted = request.query.getall("clientid", [])
+        if wanted and self.fault != "deaf":
             wanted = wanted[-1:] if self.version.startswith("5.0") else wanted
             sessions = [session for session in sessions if session.client_id in wanted]
         if like := request.query.get("like_clientid"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +147,7 @@ async def test_a_secret_that_is_rotated_in_its_file_is_shown_anew(rest: EmqxRest
 @pytest.mark.parametrize(
     ("fault", "trouble", "says"),
     [
+        ("deep", "not_emqx", "something else than JSON"),
         ("html", "not_emqx", "something else than JSON. Is this EMQX's dashboard port (18083)"),
         ("error", "answer", "has trouble of its own with /nodes (500 NODE_DOWN)"),
         ("shape", "answer", "does not answer as EMQX 5 does (/nodes: no list)"),
@@ -159,6 +161,20 @@ async def test_answers_that_are_none(rest: EmqxRest, fault: Any, trouble: str, s
     assert caught.value.trouble == trouble
     assert says in str(caught.value)
     assert "emqx.url" in str(caught.value)
+
+
+async def test_an_api_that_does_not_see_what_is_asked_for_is_not_read_to_its_end(
+    broker: ScriptedBroker, rest: EmqxRest
+) -> None:
+    """All clients of a cluster would not fit a worker's memory."""
+    rest.fault = "deaf"
+    async with contextlib.AsyncExitStack() as stack:
+        for number in range(12):
+            await stack.enter_async_context(RawClient(broker.port, f"c{number}"))
+        with pytest.raises(EmqxApiError, match=r"/clients: more than 8 rows"):
+            await api(rest.url).clients(["c0", "c1"])
+    assert len(rest.requests) == 1
+    assert "limit=9&" in rest.requests[0]
 
 
 async def test_an_emqx_4_is_named(broker: ScriptedBroker) -> None:

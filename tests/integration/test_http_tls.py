@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import datetime as dt
 import shutil
 import ssl
 import time
@@ -17,6 +19,7 @@ from pydantic import SecretStr
 from config.errors import ConfigError
 from config.settings import HttpSettings, HttpTlsSettings
 from gateway.answers import Answer
+from gateway.doctor.running import RunningFacts, gather
 from gateway.http import HttpServer
 from gateway.http_asking import ask
 from tests.servers.authority import Authority
@@ -180,3 +183,48 @@ async def test_a_command_that_meets_something_else_says_so() -> None:
     async with server:
         with pytest.raises(OSError, match="does not speak HTTP"):
             await asyncio.to_thread(ask, HttpSettings(port=port), "/status", timeout_s=20)
+
+
+async def test_an_expired_certificate_keeps_no_command_from_looking(authority: Authority) -> None:
+    """It is what the doctor is asked about then; and that it is the one of the settings is known without dates."""
+    http = settings(authority, token=True, name="old")
+    assert http.tls is not None
+    expired = authority.issue("old", left=dt.timedelta(minutes=-1))
+    http = http.model_copy(update={"tls": HttpTlsSettings(certificate_file=expired.certificate, key_file=expired.key)})
+    async with serving(http) as server:
+        here = http.model_copy(update={"port": server.port})
+        assert (await asyncio.to_thread(ask, here, "/status", timeout_s=20))[0] == 200
+
+
+async def test_the_doctor_shows_its_token_to_the_gateway_alone(authority: Authority) -> None:
+    """Another process may have taken the port: it must not be told http.token."""
+    stranger = settings(authority, token=True, name="stranger")
+    seen: list[str] = []
+    ours = settings(authority, token=True)
+    async with serving(stranger) as server:
+        judge = server._guard.judge
+        server._guard.judge = lambda question: (seen.append(question.authorization), judge(question))[1]  # type: ignore[method-assign]
+        found = await gather(RunningFacts(workers={0: 1}), ours.model_copy(update={"port": server.port}), timeout_s=20)
+        assert found.status is None
+        assert "certificate" in found.problem
+        known = await gather(
+            RunningFacts(workers={0: 1}), stranger.model_copy(update={"port": server.port}), timeout_s=20
+        )
+        assert known.status == {"reasons": ["of the test"]}
+    assert seen == [f"Bearer {TOKEN}"]
+
+
+async def test_an_answer_that_never_ends_is_given_up() -> None:
+    async def drip(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+        with contextlib.suppress(OSError):
+            while not writer.is_closing():
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        with pytest.raises(TimeoutError, match="does not come to its end"):
+            await asyncio.to_thread(ask, HttpSettings(port=port), "/status", timeout_s=0.2)

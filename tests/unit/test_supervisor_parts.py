@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
+import stat
 import subprocess
 import sys
 from datetime import timedelta
@@ -21,7 +23,8 @@ from config.transfer import from_json, to_json
 from gateway.answers import Answer
 from gateway.lifecycle import StopRequest, StopVerb
 from gateway.reload_plan import Wish
-from gateway.reports import Outcome, ask, read_outcome, take_request
+from gateway.reports import Outcome, Reports, ask, read_outcome, take_request
+from gateway.running import Running
 from gateway.supervisor import member
 from gateway.supervisor.channel import open_channel, read_first
 from gateway.supervisor.member import Membership
@@ -330,3 +333,29 @@ async def test_a_slot_is_waited_for_if_its_holder_is_about_to_leave(
             holder.stdin.close()
         await asyncio.wait_for(starting, 10)
         talk.channel.close()
+
+
+# --- files through which commands speak with the process ---
+
+
+def test_a_report_is_for_its_owner_alone_and_a_wish_follows_no_link(tmp_path: Path) -> None:
+    """What differs between two configurations is nobody else's; and root, who asks, writes into no file of others."""
+    reports = Reports(tmp_path, "supervisor")
+    (tmp_path / "supervisor.new").symlink_to(tmp_path / "elsewhere")
+    reports.begin("reload", 7)
+    reports.finish("reload", None, "done", changes=[])
+    assert stat.S_IMODE((tmp_path / "supervisor.json").stat().st_mode) == 0o600
+    assert read_outcome(tmp_path, "supervisor", os.getpid(), "reload").sentence == "done"
+    (tmp_path / f"supervisor.request.{os.getpid()}").symlink_to(tmp_path / "elsewhere")
+    ask(tmp_path, "supervisor", Wish(7))
+    assert not (tmp_path / "elsewhere").exists()
+    assert take_request(tmp_path, "supervisor") == Wish(7)
+
+
+def test_a_command_of_another_user_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(_pid: int, _number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", kill)
+    with pytest.raises(GatewayError, match=r"process 1\) is another user's.*or as root"):
+        Running(tmp_path, "supervisor", 1).command(signal.SIGHUP, "reload", Wish(1))
