@@ -52,16 +52,20 @@ async def test_a_broker_that_cannot_be_connected_to_says_why(wire: Wire) -> None
     client, contacts = await client_and_contacts(wire)
     wire.refusing = {"1"}
     assert await within(5, client._metadata_update(client.cluster, {"telemetry"}))
-    assert of(contacts, 1).problem == "KafkaConnectionError: 1 refuses"
+    assert of(contacts, 1).problem == "1 refuses"
     await client.close()
 
 
-async def test_a_probe_takes_the_connection_that_stands(wire: Wire) -> None:
+async def test_a_probe_takes_the_connection_for_questions_if_it_stands(wire: Wire) -> None:
+    """And never that of the batches, where it would wait behind them."""
     client, contacts = await client_and_contacts(wire)
     assert await client._get_conn(1) is not None
     assert client.connected(1)
     await probed(client, of(contacts, 1))
-    assert wire.connected == ["1"]
+    assert wire.connected == ["1", "1"]
+    assert await client._get_conn(1, group=ConnectionGroup.COORDINATION) is not None
+    await probed(client, of(contacts, 1))
+    assert wire.connected == ["1", "1", "1"]
     assert of(contacts, 1).answered_ns > 0
     await client.close()
 

@@ -56,7 +56,7 @@ def settings(tmp_path: Path) -> Any:
     secrets.mkdir()
     text = MANIFESTS["ConfigMap"]["data"]["gateway.toml"]
     for name in re.findall(r"/run/gateway/([a-z-]+)", text):
-        (secrets / name).write_text("secret")
+        (secrets / name).write_text("of-32-random-bytes-and-in-base64")
     file = tmp_path / "gateway.toml"
     file.write_text(text.replace("/run/gateway", str(secrets)))
     loaded = load(file, environ={"GATEWAY_INSTANCE": "gateway-0"})
