@@ -188,7 +188,7 @@ TOPICS = st.tuples(
     st.sampled_from(["", "", "", "$delayed/5/", "$share/g/", "$exclusive/", "$delayed/1/$delayed/2/"]),
     st.lists(st.sampled_from(REQUEST_LEVELS), min_size=1, max_size=4),
 ).map(lambda it: it[0] + "/".join(it[1]))
-# EMQX's rules take the empty topic behind $delayed/5/ or $queue/ for one that # matches; nothing is ever delivered by it.
+# EMQX takes the empty topic behind $delayed/5/ or $queue/ for one that # matches; nothing is ever delivered by it.
 NOWHERE = re.compile(r"\$(delayed/\d|queue|exclusive|share/g)/$")
 REQUESTS = st.lists(
     st.one_of(
