@@ -206,8 +206,11 @@ class TopicWatch:
 
     async def _create(self, creator: Creator, topics: list[str]) -> None:
         for topic in topics:
+            count = self._pinned.get(topic)
+            if count is None:
+                continue  # let go of while others were made
             try:
-                await creator.create([topic], self._pinned[topic])
+                await creator.create([topic], count)
             except BridgeError as error:
                 log.error("topic_not_made_anew", topic=topic, error=str(error))  # noqa: TRY400 - a sentence
                 self._not_before_ns = self._now_ns() + self._backoff.next_ns(self._now_ns())

@@ -9,6 +9,8 @@ from bridge.errors import RetriableError
 from bridge.topic_watch import LOOKS_BEFORE_CREATION, TopicState, TopicWatch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pytest
 
 
@@ -42,13 +44,14 @@ class Cluster:
         self.refreshed_ns += 1
 
 
-def watch_of(cluster: Cluster, *, creates: bool = False) -> TopicWatch:
-    defects: list[BaseException] = []
+def watch_of(
+    cluster: Cluster, *, creates: bool = False, failed: Callable[[BaseException], None] = lambda _error: None
+) -> TopicWatch:
     watch = TopicWatch(
         lambda: cluster,
         cluster if creates else None,
         lambda: cluster.refreshed_ns * 10**9,
-        defects.append,
+        failed,
         interval_s=0.0,
     )
     watch.pin(cluster.topics)
@@ -160,6 +163,27 @@ async def test_a_topic_that_is_gone_is_made_anew_as_large_as_it_was() -> None:
     assert cluster.created == [("telemetry", 7)]
     looks(watch, cluster, 1)
     assert [one.there for one in watch.states()] == [1, 7]
+
+
+async def test_a_topic_that_is_let_go_while_others_are_made_is_not_made() -> None:
+    """A reload takes its route away while an answer is waited for."""
+    cluster = Cluster(first=2, second=3)
+    defects: list[BaseException] = []
+    watch = watch_of(cluster, creates=True, failed=defects.append)
+    create = cluster.create
+
+    async def create_slowly(topics: list[str], partitions: int | None = None) -> None:
+        watch.release(["second"])
+        await create(topics, partitions)
+
+    cluster.create = create_slowly  # type: ignore[method-assign]
+    del cluster.topics["first"], cluster.topics["second"]
+    await run_until(watch, cluster, lambda: "first" in cluster.topics)
+    await asyncio.sleep(0)
+    assert not defects
+    looks(watch, cluster, LOOKS_BEFORE_CREATION + 1)
+    assert cluster.created == [("first", 2)]
+    assert [one.name for one in watch.states()] == ["first"]
 
 
 async def test_a_creation_that_fails_is_tried_again() -> None:
