@@ -69,6 +69,8 @@ class _Seat(Generic[L]):
             return
         if self.holder is not None:
             await self.holder.stop(time.monotonic_ns() + _PATIENCE_NS)
+            if not self._started:
+                return  # the worker stops, and has stopped this one too
         self.holder = self._make()
         if self.holder is not None:
             await self.holder.start()

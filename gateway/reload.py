@@ -75,6 +75,7 @@ class Reloader:
         self._next: _Generation | None = None
         self._before: _Generation | None = None
         self._closing: Chains | None = None  # of the former generation
+        self._stepping = asyncio.Lock()
 
     async def prepare(self, settings: Settings, *, dry_run: bool = False) -> list[str]:
         """Make ready, change nothing. Returns remarks for the operator. ``dry_run``: make no topics either.
@@ -143,7 +144,14 @@ class Reloader:
         return [f"Topic {', '.join(missing)} would be made."] if missing else []
 
     async def step(self, step: str, settings: Settings | None) -> list[str]:
-        """One of the steps by its name, as a supervisor asks for it. Returns remarks; raises GatewayError."""
+        """One of the steps by its name, as a supervisor asks for it. Returns remarks; raises GatewayError.
+
+        A supervisor that got no answer in time asks for the way back while a step is still under way: that ends
+        first."""
+        async with self._stepping:
+            return await self._step(step, settings)
+
+    async def _step(self, step: str, settings: Settings | None) -> list[str]:
         match step:
             case "prepare" | "try":
                 assert settings is not None

@@ -105,7 +105,7 @@ class AloneReload:
 async def _commit(reloader: Reloader, remarks: list[str]) -> None:
     try:
         remarks += await reloader.commit()
-    except GatewayError:
+    except Exception:  # a defect of ours too: half of the settings is worse than none
         await reloader.roll_back()
         raise
     remarks += await reloader.finish()

@@ -384,6 +384,43 @@ async def test_what_is_held_goes_before_what_came_later_under_other_routes(monke
     await site.close()
 
 
+@manual_time
+async def test_a_roll_back_waits_for_the_commit_that_it_undoes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor that was told nothing in time: the worker is slow, not dead."""
+
+    def made(key: str) -> Settings:
+        return Settings(
+            routes=[{"name": "all", "filters": ["#"], "topic": "one", "key": key}],
+            dead_letter={"topic": "dead"}, ledger={"topic": ""},
+        )  # fmt: skip
+
+    kafka = LoggingKafka()
+    site = await site_of(made("${topic}"), kafka, monkeypatch)
+    kafka.latency_s = lambda: 1.0
+    site.take(range(DEVICES), pressed=True)
+    await site.reloader.step("prepare", made("fixed"))
+    ended: list[str] = []
+
+    async def step(name: str) -> None:
+        assert not await site.reloader.step(name, None), name
+        ended.append(name)
+
+    commit = asyncio.create_task(step("commit"))
+    await asyncio.sleep(0.1)
+    site.take(range(DEVICES), pressed=True)
+    back = asyncio.create_task(step("roll back"))
+    await asyncio.sleep(0.1)
+    site.take(range(DEVICES), pressed=True)
+    await asyncio.gather(commit, back)
+    assert ended == ["commit", "roll back"]
+    assert site.settings == made("${topic}")
+    await site.group.drained()
+    site.check()
+    for device in range(DEVICES):
+        assert [number for one, number in site.written if one == f"d{device}"] == [0, 1, 2], f"d{device}"
+    await site.close()
+
+
 def test_counts_go_on_when_chains_are_replaced_and_come_back() -> None:
     """A counter that fell would be read as a restart, and all it had counted be counted again."""
 
