@@ -15,7 +15,7 @@ __all__ = ["LedgerPlan", "LedgerWriter"]
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -121,6 +121,10 @@ class LedgerWriter:
             return False
         task.result()
         return True
+
+    def adopt(self, tagged: frozenset[str]) -> None:
+        """Other routes are tagged, also in what is not written yet."""
+        self._plan = replace(self._plan, tagged=tagged)
 
     # --- cutting -----------------------------------------------------------------------------------
 

@@ -93,6 +93,25 @@ class LedgerLog:
         self._source = source
         self._author: Author | None = None
         self._writer: LedgerWriter | None = None
+        self._tagged: set[str] = set()
+        self._untagged: set[str] = set()
+        self._note(settings)
+
+    def adopt(self, settings: Settings) -> None:
+        """Routes of other settings write records from now on; what else they say of the ledger must be the same."""
+        self._note(settings)
+        if self._writer is not None:
+            self._writer.adopt(self.tagged)
+
+    @property
+    def tagged(self) -> frozenset[str]:
+        """The routes all of whose records in this life have the header ``gateway.id``. One that began or ceased to
+        write it is none of them: `gateway verify` would look for it in records that came before or after."""
+        return frozenset(self._tagged - self._untagged)
+
+    def _note(self, settings: Settings) -> None:
+        for route in settings.routes:
+            (self._tagged if "gateway" in route.metadata_headers else self._untagged).add(route.name)
 
     @property
     def waiting(self) -> int:
@@ -121,7 +140,7 @@ class LedgerLog:
         plan = LedgerPlan(
             self.topic,
             round(settings.ledger.interval.total_seconds() * 1000),
-            frozenset(route.name for route in settings.routes if "gateway" in route.metadata_headers),
+            self.tagged,
         )
         source = self._source
         self._writer = LedgerWriter(

@@ -483,6 +483,7 @@ class Worker:
         self.kafka_login.adopt(settings.kafka)
         self.mqtt_login.adopt(settings.mqtt)
         self.topics.adopt(settings.kafka)
+        self.ledger_log.adopt(settings)
         stopped = self.route_stops.begin_anew(DeadLetterLimit.from_settings(settings.dead_letter))
         plans = group_plans(settings)
         for group in self.groups:

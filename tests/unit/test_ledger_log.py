@@ -53,6 +53,26 @@ def make_log(tmp_path: Path, kafka: FakeKafka, topic: str = "ledger") -> tuple[L
     return LedgerLog(settings, LedgerSource(ledger, lambda: producer, lambda _reason: None)), producer
 
 
+def test_a_route_counts_as_tagged_while_all_of_its_records_have_been(tmp_path: Path) -> None:
+    """Routes change while the life goes on: verify must not look for a header in records that were made without."""
+
+    def made(**routes: bool) -> Settings:
+        return Settings(
+            data_dir=tmp_path,
+            routes=[
+                {"name": name, "filters": [name], "topic": "t", "metadata_headers": ["gateway"] if tagged else []}
+                for name, tagged in routes.items()
+            ],
+        )
+
+    log = LedgerLog(made(a=True, b=True, c=False), LedgerSource(Ledger(lambda: 0), lambda: None, lambda _reason: None))
+    assert log.tagged == {"a", "b"}
+    log.adopt(made(b=False, c=True, d=True))
+    assert log.tagged == {"a", "d"}, "a may get messages that were queued for it"
+    log.adopt(made(a=True, b=True, c=True))
+    assert log.tagged == {"a", "d"}
+
+
 async def test_what_it_writes_says_whose_it_is_and_a_clean_end_is_noted(tmp_path: Path) -> None:
     kafka = FakeKafka()
     topic = kafka.topic("ledger")

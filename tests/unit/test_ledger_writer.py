@@ -92,6 +92,22 @@ async def test_the_records_are_as_the_schema_says_and_keyed_so_that_a_key_is_in_
 
 
 @manual_time
+async def test_a_route_that_stops_being_tagged_is_not_for_the_interval_under_way() -> None:
+    kafka = make_kafka()
+    async with LedgerPath(kafka) as path:
+        await path.deliver("t", 1)
+        await path.interval()
+        await path.deliver("t", 1)
+        path.writer.adopt(frozenset())
+        await path.deliver("t", 1, tagged=False)
+        await path.interval()
+    import json
+
+    written = [json.loads(record.value or b"") for part in kafka.topics[LEDGER].partitions for record in part.log]
+    assert [one["tagged"] for one in written if one["kind"] == "partition"] == [True, False]
+
+
+@manual_time
 async def test_while_kafka_is_frozen_the_intervals_wait_and_the_path_owes_them_nothing() -> None:
     kafka = make_kafka()
     async with LedgerPath(kafka) as path:

@@ -91,7 +91,7 @@ class Site:
         self.group.hold_to(self.route_stops)
         self.sessions: list[Any] = []
         self.kafka_login = self.mqtt_login = self.answers = self.observation = Mock()
-        self.topic_watch = self.topics = Mock()
+        self.topic_watch = self.topics = self.ledger_log = Mock()
         self.lookouts = Mock(adopt=_nothing)
         self.service = Mock()
         self.service.lifecycle.state = State.RUNNING
