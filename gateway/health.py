@@ -129,8 +129,9 @@ def _about_sessions(snapshot: HealthSnapshot) -> Iterator[Problem]:
             continue
         severity: Severity = "critical" if lasted_ns >= DISCONNECTED_CRITICAL_NS else "warning"
         because = f": {session.problem.rstrip('.')}" if session.problem else ""
+        end = "" if because.endswith(("?", "!")) else "."
         what = "has no subscriptions" if session.connected else "is not connected"
-        text = f"MQTT session {session.name} ({session.client_id}) {what} for {lasted_ns / 1e9:.0f} s{because}."
+        text = f"MQTT session {session.name} ({session.client_id}) {what} for {lasted_ns / 1e9:.0f} s{because}{end}"
         check = (
             "EMQX keeps a queue for it, 1000 messages by default, and then drops: gateway doctor tries each address."
         )

@@ -100,7 +100,7 @@ def _unreachable(snapshot: HealthSnapshot, limits: HealthLimits) -> Problem | No
     if age_ns is None:
         if snapshot.in_state_ns < STARTED_NS:
             return None
-        why = f" {snapshot.kafka_problem.rstrip('.')}." if snapshot.kafka_problem else ""
+        why = f" {snapshot.kafka_problem}" if snapshot.kafka_problem else ""
         text = f"Kafka has not answered since the start; asked were {', '.join(snapshot.kafka_addresses)}.{why}"
         return Problem("kafka-unreachable", "critical", text, check)
     if age_ns <= limits.readiness.metadata_stale_after_ns:

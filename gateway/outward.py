@@ -17,6 +17,7 @@ from bridge.kafka_login import KafkaLogin
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
+    from bridge.certificate import Validity
     from bridge.ports import Credential, CredentialSource
     from config.settings import KafkaSettings, Settings, TokenSettings
     from gateway.metrics import Metrics
@@ -79,10 +80,14 @@ def watch_outward(metrics: Metrics, outward: Outward, sessions: Sequence[Session
 
     expiry = metrics.credential_expiry
     expiry.watch(lambda: min((_ends_s(one.credential) for one in shown()), default=0.0), "mqtt_token")
-    expiry.watch(
-        lambda: min((one.certificate.ends_s for one in shown() if one.certificate is not None), default=0.0),
-        "mqtt_certificate",
-    )
+
+    def certificates() -> Iterator[Validity]:
+        """Also of who is not let in: that may be because it has expired."""
+        for session in sessions:
+            if session.last_shown is not None and session.last_shown.certificate is not None:
+                yield session.last_shown.certificate
+
+    expiry.watch(lambda: min((one.ends_s for one in certificates()), default=0.0), "mqtt_certificate")
     expiry.watch(lambda: _ends_s(kafka.shown), "kafka_token")
     expiry.watch(lambda: 0.0 if kafka.certificate is None else kafka.certificate.ends_s, "kafka_certificate")
 

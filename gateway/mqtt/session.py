@@ -419,6 +419,11 @@ class Session:
         """What the present connection has shown; None when there is none."""
         return self._shown if self.subscribed else None
 
+    @property
+    def last_shown(self) -> Shown | None:
+        """What the last connection that was tried has shown, accepted or not; None before the first."""
+        return self._shown
+
     def _redirect(self, to: Redirection) -> bool:
         """Whether to go on at once, where the broker says; otherwise the next address has its turn after a wait."""
         servers = self._servers

@@ -282,13 +282,16 @@ def test_a_full_spool_and_a_certificate_that_expires(plant: Plant) -> None:
     may_write(plant, "other", may=False)
     try:
         noise = random.Random(1).randbytes(50_000)  # does not compress: two mebibytes are soon full
-        with feeding(site, "other/x", every_s=0.005, body=noise):
+        with feeding(site, "other/x", every_s=0.03, body=noise):
             on_page(gateway, "spool-full", "MQTT clients are held back", within_s=60)
             alerting(plant, "GatewaySpoolFull")
             doctor_says(doctor(gateway, "--only", "running"), "running", "spool-full", "The spool is full")
     finally:
         may_write(plant, "other", may=True)
-    wait_until(lambda: "spool-full" not in {p["id"] for p in gateway.problems()}, "the spool empties")
+    wait_until(
+        lambda: site.broker.drained() and gateway.settled(), f"the spool empties; {gateway.status()['spool']}", 90
+    )
+    assert "spool-full" not in {problem["id"] for problem in gateway.problems()}
     plant.authority.issue("client", left=dt.timedelta(seconds=-60))
     site.broker.call(lambda: [link.transport.abort() for link in list(site.broker.broker.links)])
     on_page(gateway, "certificate-expires", "mqtt.tls.certificate_file", "has expired", within_s=60)

@@ -110,6 +110,17 @@ def test_the_worst_severity_of_a_problem_counts() -> None:
     assert (found["severity"], found["text"]) == ("critical", "Short.")
 
 
+def test_a_broker_that_one_worker_waits_for_is_not_named_by_the_other_as_well() -> None:
+    """Nothing of its own waits there: to that one the broker is missing only."""
+    silent = problem("broker-silent", "critical", "broker 2", "Broker 2 is silent, and records wait.")
+    missing = [problem("broker-unreachable", "warning", f"broker {n}", f"Broker {n} is away.") for n in (2, 3)]
+    found = merged([worker(0, problems=missing), worker(1, problems=[silent])], [])["problems"]
+    assert [(one["id"], one["subject"]) for one in found] == [
+        ("broker-silent", "broker 2"),
+        ("broker-unreachable", "broker 3"),
+    ]
+
+
 def test_without_any_worker_there_is_a_document_all_the_same() -> None:
     document = merged([], [])
     assert document["partitions"] == document["problems"] == document["kafka"]["brokers"] == []
