@@ -163,7 +163,7 @@ def _about_spool(snapshot: HealthSnapshot) -> Iterator[Problem]:
     held = f"{spool.messages} messages, {spool.bytes / 1e6:.1f} of {spool.max_bytes / 1e6:.1f} MB"
     if spool.problem is not None and spool.full:
         text = f"The spool is full ({held}): MQTT clients are held back until Kafka takes some."
-        check = "Mend why Kafka takes nothing. spool.max_bytes can be raised at a restart while its disk has room."
+        check = "Mend why Kafka takes nothing. spool.max_bytes can be raised (gateway reload) while its disk has room."
         yield Problem("spool-full", "critical", text, check)
     elif spool.problem is not None:
         text = f"The spool's disk fails: {spool.problem.rstrip('.')}. What it does not take stays with EMQX."

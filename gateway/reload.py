@@ -76,6 +76,8 @@ class Reloader:
         self._before: _Generation | None = None
         self._closing: Chains | None = None  # of the former generation
         self._stepping = asyncio.Lock()
+        self._left: set[str] = set()  # Kafka topics that routes named before, and name no more
+        worker.observation.vitals.seldom.append(self.let_go)
 
     async def prepare(self, settings: Settings, *, dry_run: bool = False) -> list[str]:
         """Make ready, change nothing. Returns remarks for the operator. ``dry_run``: make no topics either.
@@ -189,14 +191,23 @@ class Reloader:
         await self._leave()
         await self._worker.lookouts.adopt(before.settings)
         worker = self._worker
-        gone = _topics(before) - _topics(self._now)
-        busy = {topic for (topic, _), queue in worker.partitions.queues.items() if queue.waiting or queue.in_flight}
-        if unused := sorted(gone - busy):
+        self._left = (self._left | _topics(before)) - _topics(self._now)
+        self.let_go()
+        worker.topic_watch.pin(topic for topic in _topics(self._now) if worker.sender.started)
+        return []
+
+    def let_go(self) -> None:
+        """Look after the topics no more that no route names since a reload, once nothing waits for them: an operator
+        may delete them then. Called every few seconds, for routes that are gone may get messages still."""
+        if not self._left:
+            return
+        worker = self._worker
+        busy = {topic for (topic, _), queue in worker.partitions.queues.items() if queue.waiting or queue.holds}
+        unused = sorted(topic for topic in self._left - busy if worker.topic_watch.pinned(topic) is not None)
+        if unused:
             worker.topic_watch.release(unused)
             if (producer := worker.started_producer()) is not None:
                 producer.forget_topics(unused)
-        worker.topic_watch.pin(topic for topic in _topics(self._now) if worker.sender.started)
-        return []
 
     async def roll_back(self) -> None:
         """Back to the settings before ``commit``, whether or not that came to its end. Raises GatewayError."""

@@ -421,6 +421,30 @@ async def test_a_roll_back_waits_for_the_commit_that_it_undoes(monkeypatch: pyte
     await site.close()
 
 
+@manual_time
+async def test_a_topic_is_let_go_of_when_the_last_record_for_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Watched for ever, it would be a problem, or be made again, once its operator deletes it."""
+
+    def made(*topics: str) -> Settings:
+        routes = [{"name": topic, "filters": [f"devices/d{n}/#"], "topic": topic} for n, topic in enumerate(topics)]
+        return Settings(routes=routes, dead_letter={"topic": "dead"}, ledger={"topic": ""})
+
+    kafka = LoggingKafka()
+    kafka.latency_s = lambda: 1.0
+    site = await site_of(made("one", "two"), kafka, monkeypatch)
+    site.topic_watch.pinned = Mock(return_value=3)
+    site.take([0, 1], pressed=True)
+    await site.reload(made("one"))
+    site.topic_watch.release.assert_not_called()
+    await site.group.drained()
+    site.reloader.let_go()
+    site.topic_watch.release.assert_called_once_with(["two"])
+    site.topic_watch.pinned = Mock(return_value=None)
+    site.reloader.let_go()
+    site.topic_watch.release.assert_called_once()
+    await site.close()
+
+
 def test_counts_go_on_when_chains_are_replaced_and_come_back() -> None:
     """A counter that fell would be read as a restart, and all it had counted be counted again."""
 
