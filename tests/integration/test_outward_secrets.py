@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
+import http.server
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 MARK = "kanarie"
 MQTT, MQTT_NEXT, KAFKA, WRONG, HMAC = (f"{MARK}-{what}-0x5ec7e7" for what in ("mqtt", "next", "kafka", "bad", "hmac"))
 PATHS = ("/status", "/metrics", "/readyz", "/healthz", "/nowhere")
+HTTP, EMQX, ADMIN = (f"{MARK}-{what}-0x5ec7e7" for what in ("http", "emqx", "admin"))
 LEAKING = "tests.integration.leaking_interceptor:Leaking"
 
 
@@ -175,6 +179,114 @@ def _run(gateway: Gateway, words: str) -> str:
             else:
                 os.environ[name] = value
     return said
+
+
+class Echo(http.server.BaseHTTPRequestHandler):
+    """An EMQX that refuses, and says again all that it was shown, in clear too."""
+
+    def do_GET(self) -> None:
+        shown = self.headers.get("Authorization", "")
+        clear = base64.b64decode(shown.partition(" ")[2]).decode()
+        text = json.dumps({"code": "BAD_API_KEY_OR_SECRET", "message": f"{shown} {clear}", "reason": clear})
+        self.send_response(401, f"no {clear}")
+        self.send_header("Content-Length", str(len(text)))
+        self.send_header("WWW-Authenticate", f'Basic realm="{clear}"')
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@contextlib.contextmanager
+def echoing() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def ask(gateway: Gateway, path: str, **headers: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.http_port, timeout=20)
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, f"{answer.headers}{answer.read().decode()}"
+    finally:
+        connection.close()
+
+
+LOOKS = (
+    "topics apply --yes", "topics delete {topic}-more --yes", "topics describe {topic}",
+    "cluster describe", "explain devices/1 {{}} --json", "reload --json",
+    "tail --no-follow --from beginning",
+)  # fmt: skip
+
+
+def test_what_an_operator_asks_tells_no_login(
+    cluster: KafkaCluster, make_gateway: MakeGateway, unique: str, tmp_path: Path
+) -> None:
+    """http.token, emqx.api_secret and admin.sasl.password: on the port, in every command, in every file left behind;
+    good ones, then ones that are refused, by a reload that changes them."""
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    token = secrets / "http__token"
+    token.write_text(HTTP)
+    heard = Heard(base64.b64encode(f"key:{EMQX}".encode()).decode(), base64.b64encode(f"any:{HTTP}".encode()).decode())
+    with ThreadedBroker(Rules(users={"gateway": MQTT.encode()})) as broker, echoing() as url:
+        tables: dict[str, Any] = {
+            "mqtt": {"username": "gateway", "password": MQTT, "sessions": 1},
+            "kafka": kafka_table(cluster, password=KAFKA),
+            "admin": {
+                "security": "SASL_PLAINTEXT",
+                "sasl": {"mechanism": "SCRAM-SHA-512", "username": "gateway", "password": KAFKA},
+            },
+            "emqx": {"url": url, "api_key": "key", "api_secret": EMQX, "interval": "1s", "timeout": "1s"},
+            "log": {"format": "json", "level": "debug"},
+        }
+        tables["kafka"]["topics"]["declare"] = [{"name": f"{unique}-more", "partitions": 1, "replication": 1}]
+        gateway = make_gateway(broker.port, cluster.sasl_bootstrap, unique, workers=1, **tables)
+        gateway.environment = {"GATEWAY_SECRETS_DIR": str(secrets)}
+        gateway.start()
+        bearer = {"Authorization": f"Bearer {HTTP}"}
+        publish(broker, '{"device": "d1"}')
+        wait_until(lambda: "BAD_API_KEY_OR_SECRET" in ask(gateway, "/status", **bearer)[1], "EMQX has refused the key")
+        for path in (*PATHS, "/", "/runbook"):
+            heard.check(path, ask(gateway, path, **bearer)[1])
+            for wrong in (f"Bearer {HTTP}x", "Basic " + base64.b64encode(f"any:{HTTP}x".encode()).decode(), HTTP):
+                status, said = ask(gateway, path, Authorization=wrong)
+                assert status in {200, 401, 404, 503}
+                assert status != 200 or path in {"/healthz", "/readyz"}
+                heard.check(f"{path} with a wrong token", said)
+        heard.check_processes(gateway.process.pid)
+        for words in LOOKS:
+            said = _run(gateway, words.format(topic=unique))
+            assert said, words
+            assert "Traceback" not in said, said
+            heard.check(words, said)
+        audit = (gateway.log_file.parent / "data" / "admin.log").read_text()
+        assert audit.count("\n") >= 4, "two actions, two lines each"
+
+        tables["admin"]["sasl"]["password"] = ADMIN  # which is wrong
+        tables["emqx"]["api_secret"] = f"{EMQX}-other"
+        tables["mqtt"]["password"] = MQTT_NEXT
+        gateway.configure(admin=tables["admin"], emqx=tables["emqx"], mqtt=tables["mqtt"])
+        for words in ("reload", "doctor --timeout 2 --json"):
+            heard.check(words, said := _run(gateway, words))
+            assert "Traceback" not in said, said
+            if words.startswith("reload"):
+                assert "mqtt.password" in said
+                assert "emqx.api_secret" in said
+        heard.check("/status", ask(gateway, "/status", **bearer)[1])
+        gateway.kill()
+        settings_file = gateway.log_file.with_name("gateway.toml")
+        heard.check_files(tmp_path, but=[token, settings_file])
+    heard.check("log", log := gateway.log_file.read_text(errors="replace"))
+    assert "http_token_wrong" in log
+    assert "emqx_not_watched" in log
 
 
 REFUSALS: dict[str, dict[str, Any]] = {
