@@ -379,7 +379,7 @@ def test_the_access_service_in_its_image_makes_its_secrets_and_answers(auth_imag
     assert config["Healthcheck"]["Test"][-2:] == ["/healthz", "auth"]
     container = buildah("from", "--pull-never", auth_image)
     tree = Path(buildah("mount", container))
-    for folder in ("service", "emqx", "gateway", "devices"):
+    for folder in ("service", "emqx", "gateway", "devices", "grafana"):
         found = (tree / "var/lib/gateway-auth" / folder).stat()
         assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (10001, 10001, 0o750)
     settings = f"{ROOT}/deploy/gateway.toml:/etc/gateway/gateway.toml:ro"
