@@ -64,13 +64,16 @@ class Observation:
         self.rates = Rates(self._totals)
         self.buried = Rates(lambda: {"all": self.dead_letters()}, QUARTER_NS)
         self.produce = Window(lambda: [metrics.kafka_produce_seconds.child()])
-        self.end_to_end = Window(lambda: [metrics.end_to_end_seconds.child(r.name) for r in worker.settings.routes])
+        # Routes that are gone count on: with theirs left out, what all have counted would fall, or jump back up later.
+        self._routes = dict.fromkeys(route.name for route in worker.settings.routes)
+        self.end_to_end = Window(lambda: [metrics.end_to_end_seconds.child(name) for name in self._routes])
         self.vitals.looks += [self._look_at_kafka, self._look_at_sessions, self._look_at_account, self.rates.look]
         self.vitals.seldom += [self.produce.look, self.end_to_end.look]
         self.vitals.minutely += [self.buried.look]
 
     def adopt(self, settings: Settings) -> None:
-        """Judge by other limits from now on."""
+        """Judge by other limits from now on, and look at other routes."""
+        self._routes |= dict.fromkeys(route.name for route in settings.routes)
         if self._diagnosis is not None:
             self._diagnosis.adopt(settings)
 
