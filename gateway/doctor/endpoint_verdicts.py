@@ -7,7 +7,7 @@ __all__ = ["SLOW_S", "WARN_DAYS", "judge_certificate", "judge_endpoint"]
 from typing import TYPE_CHECKING, Final
 
 from config.errors import ExitStatus
-from gateway.doctor.wording import days_left, milliseconds
+from gateway.doctor.wording import days_left, milliseconds, since_days
 
 if TYPE_CHECKING:
     from bridge.certificate import Validity
@@ -135,7 +135,7 @@ def _judge_tls(
     if step.failure == "certificate":
         left = None if endpoint.tls.validity is None else days_left(endpoint.tls.validity, now_s or None)
         if left is not None and left < 0:
-            text = f"Its certificate expired {-left:.0f} days ago."
+            text = f"Its certificate expired {since_days(left)}."
             fix = f"Renew it at {process}; every client that verifies is refused until then."
         else:
             text = f"Its certificate is not accepted: {step.detail}."
@@ -173,7 +173,7 @@ def judge_certificate(
     at = f" ({file})" if file else ""
     renew = "Renew it; the gateway takes a new file up by itself." if file else "Have it renewed where it is made."
     if left < 0:
-        findings.fail("certificate", f"{whose}{at} expired {-left:.0f} days ago.", renew, about, days_left=left)
+        findings.fail("certificate", f"{whose}{at} expired {since_days(left)}.", renew, about, days_left=left)
     elif days_left(validity._replace(ends_s=validity.begins_s), now_s or None) > 0:
         findings.fail(
             "certificate",

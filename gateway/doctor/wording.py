@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["bytes_text", "days_left", "many", "milliseconds", "some"]
+__all__ = ["bytes_text", "days_left", "many", "milliseconds", "since_days", "some"]
 
 import time
 from typing import TYPE_CHECKING, Final
@@ -34,6 +34,14 @@ def bytes_text(value: float) -> str:
 def days_left(validity: Validity, now_s: float | None = None) -> float:
     """Until a certificate ends; negative when it has."""
     return (validity.ends_s - (time.time() if now_s is None else now_s)) / 86_400
+
+
+def since_days(left: float) -> str:
+    """How long ago something ended of which ``left`` days (below 0) are left: minutes and hours count on that day."""
+    hours = -left * 24
+    if hours < 1:
+        return f"{many(max(1, round(hours * 60)), 'minute')} ago"
+    return f"{many(round(hours), 'hour')} ago" if hours < 48 else f"{-left:.0f} days ago"
 
 
 def many(count: int, one: str, several: str | None = None) -> str:

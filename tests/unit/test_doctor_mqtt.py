@@ -16,6 +16,7 @@ from gateway.doctor.endpoint_verdicts import judge_certificate, judge_endpoint
 from gateway.doctor.model import Check, Findings, Severity
 from gateway.doctor.mqtt_facts import AddressFacts, Device, DoorFacts, shared_for_a_look
 from gateway.doctor.mqtt_verdicts import judge_addresses, judge_rest
+from gateway.doctor.wording import since_days
 from gateway.emqx.api import EmqxRefusedError
 from gateway.emqx.model import Ban, EmqxClient, EmqxNode, EmqxZone
 from gateway.mqtt.errors import ConnectError
@@ -313,3 +314,8 @@ def test_client_ids_of_groups_and_their_pattern() -> None:
         assert pattern.fullmatch(name)
     for name in ("gateway-9", "gateway-9-other-1", "agateway-9-3", "gateway-doctor-12"):
         assert not pattern.fullmatch(name)
+
+
+def test_what_ended_today_is_not_zero_days_ago() -> None:
+    ago = [since_days(-minutes / 1440) for minutes in (0.2, 5, 59, 90, 47 * 60, 72 * 60)]
+    assert ago == ["1 minute ago", "5 minutes ago", "59 minutes ago", "2 hours ago", "47 hours ago", "3 days ago"]
