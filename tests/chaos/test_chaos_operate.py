@@ -50,7 +50,7 @@ pytestmark = pytest.mark.slow
 INTERVAL_S = 15 if FULL else 5
 PAGE_S = 30.0
 ALERT_S = 120.0
-QUIET_S = 180.0 if FULL else 10.0
+QUIET_S = 180.0 if FULL else 4.0
 READER = "reader"
 OURS = ("running", "kafka", "emqx")  # the scripted broker lets everybody in, which doctor says under "mqtt"
 
