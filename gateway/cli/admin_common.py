@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus, GatewayError
+from gateway.cli.arguments import add_json
 from gateway.cli.table import mention
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class NotConfirmedError(GatewayError):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what every command has: ``--json``, ``--config``."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    add_json(parser)
     parser.add_argument(
         "--config",
         type=Path,

@@ -53,7 +53,6 @@ _CONDITIONS: tuple[tuple[str, SubjectKind, str, str], ...] = (
 
 def add_parser(commands: Any) -> None:
     """Add ``gateway auth acl`` and its commands."""
-    import argparse
 
     parser = commands.add_parser("acl", help="add, list, try, import and export access rules", description=_DESCRIPTION)
     parsers = parser.add_subparsers(dest="acl_command", required=True, metavar="COMMAND")
@@ -62,7 +61,6 @@ def add_parser(commands: Any) -> None:
         help="add a rule",
         description="Add a rule, at the end of the list unless told otherwise.",
         epilog=_TOPICS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add.add_argument("permission", choices=("allow", "deny"))
     add.add_argument("topic", metavar="TOPIC", help="what it is about; see below")

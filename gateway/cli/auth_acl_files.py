@@ -31,14 +31,12 @@ left out would let more through than EMQX did. With --partial the rest is taken 
 
 def add_parsers(parsers: Any) -> None:
     """Add the two commands to those of ``gateway auth acl``."""
-    import argparse
 
     import_ = parsers.add_parser(
         "import",
         help="take over rules from a file",
         description=_IMPORT,
         epilog="exit status: 0 all was taken over, 5 something was left out (--partial), 78 the file was refused",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     import_.add_argument("file", metavar="FILE", help="- is the input")
     import_.add_argument(

@@ -29,14 +29,12 @@ exit status: 0 it is allowed, 77 it is denied, anything else: it could not be fo
 
 def add_parser(parsers: Any) -> None:
     """Add the command to those of ``gateway auth acl``."""
-    import argparse
 
     parser = parsers.add_parser(
         "test",
         help="say whether a client may do something, and by which rule",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("action", choices=("publish", "subscribe"))
     parser.add_argument("topic", metavar="TOPIC", help="a topic, or the filter of a subscription")

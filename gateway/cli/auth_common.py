@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ExitStatus, GatewayError
+from gateway.cli.arguments import add_config, add_json
 
 if TYPE_CHECKING:
     import argparse
@@ -49,10 +50,8 @@ class AdminError(GatewayError):
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     """``--config`` and ``--json``."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings (default: $GATEWAY_CONFIG, then ./gateway.toml)"
-    )
+    add_json(parser)
+    add_config(parser)
 
 
 def add_password_options(parser: argparse.ArgumentParser, *, none: bool) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 __all__ = ["add_parser"]
 
-import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus, GatewayError
+from gateway.cli.arguments import add_config, add_json
 
 if TYPE_CHECKING:
+    import argparse
+
     from auth.explain import Explanation
     from auth.model import Allow, LoginRequest
     from auth.protection import LockedNow
@@ -39,7 +41,6 @@ def add_parser(commands: Any) -> None:
         help="say who decides about a client and a topic, and why",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     client = parser.add_argument_group("the client")
     client.add_argument("--username", default="", metavar="NAME")
@@ -60,10 +61,8 @@ def add_parser(commands: Any) -> None:
     access.add_argument("--action", choices=("publish", "subscribe"), help="needed with --topic")
     access.add_argument("--qos", type=int, choices=(0, 1, 2), default=0, help="default: 0")
     access.add_argument("--retain", action="store_true", help="it publishes a retained message")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings (default: $GATEWAY_CONFIG, then ./gateway.toml)"
-    )
+    add_json(parser)
+    add_config(parser)
     parser.set_defaults(run=_run, usage=parser.error)
 
 

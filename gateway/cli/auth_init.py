@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
+from gateway.cli.arguments import add_config
 
 if TYPE_CHECKING:
     import argparse
@@ -40,18 +41,14 @@ They are nowhere else: the database holds hashes.
 
 def add_parser(commands: Any) -> None:
     """Add ``gateway auth init`` to the command's parser."""
-    import argparse
 
     parser = commands.add_parser(
         "init",
         help="make the database, first users and secrets, once",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings (default: $GATEWAY_CONFIG, then ./gateway.toml)"
-    )
+    add_config(parser)
     parser.add_argument(
         "--secrets", type=Path, metavar="DIR", help="folder for the secrets (default: auth/secrets below data_dir)"
     )

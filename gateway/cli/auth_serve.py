@@ -4,10 +4,10 @@ from __future__ import annotations
 
 __all__ = ["add_parser"]
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
+from gateway.cli.arguments import add_config
 
 if TYPE_CHECKING:
     import argparse
@@ -26,12 +26,7 @@ def add_parser(commands: Any) -> None:
         f"{int(ExitStatus.UNAVAILABLE)} when a port is taken, {int(ExitStatus.CONFIG)} for bad "
         "settings or missing packages, else as the signal says.",
     )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="TOML file with settings (default: $GATEWAY_CONFIG, then ./gateway.toml)",
-    )
+    add_config(parser)
     parser.set_defaults(run=_run)
 
 

@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
         "cluster",
         help="Kafka's brokers, controller, quorum, running reassignments",
         description="Kafka's brokers and how they are. Looks only.",
-        epilog="example: gateway cluster describe",
+        epilog="example:\n  gateway cluster describe",
     )
     parsers = parser.add_subparsers(dest="cluster_command", required=True, metavar="COMMAND")
     describe = parsers.add_parser(

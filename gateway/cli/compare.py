@@ -50,7 +50,6 @@ def add_parser(commands: Any) -> None:
         help="compare two Kafka topics: the old bridge's and ours",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--left", required=True, metavar="TOPIC", help="what is relied on")
     parser.add_argument("--right", required=True, metavar="TOPIC", help="what is to hold the same")

@@ -6,19 +6,25 @@ __all__ = ["add_parser"]
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from config.errors import ConfigError, ExitStatus
+from gateway.cli.arguments import add_config
 
 if TYPE_CHECKING:
+    import argparse
+
     from config.load import Loaded
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command. Each of its parsers sets ``run``: a function that takes the arguments and returns an exit
     status."""
-    parser = subparsers.add_parser("config", help="check, show or explain the settings", description=__doc__)
+    parser = subparsers.add_parser(
+        "config",
+        help="check, show or explain the settings",
+        description="Check the settings, show them with their origins, print the reference. Connects to nothing.",
+    )
     commands = parser.add_subparsers(dest="config_command", required=True, metavar="COMMAND")
 
     check = commands.add_parser(
@@ -41,14 +47,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     show.set_defaults(run=_show)
 
     for command in (check, show):
-        # Without a default of its own, so that a --config in front of the command stays in force.
-        command.add_argument(
-            "--config",
-            type=Path,
-            default=argparse.SUPPRESS,
-            metavar="FILE",
-            help="the TOML file (default: gateway.toml)",
-        )
+        add_config(command)
 
     reference = commands.add_parser(
         "reference",

@@ -54,7 +54,6 @@ def add_parser(subparsers: Any) -> None:
         help="run the whole path on this machine and account for every message",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--duration", type=_seconds, default=60.0, metavar="S", help="how long messages flow (default 60)"

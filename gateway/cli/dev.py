@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus
+from gateway.cli.arguments import add_json
 
 if TYPE_CHECKING:
     from gateway.embedded.dev import DevBrokers
@@ -69,7 +70,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     status.set_defaults(run=_status)
 
     for command in (up, status):
-        command.add_argument("--json", action="store_true", help="print one JSON object")
+        add_json(command)
 
 
 def _port(text: str) -> int:

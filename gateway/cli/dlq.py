@@ -9,10 +9,10 @@ import contextlib
 import shutil
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus, GatewayError
+from gateway.cli.arguments import add_config, add_json
 from gateway.cli.table import print_json
 
 if TYPE_CHECKING:
@@ -82,13 +82,8 @@ def add_parser(commands: Any) -> None:
     replay.set_defaults(run=_replay)
 
     for command in (listing, show, replay):
-        command.add_argument("--json", action="store_true", help="print JSON")
-        command.add_argument(
-            "--config",
-            type=Path,
-            metavar="FILE",
-            help="the gateway's settings (default: $GATEWAY_CONFIG, then ./gateway.toml)",
-        )
+        add_json(command)
+        add_config(command)
 
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:

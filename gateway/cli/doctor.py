@@ -37,8 +37,8 @@ def add_parser(commands: Any) -> None:
             "a running gateway, whose own problems it lists first, and without one."
         ),
         epilog=(
-            "examples: gateway doctor --config gateway.toml; gateway doctor --only kafka --json; gateway doctor "
-            "--device-user sensor-1 --device-password-file sensor-1.password. "
+            "examples:\n  gateway doctor --config gateway.toml\n  gateway doctor --only kafka --json\n"
+            "  gateway doctor --device-user sensor-1 --device-password-file sensor-1.password\n\n"
             "exit status: 0 nothing is wrong, or warnings alone; of what FAILs the first of: 78 bad settings, 77 "
             "something refuses us or lets in who must not be, 69 something cannot be reached or has no leader, "
             "1 anything else. With --strict a warning ends with 1. docs/doctor.md has every check and the rights it "

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 __all__ = ["add_parser"]
 
-import argparse
 import base64
 import binascii
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from config.errors import ExitStatus, GatewayError
+from config.errors import ConfigError, ExitStatus, GatewayError
 from gateway.cli.arguments import UsageError, add_config, add_json, positive
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
 
     from bridge.message import Properties
@@ -53,7 +53,6 @@ def add_parser(commands: Any) -> None:
         help="tell what would become of a message: route, interceptors, topic, key, partition, headers",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("topic", metavar="TOPIC", help="the MQTT topic it is published to")
     parser.add_argument(
@@ -91,7 +90,9 @@ def _run(arguments: argparse.Namespace) -> int:
     _check_topic(arguments.topic)
     settings = load(arguments.config).settings
     if not settings.routes:
-        raise UsageError("The settings have no routes: every message would be left where it is.")
+        raise ConfigError(
+            "The settings have no routes: every message would be left where it is. Add a [[routes]] table."
+        )
     asked: list[str] = []
     told = explain(settings, message, _partitions(arguments, settings, asked))
     told.notes += asked

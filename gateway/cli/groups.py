@@ -33,7 +33,7 @@ def add_parser(commands: Any) -> None:
         help="consumer groups: members, offsets, lag",
         description="Those who read what the gateway wrote. Looks only. Spark keeps its place in its checkpoint and "
         "not in a group: for it see gateway stream.",
-        epilog="examples: gateway groups list · gateway groups describe billing --watch",
+        epilog="examples:\n  gateway groups list\n  gateway groups describe billing --watch",
     )
     parsers = parser.add_subparsers(dest="groups_command", required=True, metavar="COMMAND")
     listing = parsers.add_parser(

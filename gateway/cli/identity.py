@@ -4,10 +4,10 @@ from __future__ import annotations
 
 __all__ = ["add_parser"]
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus, GatewayError
+from gateway.cli.arguments import add_config
 
 if TYPE_CHECKING:
     import argparse
@@ -39,12 +39,7 @@ def add_parser(commands: Any) -> None:
         ),
     )
     for action, run in ((show, _show), (adopt, _adopt)):
-        action.add_argument(
-            "--config",
-            type=Path,
-            metavar="FILE",
-            help="settings (default: $GATEWAY_CONFIG, then ./gateway.toml)",
-        )
+        add_config(action)
         action.set_defaults(run=run)
 
 

@@ -16,6 +16,7 @@ from config.errors import ExitStatus
 from gateway.cli.arguments import UsageError, add_json
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
     from gateway.migration.findings import Finding, Imported
@@ -48,7 +49,6 @@ def add_parser(commands: Any) -> None:
         help="turn EMQX's Kafka actions or a Telegraf configuration into settings",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     kinds = parser.add_subparsers(dest="import_command", required=True, metavar="SOURCE")
     emqx = kinds.add_parser(
@@ -57,7 +57,6 @@ def add_parser(commands: Any) -> None:
         description="Rules, actions (kafka_producer) and connectors of EMQX 5.4 to 5.10, or bridges of 5.0 to 5.3, as "
         "GET /api/v5/rules, /actions, /connectors and /bridges answer, in any number of files.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     emqx.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON; - is standard input")
     emqx.add_argument("--mqtt", metavar="URL", help="EMQX's address, as the gateway will reach it")
@@ -72,7 +71,6 @@ def add_parser(commands: Any) -> None:
         help="a TOML file with inputs.mqtt_consumer and outputs.kafka",
         description="A Telegraf configuration with [[inputs.mqtt_consumer]] and [[outputs.kafka]].",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     telegraf.add_argument("files", nargs=1, type=Path, metavar="FILE", help="TOML; - is standard input")
     telegraf.set_defaults(run=_telegraf)

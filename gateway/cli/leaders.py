@@ -34,7 +34,7 @@ def add_parser(commands: Any) -> None:
         help="show which broker leads what, or elect the preferred leaders",
         description="After a broker was away, others lead its partitions: it idles, they work double. Kafka gives them "
         "back after up to five minutes (auto.leader.rebalance.enable), or when elect tells it to.",
-        epilog="examples: gateway leaders show · gateway leaders elect --topic telemetry --yes",
+        epilog="examples:\n  gateway leaders show\n  gateway leaders elect --topic telemetry --yes",
     )
     parsers = parser.add_subparsers(dest="leaders_command", required=True, metavar="COMMAND")
     show = parsers.add_parser(

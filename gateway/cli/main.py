@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["main"]
 
-import argparse
 import importlib
 import importlib.util
 import signal
@@ -12,6 +11,7 @@ import sys
 from importlib.metadata import version
 
 from config.errors import ExitStatus, GatewayError
+from gateway.cli.parser import Parser
 
 _COMMANDS = (  # each in the module of its name, with _ after one that Python has taken
     "run", "reload", "restart", "retire",
@@ -22,6 +22,8 @@ _COMMANDS = (  # each in the module of its name, with _ after one that Python ha
     "auth", "stream", "dev", "demo",
 )  # fmt: skip
 _EPILOG = (
+    "To begin: gateway run --help has an example of settings; gateway doctor says what is wrong; gateway explain TOPIC "
+    "says where a message goes. gateway COMMAND --help has each command's options and examples.\n\n"
     "exit status: 0 success, 1 failure, 2 wrong arguments, 3 messages missing, 4 nothing is there that was asked for, "
     "5 only a part was done, 6 a verification could not judge everything, 69 a broker or topic is not there, "
     "75 stopped before everything was acknowledged (it will be redelivered), 77 refused by a broker, 78 bad settings"
@@ -30,7 +32,7 @@ _EPILOG = (
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status. ``arguments`` without the program's name, sys.argv's if not given."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="gateway",
         description="Moves MQTT messages from EMQX into Apache Kafka without losing an acknowledged one.",
         epilog=_EPILOG,
@@ -41,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         if importlib.util.find_spec(f"gateway.cli.{name}") is None:
             continue
         importlib.import_module(f"gateway.cli.{name}").add_parser(commands)
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
     try:
         return int(chosen.run(chosen))
     except GatewayError as error:

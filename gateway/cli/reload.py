@@ -7,13 +7,15 @@ __all__ = ["add_parser"]
 import argparse
 import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ConfigError, ExitStatus
+from gateway.cli.arguments import add_config, add_json
 from gateway.cli.table import mention, print_json, say
 
 if TYPE_CHECKING:
+    import argparse
+
     from config.load import Loaded
     from gateway.reports import Outcome
 
@@ -47,21 +49,15 @@ def add_parser(commands: Any) -> None:
         help="have the running gateway take changed settings, without disconnecting",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="settings of the gateway (default: $GATEWAY_CONFIG, then ./gateway.toml)",
-    )
+    add_config(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="change nothing: show the differences and whether they could be taken"
     )
     parser.add_argument(
         "--partial", action="store_true", help="take what can be taken live when other changes need a restart"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of the text")
+    add_json(parser)
     parser.set_defaults(run=_run)
 
 

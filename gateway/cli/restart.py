@@ -6,10 +6,10 @@ __all__ = ["add_parser"]
 
 import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus, GatewayError
+from gateway.cli.arguments import add_config
 
 if TYPE_CHECKING:
     import argparse
@@ -26,12 +26,7 @@ def add_parser(commands: Any) -> None:
             "settings stay those that the gateway has; new code of an upgraded package is taken."
         ),
     )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="settings of the gateway (default: $GATEWAY_CONFIG, then ./gateway.toml)",
-    )
+    add_config(parser)
     parser.add_argument(
         "--reload",
         action="store_true",

@@ -7,10 +7,10 @@ __all__ = ["add_parser"]
 import os
 import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus, GatewayError
+from gateway.cli.arguments import add_config
 
 if TYPE_CHECKING:
     import argparse
@@ -34,12 +34,7 @@ def add_parser(commands: Any) -> None:
             "their slots in data_dir, one after the other, drains and ends the sessions, and gives the slots up."
         ),
     )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="settings of the gateway (default: $GATEWAY_CONFIG, then ./gateway.toml)",
-    )
+    add_config(parser)
     parser.set_defaults(run=_run)
 
 

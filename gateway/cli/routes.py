@@ -4,22 +4,25 @@ from __future__ import annotations
 
 __all__ = ["add_parser"]
 
-import argparse
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
 from gateway.cli.arguments import add_config, add_json
 
 if TYPE_CHECKING:
+    import argparse
+
     from bridge.route_lint import Finding
     from config.settings import RouteSettings, Settings
 
 _LINT_EPILOG = """\
 what is found (docs/routing.md explains each):
   FAIL  broken, same-name, unreachable
-  warn  unreachable-filter, shadowed, delivered-twice, level-missing, any-topic, no-key, constant-key, keys-differ,
-        tombstone-without-key, interceptor-twice, interceptor-idle
-  ok    narrower-first, fetched-twice, level-missing (in headers), key-not-device, own-topic; shown with --all
+  warn  unreachable-filter, shadowed, delivered-twice, level-missing, any-topic,
+        no-key, constant-key, keys-differ, tombstone-without-key,
+        interceptor-twice, interceptor-idle
+  ok    narrower-first, fetched-twice, level-missing (in headers),
+        key-not-device, own-topic; shown with --all
 
 exit status: 0 nothing worse than "ok" (with --strict: nothing at all), 1 a FAIL (with --strict also a warn), 78 the
 settings cannot be read
@@ -55,7 +58,6 @@ def add_parser(commands: Any) -> None:
             "not known here."
         ),
         epilog=_LINT_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_config(lint)
     add_json(lint)

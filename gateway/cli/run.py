@@ -6,10 +6,10 @@ __all__ = ["add_parser"]
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus, GatewayError
+from gateway.cli.arguments import add_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +20,23 @@ if TYPE_CHECKING:
 
 
 _GENTLE = 10  # a tenth of the CPU when it is short
+_EPILOG = """\
+the least that a gateway.toml needs:
+  [mqtt]
+  addresses = ["mqtt://127.0.0.1:1883"]
+  [kafka]
+  bootstrap_servers = ["127.0.0.1:9092"]
+  [[routes]]
+  name = "telemetry"
+  filters = ["devices/+/telemetry"]
+  topic = "telemetry"
+
+`gateway config check` tells whether the settings can be used, `gateway config reference` what each of them means.
+The topics must be there (`gateway topics apply` makes them). `gateway dev up` starts brokers to try it with.
+
+exit status: 0 stopped with everything acknowledged, 69 a broker or a topic is not there, 75 stopped before everything
+was acknowledged (it will be delivered again), 77 a broker refuses us, 78 bad settings
+"""
 
 
 def add_parser(commands: Any) -> None:
@@ -32,13 +49,9 @@ def add_parser(commands: Any) -> None:
             "the MQTT sessions, SIGUSR2 replaces the workers one after the other, SIGHUP reads the settings again and "
             "takes what has changed (`gateway reload` does, and says what came of it)."
         ),
+        epilog=_EPILOG,
     )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="TOML file with settings (default: $GATEWAY_CONFIG, then ./gateway.toml)",
-    )
+    add_config(parser)
     parser.add_argument(
         "--workers",
         type=int,

@@ -42,7 +42,7 @@ _EPILOG = """\
 examples:
   gateway simulate --devices 50 --rate 2 --duration 1m
   gateway simulate --mqtt mqtts://emqx.example.com:8883 --config gateway.toml --profile burst --yes
-  gateway simulate --devices 200 --faults duplicates=0.01,reorder=0.01,corrupt=0.001,disconnects=0.001,wrong_clock=0.05
+  gateway simulate --devices 200 --faults duplicates=0.01,reorder=0.01,corrupt=0.001,disconnects=0.001,wrong-clock=0.05
 
 exit status: 0 everything published was acknowledged, 5 not everything was, 69 no broker, 77 it refuses the devices
 """
@@ -55,7 +55,6 @@ def add_parser(commands: Any) -> None:
         help="publish as many devices would, with faults if wanted",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--mqtt", metavar="URL", help="mqtt://HOST:PORT, mqtts, ws, wss (default: mqtt.addresses)")
     parser.add_argument(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ExitStatus, GatewayError
+from gateway.cli.arguments import add_config, add_json
 
 if TYPE_CHECKING:
     import argparse
@@ -75,11 +76,9 @@ def add_parser(commands: Any) -> None:
     import_.set_defaults(run=_import)
 
     for command in (status, export, import_):
-        command.add_argument("--json", action="store_true", help="print one JSON object")
+        add_json(command)
         command.add_argument("--worker", type=int, metavar="N", help="the worker whose spool it is (default: worker)")
-        command.add_argument(
-            "--config", type=Path, metavar="FILE", help="settings (default: $GATEWAY_CONFIG, then ./gateway.toml)"
-        )
+        add_config(command)
 
 
 def _load(arguments: argparse.Namespace) -> tuple[Settings, Path]:

@@ -28,7 +28,6 @@ Spark's log go to standard error. SIGTERM or Ctrl-C finishes the batch first; a 
 
 def add_parser(commands: Any) -> None:
     """Add ``gateway stream`` to the command's parser."""
-    import argparse
 
     parser = commands.add_parser("stream", help="run a Spark job", description="Run a Spark job on what is in Kafka.")
     jobs = parser.add_subparsers(title="jobs", metavar="JOB", required=True)
@@ -37,7 +36,6 @@ def add_parser(commands: Any) -> None:
         help="write what is in Kafka to Parquet, and aggregate it",
         description="Write telemetry from Kafka to Parquet, set aside what cannot be read, and aggregate it.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _options().add_arguments(ingest)
     ingest.set_defaults(run=_run, job="ingest")

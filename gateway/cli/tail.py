@@ -45,7 +45,6 @@ def add_parser(commands: Any) -> None:
         help="show records in Kafka as they arrive, payloads included",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     which = parser.add_argument_group("which topics (all routes' where none is named)")
     which.add_argument("--topic", action="append", default=[], metavar="T", help="a Kafka topic; may be repeated")

@@ -39,8 +39,8 @@ def add_parser(commands: Any) -> None:
         help="list, describe, plan, make, grow or delete Kafka topics",
         description="Kafka's topics as they are, and as the settings of this gateway want them. list, describe and "
         "plan only look; apply and delete change Kafka, ask first, and are written to admin.audit_file.",
-        epilog="examples: gateway topics plan · gateway topics apply --yes · gateway topics describe telemetry · "
-        "gateway topics delete old-topic",
+        epilog="examples:\n  gateway topics plan\n  gateway topics apply --yes\n  gateway topics describe telemetry\n"
+        "  gateway topics delete old-topic",
     )
     parsers = parser.add_subparsers(dest="topics_command", required=True, metavar="COMMAND")
 

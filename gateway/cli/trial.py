@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["add_parser"]
 
-import argparse
 import signal
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from gateway.cli.arguments import UsageError, add_config, add_json, between, run
 from gateway.cli.table import mention
 
 if TYPE_CHECKING:
+    import argparse
     import asyncio
 
     from config.settings import Settings
@@ -52,7 +52,6 @@ def add_parser(commands: Any) -> None:
         help="send marked messages through your own brokers and account for each",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--mqtt", metavar="URL", help="mqtt://HOST:PORT, mqtts, ws, wss (default: mqtt.addresses)")
     parser.add_argument("--kafka", metavar="HOST:PORT[,…]", help="(default: kafka.bootstrap_servers)")

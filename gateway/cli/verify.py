@@ -8,10 +8,10 @@ import argparse
 import sys
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError
+from gateway.cli.arguments import add_config, add_json
 
 if TYPE_CHECKING:
     from config.settings import Settings
@@ -36,12 +36,7 @@ def add_parser(commands: Any) -> None:
             "before the gateway changes none of it"
         ),
     )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="settings of the gateway (default: $GATEWAY_CONFIG, then ./gateway.toml)",
-    )
+    add_config(parser)
     parser.add_argument(
         "--since",
         type=_moment,
@@ -50,7 +45,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--until", type=_moment, metavar="TIME", help="and not after this one")
     parser.add_argument("--last", type=_length, metavar="LENGTH", help="the same as --since so long ago: 1h, 7d")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
+    add_json(parser)
     parser.set_defaults(run=_run)
 
 

@@ -39,6 +39,68 @@ def test_wrong_arguments_end_with_status_2(arguments: list[str], capsys: pytest.
     assert "usage: gateway" in capsys.readouterr().err
 
 
+WRONG = [
+    (["status"], "gateway: there is no command 'status'; did you mean doctor?"),
+    (["route"], "gateway: there is no command 'route'; did you mean routes?"),
+    (["topics", "lst"], "gateway topics: there is no command 'lst'; did you mean list?"),
+    (["tail", "--rout", "x", "--devise", "y"], "gateway tail: there is no option --devise; did you mean --device?"),
+    (["--config", "x.toml", "run"], "gateway: --config is no option of gateway itself: options come after the command"),
+    (["routes", "lint", "extra"], "gateway routes lint: 'extra' is one argument too many"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "told"), WRONG, ids=lambda value: " ".join(value) if value else "")
+def test_a_wrong_word_is_named_by_the_command_that_it_was_for(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == ExitStatus.USAGE
+    err = capsys.readouterr().err
+    command = told.partition(":")[0]
+    assert err.startswith(f"usage: {command} ["), "the usage of another command"
+    assert f"{told} (" in err.splitlines()[-1], "not only what is wrong"
+
+
+def test_a_group_without_its_command_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["leaders"])
+    told = capsys.readouterr()
+    assert "elect" in told.err
+    assert not told.out, "a pipe that waits for an answer would take the help for one"
+
+
+def _helps() -> list[tuple[str, ...]]:
+    groups = {"topics": ("apply",), "routes": ("lint",), "import": ("emqx", "telegraf"), "dlq": ("replay",)}
+    alone = ("explain", "trial", "tail", "simulate", "compare", "reload", "demo", "run", "doctor")
+    return [(one,) for one in alone] + [(group, one) for group, ones in groups.items() for one in ones]
+
+
+@pytest.mark.parametrize("command", _helps(), ids=" ".join)
+def test_help_fits_the_terminal(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prose is filled to its width; examples, which are indented, stay lines that can be copied."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([*command, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    long = [line for line in lines if len(line) > 80 and not line.startswith(("  gateway ", "  curl "))]
+    assert not long
+    assert [line for line in lines if line.startswith("    ")], "options are missing"
+
+
+def test_the_example_in_the_help_of_run_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    text = capsys.readouterr().out.partition("gateway.toml needs:\n")[2].partition("\n\n")[0]
+    (tmp_path / "gateway.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert main(["config", "check"]) == ExitStatus.OK
+
+
 def test_the_help_lists_every_command_and_every_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])

@@ -1,0 +1,126 @@
+"""The parser of every command: help that fits the terminal, and errors that come with the right usage."""
+
+from __future__ import annotations
+
+__all__ = ["Parser"]
+
+import argparse
+import difflib
+import re
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_PARAGRAPHS: Final = re.compile(r"\n[ ]*\n")
+_INVALID_CHOICE: Final = re.compile(r"(argument .+: )invalid choice: '(.*)' \(choose from .+\)", re.DOTALL)
+_ELSEWHERE: Final = {  # what other tools call it
+    "status": "doctor",
+    "check": "config",
+    "lint": "routes",
+    "start": "run",
+    "stop": "retire",
+    "lag": "groups",
+    "consumers": "groups",
+    "brokers": "cluster",
+    "consume": "tail",
+    "validate": "config",
+    "show": "config",
+    "diff": "compare",
+}
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Fills prose to the terminal's width. Lines that are indented, such as examples, stay as they were written."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(self._paragraph(one, width, indent) for one in _PARAGRAPHS.split(text.strip("\n")))
+
+    def _paragraph(self, text: str, width: int, indent: str) -> str:
+        lines: list[str] = []
+        prose: list[str] = []
+        for line in text.splitlines():
+            if line.startswith(" "):
+                lines += self._filled(prose, width, indent)
+                prose = []
+                lines.append(indent + line)
+            else:
+                prose.append(line)
+        return "\n".join(lines + self._filled(prose, width, indent))
+
+    @staticmethod
+    def _filled(prose: list[str], width: int, indent: str) -> list[str]:
+        # Not at hyphens: kafka-reassign-partitions.sh and --config are to be copied whole.
+        return textwrap.wrap(
+            " ".join(prose), width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        )
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose subcommands are of its kind. Wrong arguments end the process with status 2 and a sentence: with
+    the usage of the very command that was meant, and the nearest name where one is misspelt."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        named.setdefault("formatter_class", _Formatter)
+        super().__init__(*arguments, **named)
+
+    def add_subparsers(self, **named: Any) -> Any:
+        """As the base class's, under the heading that all groups have."""
+        if named.get("metavar") == "COMMAND":
+            named.setdefault("title", "commands")
+        return super().add_subparsers(**named)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """As the base class's, but what nobody knows is refused here and not by the outermost parser, whose usage
+        would say nothing about the command."""
+        first = args[0] if args and self._commands() is not None else ""
+        if first.startswith("--") and not any(one.startswith(first) for one in self._option_string_actions):
+            self.error(f"{first} is no option of {self.prog} itself: options come after the command")
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(self._unknown(unknown))
+        return known, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """End with status 2. A group without its command gets its whole help, as it says which there are."""
+        commands = self._commands()
+        if commands is not None and message.endswith(f"required: {commands.metavar}"):
+            self._print_message(self.format_help() + "\n")
+            self.exit(2, f"{self.prog}: name one of these commands\n")
+        choice = _INVALID_CHOICE.fullmatch(message)
+        if commands is not None and choice is not None:
+            message = f"there is no command {choice[2]!r}{_nearest(choice[2], commands.choices or ())}"
+        self.print_usage(sys.stderr)
+        self.exit(2, f"{self.prog}: {message} ({self.prog} --help tells more)\n")
+
+    def _commands(self) -> argparse.Action | None:
+        # argparse has no public name for the action that holds the subcommands.
+        return next((one for one in self._actions if one.nargs == argparse.PARSER), None)
+
+    def _unknown(self, unknown: list[str]) -> str:
+        told = []
+        value = False
+        for one in unknown:
+            if value and not one.startswith("-"):
+                value = False  # what an unknown option was given: not one more mistake
+                continue
+            value = one.startswith("-") and "=" not in one
+            if one.startswith("-"):
+                told.append(f"there is no option {one}{_nearest(one.partition('=')[0], self._option_string_actions)}")
+            else:
+                told.append(f"{one!r} is one argument too many")
+        return "; ".join(told)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    elsewhere = _ELSEWHERE.get(name)
+    near = [elsewhere] if elsewhere in names else difflib.get_close_matches(name, names, n=2, cutoff=0.6)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
