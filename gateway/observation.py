@@ -12,6 +12,7 @@ from bridge.interceptors import InterceptorError
 from config.errors import GatewayError
 from gateway.health_model import MUTE_NS
 from gateway.machine_facts import sockets
+from gateway.moments import moment
 from gateway.vitals import Lasting, Rates, Vitals, Window
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class Observation:
             text = text.replace(str(cause), type(cause).__name__) if str(cause) else text
         self.last.append(
             {
-                "at": _moment(time.time()),
+                "at": moment(time.time()),
                 "reason": reason.value,
                 "topic": topic,
                 "route": route,
@@ -214,7 +215,3 @@ class Observation:
             "received_bytes_per_second": sum(session.received_bytes for session in worker.all_sessions()),
             "sent_bytes_per_second": worker.metrics.kafka_sent_bytes.child().value,
         }
-
-
-def _moment(unix_s: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))

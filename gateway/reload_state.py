@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from config.errors import ExitStatus
 from config.live import changes
 from gateway.health_model import Problem
+from gateway.moments import moment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +35,7 @@ class ConfigState:
 
     def reloaded(self, problem: str | None) -> None:
         """A reload has ended."""
-        self._last = {"at": _moment(time.time()), "ok": problem is None, "problem": problem}
+        self._last = {"at": moment(time.time()), "ok": problem is None, "problem": problem}
 
     @property
     def problem(self) -> str | None:
@@ -52,7 +53,7 @@ class ConfigState:
     def as_dict(self) -> dict[str, object]:
         """The member ``config`` of /status."""
         file = None if self._file is None else str(self._file.absolute())
-        return {"loaded_at": _moment(self._loaded_s), "file": file, "last_reload": self._last}
+        return {"loaded_at": moment(self._loaded_s), "file": file, "last_reload": self._last}
 
 
 def details_of(now: Settings, loaded: Loaded, wish: Wish) -> dict[str, Any]:
@@ -86,7 +87,3 @@ def status_of(plan: Plan, wish: Wish) -> int:
     if not plan.waiting:
         return int(ExitStatus.OK)
     return int(ExitStatus.INCOMPLETE if wish.partial or wish.dry_run else ExitStatus.CONFIG)
-
-
-def _moment(unix_s: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))

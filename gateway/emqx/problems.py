@@ -6,10 +6,10 @@ from __future__ import annotations
 
 __all__ = ["emqx_problems"]
 
-import time
 from typing import TYPE_CHECKING, Final
 
 from gateway.health_model import Problem
+from gateway.moments import moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -60,7 +60,8 @@ def _dropping(losing: Sequence[tuple[SessionLosses, Episode]]) -> str:
     limits = "" if client is None else f" (queue {client.mqueue_max or 'without limit'}, window {client.inflight_max})"
     queue = "the full queue" if len(losing) == 1 else "the full queues"
     return (
-        f"EMQX has dropped {_count(losing)} from {queue} of {_who(losing)}, the last before {_moment(last)}{limits}: "
+        f"EMQX has dropped {_count(losing)} from {queue} of {_who(losing)}, the last before "
+        f"{moment(last / 1000)}{limits}: "
         "devices have had their acknowledgement, and the gateway never got them."
     )
 
@@ -83,7 +84,7 @@ def _count(losing: Sequence[tuple[SessionLosses, Episode]]) -> str:
 
 
 def _who(losing: Sequence[tuple[SessionLosses, Episode]]) -> str:
-    since = _moment(min(episode.began_ms for _, episode in losing))
+    since = moment(min(episode.began_ms for _, episode in losing) / 1000)
     if len(losing) == 1:
         session = losing[0][0]
         return f"session {session.name} ({session.client_id}) since {since}"
@@ -94,7 +95,3 @@ def _who(losing: Sequence[tuple[SessionLosses, Episode]]) -> str:
 def _listed(each: Sequence[str]) -> str:
     more = f" and {len(each) - _NAMED} more" if len(each) > _NAMED else ""
     return f"{', '.join(each[:_NAMED])}{more}"
-
-
-def _moment(unix_ms: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_ms / 1000))

@@ -22,6 +22,7 @@ from gateway import durable
 from gateway.emqx.api import EmqxApi, EmqxApiError
 from gateway.emqx.losses import REASONS, Marks, SessionLosses
 from gateway.emqx.problems import emqx_problems
+from gateway.moments import moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -249,4 +250,4 @@ def _facts(session: SessionLosses) -> dict[str, object]:
 
 
 def _moment(unix_ms: int) -> str | None:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_ms / 1000)) if unix_ms else None
+    return moment(unix_ms / 1000) if unix_ms else None
