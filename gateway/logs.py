@@ -172,6 +172,7 @@ def _formatter(context: dict[str, object], *, console: bool, colors: bool) -> st
             structlog.processors.format_exc_info,
             _redact_event,
             _in_order,
+            *([_printable] if console else []),
             renderer,
         ],
     )
@@ -190,6 +191,16 @@ def _redact_event(_logger: WrappedLogger, _method: str, event: EventDict) -> Eve
     redacted = redact(event)
     assert isinstance(redacted, dict)
     return redacted
+
+
+def _printable(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """What a device or a broker has named must not write on the terminal; structlog quotes texts with spaces alone."""
+    for key, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[key] = "".join(
+                letter if letter.isprintable() or letter in "\n\t" else repr(letter)[1:-1] for letter in value
+            )
+    return event
 
 
 def _in_order(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -484,3 +484,16 @@ def test_every_line_is_written_or_counted_once(steps: list[tuple[str, int, bool]
         for moments in recent.values():
             for first, beyond in zip(moments, moments[2 * lines :], strict=False):
                 assert beyond - first >= 10, "more than two intervals' worth within one"
+
+
+def test_a_name_from_outside_does_not_write_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    undo = configure(LogSettings(format="console"))
+    try:
+        structlog.stdlib.get_logger("test").warning("odd", topic="a\x1b[2Jb", other="\x9b2J")
+    finally:
+        undo()
+    said = "".join(capsys.readouterr())
+    assert r"a\x1b[2Jb" in said
+    assert r"\x9b2J" in said
+    assert "\x1b[2J" not in said
+    assert "\x9b" not in said
