@@ -61,6 +61,7 @@ BODIES = {
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[AuthServe]:
     auth = '[auth.limits]\nread_timeout = "500ms"\n[auth.protection]\naddress_failures = 0\n'
+    auth += "[auth.hashing]\nrenew = false\n"  # in the background: a test counts hashes
     with auth_serve(tmp_path, auth=auth) as one:
         one.add_user("ada", "right")
         one.add_user("pump", DEVICE, generated=True)
