@@ -9,7 +9,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from config.errors import ExitStatus, GatewayError
+from config.errors import ExitStatus
 from gateway.cli.arguments import add_config
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from config.load import load
     from gateway.identity import holder, slots
+    from gateway.running import NotRunningError
     from gateway.supervisor.place import find_supervisor
 
     loaded = load(arguments.config)
@@ -52,9 +53,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if pid is None and (left := slots(settings.data_dir)):
         return _retire_slots(loaded, left)
     if pid is None:
-        raise GatewayError(
-            f"No worker {settings.worker} of instance {settings.instance!r} runs with data_dir "
-            f"{settings.data_dir.absolute()}. Check --config and the working directory."
+        raise NotRunningError(
+            f"No gateway of instance {settings.instance!r} runs with data_dir {settings.data_dir.absolute()}, and none "
+            "has left sessions there. Check --config and the working directory."
         )
     os.kill(pid, signal.SIGUSR1)
     deadline = time.monotonic() + settings.shutdown_timeout.total_seconds() + _GRACE_S

@@ -197,6 +197,9 @@ async def _tail(arguments: argparse.Namespace, settings: Settings, topics: tuple
             async for record in reader.read(starts, {at: ends[at] for at in starts}):
                 if show(record):
                     break
+            if not shown:
+                # Else nothing would be said at all, and the filters look as if they had not been tried.
+                print("gateway: no record that is there now is shown; --from beginning reads all", file=sys.stderr)
             return ExitStatus.OK
         async for records in reader.follow(starts):
             for record in records:

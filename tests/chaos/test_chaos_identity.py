@@ -139,7 +139,7 @@ def test_a_slot_that_does_not_run_is_retired_by_the_command(
         assert meta_line(gateway, "workers") == ""
         status, said = gateway.command("retire")
         assert status != 0
-        assert "No worker 0 of instance 'gateway' runs" in said
+        assert "No gateway of instance 'gateway' runs" in said
 
 
 # --- whose directory it is ---

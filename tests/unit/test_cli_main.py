@@ -101,6 +101,16 @@ def test_the_example_in_the_help_of_run_is_one(
     assert main(["config", "check"]) == ExitStatus.OK
 
 
+@pytest.mark.parametrize("command", ["retire", "restart", "reload"])
+def test_nothing_that_runs_here_is_status_4(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gateway.toml").write_text('[[routes]]\nname = "t"\nfilters = ["t/#"]\ntopic = "t"\n')
+    monkeypatch.chdir(tmp_path)
+    assert main([command]) == ExitStatus.NOT_FOUND == 4
+    assert "No gateway of instance 'gateway' runs with data_dir" in capsys.readouterr().err
+
+
 def test_the_help_lists_every_command_and_every_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
