@@ -166,10 +166,16 @@ def _validate(merged: Layer) -> Settings:
             errors = error.errors(include_url=False)
         for one in errors:
             problem = describe(one, merged.origins)
+            if one["type"] == "too_short" and any(_within(other["loc"], one["loc"]) for other in errors):
+                continue  # it is short of what is wrong in it, which is said
             if problem.path not in noted:  # a union reports each of its members
                 noted.add(problem.path)
                 merged.problems.append(problem)
             merged.doubtful.add(_drop(values, problem.path, missing=one["type"] == "missing"))
+
+
+def _within(path: tuple[str | int, ...], whole: tuple[str | int, ...]) -> bool:
+    return len(path) > len(whole) and path[: len(whole)] == whole
 
 
 def _drop(values: dict[str, Any], path: SettingPath, *, missing: bool) -> SettingPath:

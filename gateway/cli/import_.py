@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from config.errors import ExitStatus
+from config.errors import ConfigError, ExitStatus
 from gateway.cli.arguments import UsageError, add_json
 
 if TYPE_CHECKING:
@@ -138,8 +138,10 @@ def _text(file: Path) -> str:
         if file.stat().st_size > _LARGEST:
             raise UsageError(f"{file} has more than {_LARGEST >> 20} MiB: is that the right file?")
         return file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}. Check its name and its rights.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} is no text in UTF-8. Is it the right file?") from None
 
 
 def _mqtt(text: str | None) -> str | None:

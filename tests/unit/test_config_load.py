@@ -411,6 +411,12 @@ def test_one_misspelling_is_told_once_and_not_by_its_consequences() -> None:
     assert problem == 'kafka.sassl (gateway.toml:3): is no setting; did you mean "kafka.sasl"?'
 
 
+def test_a_list_with_something_wrong_in_it_is_not_said_to_be_empty() -> None:
+    [problem] = problems('[mqtt]\naddresses = ["http://emqx"]')
+    assert problem.startswith("mqtt.addresses[0] ")
+    assert problems("[mqtt]\naddresses = []") == ["mqtt.addresses (gateway.toml:2): must not be empty"]
+
+
 @pytest.mark.parametrize(
     ("text", "hint"),
     [

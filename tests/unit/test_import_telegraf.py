@@ -259,3 +259,12 @@ def test_a_field_of_another_kind_is_a_sentence(text: str, tmp_path: Path, capsys
     said = "".join(capsys.readouterr())
     assert said.startswith("gateway: The source's fields are not as Telegraf documents them")
     assert "kanarie" not in said
+
+
+def test_a_file_that_is_not_there_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "telegraf.conf"
+    assert main(["import", "telegraf", str(missing)]) == ExitStatus.CONFIG
+    assert f"{missing} cannot be read: No such file or directory." in capsys.readouterr().err
+    missing.write_bytes(b"\xff\xfe")
+    assert main(["import", "telegraf", str(missing)]) == ExitStatus.CONFIG
+    assert "no text in UTF-8" in capsys.readouterr().err
