@@ -36,7 +36,8 @@ class SessionView:
 @dataclass(frozen=True, slots=True)
 class TopicView:
     """One routed Kafka topic in the latest metadata. No partitions: the topic does not exist. ``used``: over how many
-    of them messages are spread; None before the first one.
+    of them messages are spread; None before the first one. ``silent``: partitions for which records wait, in memory or
+    on disk, and for how many nanoseconds none was acknowledged.
     """
 
     name: str
@@ -44,6 +45,7 @@ class TopicView:
     leaderless: tuple[int, ...] = ()
     problem: str | None = None
     used: int | None = None
+    silent: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,13 @@ def _about_kafka(snapshot: ReadinessSnapshot, limits: ReadinessLimits) -> Iterat
             yield (
                 f"Kafka topic {topic.name} has no leader for {len(topic.leaderless)} of {topic.partitions} partitions"
                 f" ({_some(topic.leaderless)})."
+            )
+        elif late := [(number, age_ns) for number, age_ns in topic.silent if age_ns > limits.overdue_after_ns]:
+            # Also while the spool takes the messages: leaders can be known and metadata fresh where nobody writes.
+            yield (
+                f"Kafka has acknowledged nothing for {_seconds(max(age_ns for _, age_ns in late))} on {len(late)} of"
+                f" {topic.partitions} partitions of topic {topic.name} ({_some(tuple(number for number, _ in late))}),"
+                " while records wait."
             )
 
 

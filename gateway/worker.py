@@ -538,13 +538,24 @@ class Worker:
         refreshed_ns = producer.metadata_refreshed_ns() if self.sender.started else 0
         topics = []
         used = {state.name: state for state in self.topic_watch.states()}
+        now_ns, silent = time.monotonic_ns(), dict[str, list[tuple[int, int]]]()
+        for queue in self.partitions.queues.values():
+            if silent_ns := self.observation.silent_ns(queue, now_ns):
+                silent.setdefault(queue.topic, []).append((queue.partition, silent_ns))
         for name in sorted({*self.routed_topics(), *used}) if refreshed_ns else []:
             count = producer.partition_count(name) or 0
             leaderless = tuple(n for n in range(count) if not producer.has_leader(name, n))
             state = used.get(name)
             problem = state.problem if state is not None else None
             topics.append(
-                TopicView(name, count, leaderless, problem or producer.trouble(name), state.used if state else None)
+                TopicView(
+                    name,
+                    count,
+                    leaderless,
+                    problem or producer.trouble(name),
+                    state.used if state else None,
+                    tuple(silent.get(name, ())),
+                )
             )
         return ReadinessSnapshot(
             state=self.service.lifecycle.state,

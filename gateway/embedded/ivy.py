@@ -161,7 +161,10 @@ def _is_hopeless(output: bytes) -> bool:
 _NETWORK = "is there a network, or is a proxy needed (https_proxy)?"
 _CAUSES = (
     ("PKIX|SSLHandshake", "the repository's certificate is not trusted by Java; for a private CA set SSL_CERT_FILE."),
-    ("requires authentication|407", "the proxy wants a user name and password: https_proxy=http://user:password@host."),
+    (
+        r"requires authentication|\b407 ",
+        "the proxy wants a user name and password: https_proxy=http://user:password@host.",
+    ),
     # The second is what Ivy says at once; the first comes in its summary, which an early end does without.
     (r"Host \S+ not found|not well configured", f"the repository's name cannot be resolved: {_NETWORK}"),
     (

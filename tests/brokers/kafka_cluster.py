@@ -198,9 +198,16 @@ class ClusterAdmin:
 
     def elect_preferred(self, topic: str) -> None:
         """Give each partition back to the first of its replicas; those it has already are no error."""
-        self._admin.elect_leaders(ElectionType.PREFERRED, None).result(SECONDS)
         first = {number: found.replicas[0] for number, found in self._described(topic).items()}
-        self.wait(lambda: self.leaders(topic) == first, f"{topic} has its preferred leaders")
+
+        def elected() -> bool:
+            if self.leaders(topic) == first:
+                return True
+            # Again: a node that has come back is no candidate before the controller has let it in.
+            self._admin.elect_leaders(ElectionType.PREFERRED, None).result(SECONDS)
+            return False
+
+        self.wait(elected, f"{topic} has its preferred leaders")
 
     def reassign(self, topic: str, assignment: Sequence[Sequence[int]]) -> None:
         """Move partitions to other nodes, or order; returns when it is done."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTEXT = ["Dockerfile", ".dockerignore", "requirements", "deploy", "pyproject.toml", "README.md", "LICENSE"]
+CONTEXT = ["Dockerfile", ".dockerignore", "requirements", "deploy", "pyproject.toml", "README.md", "LICENSE", "docs"]
 PACKAGES = ["config", "bridge", "auth", "streaming", "gateway"]
 NEEDED = {"buildah": "buildah", "debootstrap": "debootstrap", "unshare": "util-linux", "setpriv": "util-linux"}
 MESSAGES = 500

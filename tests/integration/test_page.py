@@ -277,8 +277,12 @@ def test_turning_the_phone_draws_anew(browser: Browser, site: Site) -> None:
     browser.resize(WIDE)
 
     def wide() -> bool:
-        found = browser.driver.find_element(By.CSS_SELECTOR, "#flow svg").rect
-        return bool(found["width"] > found["height"])
+        # In the page itself: what it draws anew is no longer what was found.
+        return bool(
+            browser.script(
+                "const r = document.querySelector('#flow svg').getBoundingClientRect(); return r.width > r.height"
+            )
+        )
 
     browser.wait(wide, "the drawing lies down")
     assert "4 of 4 sessions" in browser.text("#flow")
