@@ -60,6 +60,11 @@ CASES = [
         ["Kafka topic telemetry has no leader for 6 of 12 partitions (0, 3, 4, 5, 6, …)."],
     ),
     (
+        "partitions that take nothing",
+        replace(GOOD, topics=(TopicView("t", 12, silent=((3, 31 * SECOND_NS), (4, 40 * SECOND_NS), (5, 1))),)),
+        ["Kafka has acknowledged nothing for 40.0 s on 2 of 12 partitions of topic t (3, 4), while records wait."],
+    ),
+    (
         "a topic Kafka refuses",
         replace(GOOD, topics=(TopicView("telemetry", partitions=0, problem="not authorised to describe it"),)),
         ["Kafka topic telemetry cannot be used: not authorised to describe it."],
