@@ -11,6 +11,15 @@ from pydantic import Field
 from config.grammar import Count, Duration
 from config.model import Table
 from config.names import KafkaTopicName
+from config.stream_jobs import (
+    AnomalySettings,
+    AuditSettings,
+    BronzeSettings,
+    DevicesSettings,
+    GoldSettings,
+    LakeSettings,
+    SilverSettings,
+)
 
 
 class StreamSettings(Table):
@@ -57,3 +66,24 @@ class StreamSettings(Table):
     max_offsets_per_trigger: Annotated[Count, Field(ge=1)] | None = None
     """Records that one micro-batch takes at most. Unset: all there are, which after a long stop may be more than
     memory holds."""
+
+    lake: LakeSettings = LakeSettings()
+    """Where the tables of the jobs `bronze` to `audit` are."""
+
+    bronze: BronzeSettings = BronzeSettings()
+    """The job `bronze`: every record as it came."""
+
+    silver: SilverSettings = SilverSettings()
+    """The job `silver`: typed readings, each once."""
+
+    gold: GoldSettings = GoldSettings()
+    """The job `gold`: aggregates over windows of time."""
+
+    devices: DevicesSettings = DevicesSettings()
+    """The job `devices`: what is known of each device now."""
+
+    anomalies: AnomalySettings = AnomalySettings()
+    """The job `anomalies`: readings that do not fit those before."""
+
+    audit: AuditSettings = AuditSettings()
+    """The job `audit`: what is in Kafka against the gateway's ledger."""

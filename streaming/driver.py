@@ -101,7 +101,7 @@ class _Signals:
 def main(name: str, jobs: Sequence[Job], argv: list[str] | None) -> int:
     """Runs ``jobs`` until all end by themselves or a signal comes. Returns the exit status, or ends by the signal."""
     parser = argparse.ArgumentParser(prog=f"python -m streaming.{name}", description=f"The Spark job {name}.")
-    options.add_arguments(parser)
+    options.add_arguments(parser, name)
     parser.add_argument(
         "--jars", default="", metavar="PATHS", help=f"jars of Spark's Kafka source, separated by {os.pathsep!r}"
     )

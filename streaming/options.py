@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-__all__ = ["add_arguments", "load_settings", "parse_spark_conf", "to_argv"]
+__all__ = ["JOBS", "add_arguments", "add_common_arguments", "load_settings", "parse_spark_conf", "to_argv"]
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Mapping
 
     from config.settings import Settings
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Adds a job's options. Each that stands for a setting overrides file and environment."""
+JOBS: Final[Mapping[str, str]] = {
+    "ingest": "write what is in Kafka to Parquet, and aggregate it",
+    "bronze": "keep every record of Kafka as it came",
+    "silver": "decode, type, enrich and keep every reading once",
+    "gold": "aggregate silver's readings over windows of time",
+    "devices": "keep what is known of each device: last values, online or offline, gaps",
+    "anomalies": "find readings that do not fit those before, and devices gone silent",
+    "audit": "count what is in Kafka against the gateway's ledger",
+}
+"""Name -> what it does, for ``--help``. Job NAME is the module ``streaming.NAME``."""
+
+
+def add_common_arguments(parser: ArgumentParser) -> None:
+    """Adds what every job and tool takes. Each that stands for a setting overrides file and environment."""
     parser.add_argument(
         "--config",
         type=Path,
@@ -24,9 +37,23 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="TOML file with settings (default: $GATEWAY_CONFIG, then ./gateway.toml)",
     )
     parser.add_argument("--master", metavar="URL", help="stream.master: local[2], spark://host:7077, …")
-    parser.add_argument("--output", metavar="FOLDER", help="stream.output: the telemetry table")
-    parser.add_argument("--quarantine", metavar="FOLDER", help="stream.quarantine: records that could not be used")
-    parser.add_argument("--checkpoint", metavar="FOLDER", help="stream.checkpoint: how far the job has read")
+    parser.add_argument("--checkpoint", metavar="FOLDER", help="stream.checkpoint: how far the jobs have read")
+    parser.add_argument("--lake", metavar="FOLDER", dest="lake__path", help="stream.lake.path: the tables' folder")
+    parser.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a property of Spark itself, such as spark.driver.memory=2g; may be repeated",
+    )
+
+
+def add_arguments(parser: ArgumentParser, job: str = "ingest") -> None:
+    """Adds a job's options."""
+    add_common_arguments(parser)
+    if job == "ingest":
+        parser.add_argument("--output", metavar="FOLDER", help="stream.output: the telemetry table")
+        parser.add_argument("--quarantine", metavar="FOLDER", help="stream.quarantine: records that could not be used")
     parser.add_argument(
         "--topic",
         action="append",
@@ -38,20 +65,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--available-now", action="store_true", default=None, help="stream.available_now: read what there is, then end"
     )
     parser.add_argument(
-        "--conf",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a property of Spark itself, such as spark.driver.memory=2g; may be repeated",
-    )
-    parser.add_argument(
         "--allow-data-loss",
         action="store_true",
         help="step over records that Kafka deleted before they were read (a warning names them) instead of ending",
     )
 
 
-_SETTINGS = ("master", "output", "quarantine", "checkpoint", "topics", "available_now")
+_SETTINGS = ("master", "output", "quarantine", "lake__path", "checkpoint", "topics", "available_now")
+"""The options that stand for settings of ``[stream]``; ``__`` is a dot."""
 
 
 def load_settings(arguments: Namespace) -> Settings:
@@ -59,7 +80,9 @@ def load_settings(arguments: Namespace) -> Settings:
     from config.load import load  # late: showing a command's help should not load all settings
 
     overrides: dict[str, Any] = {
-        f"stream.{name}": value for name in _SETTINGS if (value := getattr(arguments, name)) is not None
+        f"stream.{name.replace('__', '.')}": value
+        for name in _SETTINGS
+        if (value := getattr(arguments, name, None)) is not None
     }
     return load(arguments.config, overrides=overrides).settings
 
@@ -78,9 +101,9 @@ def parse_spark_conf(pairs: list[str]) -> dict[str, str]:
 def to_argv(arguments: Namespace) -> list[str]:
     """The options again as words of a command line, for another process."""
     words = [] if arguments.config is None else ["--config", str(arguments.config)]
-    for name in ("master", "output", "quarantine", "checkpoint"):
-        if (value := getattr(arguments, name)) is not None:
-            words += [f"--{name}", value]
+    for name in ("master", "output", "quarantine", "lake__path", "checkpoint"):
+        if (value := getattr(arguments, name, None)) is not None:
+            words += [f"--{name.removesuffix('__path')}", value]
     for topic in arguments.topics or ():
         words += ["--topic", topic]
     for pair in arguments.conf:

@@ -53,6 +53,17 @@ _FILES = {
     "spark.sql.maxConcurrentOutputFileWriters": "8",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
+_LAKE = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # A table's log is read with this many tasks; 50, Delta's own number, take longer to start than to run.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    # What Python functions run on; Spark would take any python3 of the path, without our packages.
+    "spark.pyspark.python": sys.executable,
+}
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
 _EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
@@ -80,6 +91,7 @@ def session_conf(
         **_QUICK_START,
         **_STREAMING,
         **_FILES,
+        **(_LAKE if jars else {}),
         "spark.app.name": f"{settings.instance}-stream",
         "spark.sql.shuffle.partitions": str(stream.shuffle_partitions),
     }

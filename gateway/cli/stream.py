@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["add_parser"]
 
 import importlib.util
+import json
 import os
 import sys
 from pathlib import Path
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  gateway stream ingest                             on this machine, until stopped
-  gateway stream ingest --available-now             what is in Kafka now, then end
-  gateway stream ingest --master spark://host:7077  on a cluster
+  gateway stream {name}                             on this machine, until stopped
+  gateway stream {name} --available-now             what is in Kafka now, then end
+  gateway stream {name} --master spark://host:7077  on a cluster
 
 Standard output carries one JSON object per line: batches, windowed aggregates and how it ended. Messages for people and
 Spark's log go to standard error. SIGTERM or Ctrl-C finishes the batch first; a second one does not wait for it.
@@ -31,14 +32,21 @@ def add_parser(commands: Any) -> None:
 
     parser = commands.add_parser("stream", help="run a Spark job", description="Run a Spark job on what is in Kafka.")
     jobs = parser.add_subparsers(title="jobs", metavar="JOB", required=True)
-    ingest = jobs.add_parser(
-        "ingest",
-        help="write what is in Kafka to Parquet, and aggregate it",
-        description="Write telemetry from Kafka to Parquet, set aside what cannot be read, and aggregate it.",
-        epilog=_EXAMPLES,
-    )
-    _options().add_arguments(ingest)
-    ingest.set_defaults(run=_run, job="ingest")
+    for name, does in _options().JOBS.items():
+        job = jobs.add_parser(
+            name,
+            help=does,
+            description=f"Spark job: {does}.",
+            epilog=_EXAMPLES.format(name=name),
+        )
+        _options().add_arguments(job, name)
+        job.set_defaults(run=_run, job=name)
+    from streaming.tool_options import TOOLS, add_tool_arguments
+
+    for name, (does, _) in TOOLS.items():
+        tool = jobs.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.")
+        add_tool_arguments(tool, name)
+        tool.set_defaults(run=_run, tool=name)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -57,12 +65,21 @@ def _run(arguments: argparse.Namespace) -> int:
     java_home = ensure_java().spark_home()
     jars = os.pathsep.join(map(str, resolve("spark")))
     # -P and PYTHONPATH: the job is the one beside us, whatever folder or module of that name the working directory has.
-    command = [sys.executable, "-P", "-m", f"streaming.{arguments.job}", "--jars", jars, *options.to_argv(arguments)]
+    module, told = _module(arguments)
+    command = [sys.executable, "-P", "-m", module, "--jars", jars, *told]
     path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     sys.stdout.flush()
     sys.stderr.flush()
     environment = {**os.environ, "JAVA_HOME": str(java_home), "PYTHONPATH": path}
     os.execve(sys.executable, command, environment)  # noqa: S606 (no shell is wanted)
+
+
+def _module(arguments: argparse.Namespace) -> tuple[str, list[str]]:
+    """What to run, and what it is told: a job has a command line of its own, for spark-submit; a tool takes ours."""
+    if hasattr(arguments, "job"):
+        return f"streaming.{arguments.job}", _options().to_argv(arguments)
+    told = {name: value for name, value in vars(arguments).items() if name not in {"run", "tool", "command"}}
+    return "streaming.tool", [arguments.tool, "--arguments", json.dumps(told, default=str)]
 
 
 def _options() -> Any:

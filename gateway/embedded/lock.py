@@ -6,6 +6,7 @@ __all__ = ["main"]
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,12 +33,15 @@ _ROOTS: dict[Bundle, _Root] = {
     "hivemq": _Root(("com.hivemq:hivemq-community-edition-embedded:2025.5",)),
     # The token provider's own 4.1.3 to 4.2.x are not in the public repository; 4.0.0 has the classes 4.2.0 calls.
     "spark": _Root(
-        ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",),
+        (
+            "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+            "io.delta:delta-spark_4.2_2.13:4.4.0",  # the release that goes with Spark 4.2
+        ),
         ("org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",),
     ),
 }
 _HEADER = """\
-# The jars of the embedded brokers and of Spark's Kafka source: bundle, module, bytes, SHA-256.
+# The jars of the embedded brokers, of Spark's Kafka source and of Delta Lake: bundle, module, bytes, SHA-256.
 # Written by python -m gateway.embedded.lock; the modules it starts from, and why those versions, are in that file.
 # Of Spark's bundle only what pyspark itself does not carry is listed.
 """
@@ -71,16 +75,22 @@ def _resolve(bundle: Bundle, scratch: Path) -> list[str]:
     subprocess.run(
         [java.executable, f"@{scratch / 'options'}", "-jar", find_ivy(), *files], check=True, env=jvm_environment()
     )
-    carried = {path.name for path in find_ivy().parent.glob("*.jar")} if bundle == "spark" else set()
+    # In whatever version: two of one library on the class path would be a lottery, and Spark is built against its own.
+    carried = {_unversioned(path) for path in find_ivy().parent.glob("*.jar")} if bundle == "spark" else set()
     lines = []
     for path in sorted(Path(text) for text in (scratch / "paths").read_text().strip().split(os.pathsep)):
-        if path.name in carried:
+        if _unversioned(path) in carried:
             continue
         organisation = path.parent.name  # ARTIFACT_PATTERN
         name, version = _name_and_version(organisation, path, cache)
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
         lines.append(f"{bundle} {organisation}:{name}:{version} {path.stat().st_size} {sha256}\n")
     return lines
+
+
+def _unversioned(jar: Path) -> str:
+    """The name without what begins with a hyphen and a digit: ``log4j-api`` of ``log4j-api-2.25.3.jar``."""
+    return re.split(r"-(?=\d)", jar.stem, maxsplit=1)[0]
 
 
 def _name_and_version(organisation: str, path: Path, cache: Path) -> tuple[str, str]:

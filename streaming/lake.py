@@ -1,0 +1,96 @@
+"""The lake: one table per layer, by folder or by a catalog's name; how each is written once in effect, and read.
+
+A micro-batch has a number and, once planned in the checkpoint, always the same records. Delta keeps the last number of
+each writer in the table itself (``txnAppId``, ``txnVersion``) and ignores a batch it already has; what cannot carry
+such a number, a MERGE, is made so that doing it twice changes nothing.
+"""
+
+from __future__ import annotations
+
+__all__ = ["TABLES", "DeltaTable", "tables_folder"]
+
+from typing import TYPE_CHECKING, Final
+
+from streaming.storage import Folder, location
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from config.settings import StreamSettings
+
+TABLES: Final = (
+    "bronze",
+    "silver",
+    "silver_quarantine",
+    "gold",
+    "devices",
+    "device_events",
+    "anomalies",
+    "audit",
+    "registry",
+)
+"""The tables' names: folders below ``stream.lake.path``, or names in ``stream.lake.catalog``."""
+
+
+def tables_folder(stream: StreamSettings, name: str) -> str:
+    """URL of the folder that holds a table's files."""
+    return f"{location(stream.lake.path).rstrip('/')}/{name}"
+
+
+class DeltaTable:
+    """One Delta table of the lake. Blocks where it touches files; what Spark raises comes through.
+
+    ``sql_name`` is how SQL names it: ``delta.`/data/lake/silver` `` or ``main.iot.silver``.
+    """
+
+    def __init__(self, spark: SparkSession, stream: StreamSettings, name: str) -> None:
+        self._spark = spark
+        self.name = name
+        self.url = tables_folder(stream, name)
+        self._catalog_name = None if stream.lake.catalog is None else f"{stream.lake.catalog}.{name}"
+        self.sql_name = self._catalog_name or f"delta.`{self.url}`"
+
+    def exists(self) -> bool:
+        return Folder(self._spark, self.url).exists("_delta_log")
+
+    def create(self, schema: StructType, partitioned_by: Sequence[str] = (), **properties: str) -> None:
+        """Makes the table, empty, if it is not there. ``properties``: Delta's, with ``_`` for ``.`` in their names."""
+        columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in schema)
+        partitioning = f" PARTITIONED BY ({', '.join(partitioned_by)})" if partitioned_by else ""
+        settings = ", ".join(f"'{name.replace('_', '.')}' = '{value}'" for name, value in properties.items())
+        told = f" TBLPROPERTIES ({settings})" if settings else ""
+        place = f" LOCATION '{self.url}'" if self._catalog_name else ""
+        self._spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {self.sql_name} ({columns}) USING delta{partitioning}{place}{told}"
+        )
+
+    def read(self) -> DataFrame:
+        """All rows. Raises AnalysisException if there is no table."""
+        if self._catalog_name:
+            return self._spark.read.table(self._catalog_name)
+        return self._spark.read.format("delta").load(self.url)
+
+    def read_stream(self, **options: str) -> DataFrame:
+        """Rows as they are added. Rows that a ``forget`` or a retention deletes are no news and do not end the stream
+        (``skipChangeCommits``)."""
+        reader = self._spark.readStream.option("skipChangeCommits", "true").options(**options)
+        if self._catalog_name:
+            return reader.table(self._catalog_name)
+        return reader.format("delta").load(self.url)
+
+    def append(self, rows: DataFrame, *, query: str, batch: int, merge_schema: bool = False) -> None:
+        """Adds the rows of a query's micro-batch, unless the table has that batch already."""
+        writer = (
+            rows.write.format("delta")
+            .mode("append")
+            .option("txnAppId", query)
+            .option("txnVersion", batch)
+            .option("mergeSchema", str(merge_schema).lower())
+        )
+        if self._catalog_name:
+            writer.saveAsTable(self._catalog_name)
+        else:
+            writer.save(self.url)

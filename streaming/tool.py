@@ -1,0 +1,42 @@
+"""The process of a tool, which ``gateway stream NAME`` becomes: ``python -m streaming.tool NAME --arguments JSON``."""
+
+from __future__ import annotations
+
+__all__ = ["main"]
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+
+from config.errors import GatewayError
+from streaming import options
+from streaming.session import start_spark
+from streaming.tool_options import TOOLS
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Starts Spark on this machine or the cluster, runs the tool, and returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m streaming.tool")
+    parser.add_argument("tool", choices=TOOLS)
+    parser.add_argument("--arguments", type=json.loads, default={}, metavar="JSON")
+    parser.add_argument("--jars", default="", metavar="PATHS")
+    told = parser.parse_args(argv)
+    arguments = argparse.Namespace(**told.arguments)
+    try:
+        settings = options.load_settings(arguments)
+        conf = options.parse_spark_conf(arguments.conf)
+        spark = start_spark(settings, [Path(path) for path in told.jars.split(os.pathsep) if path], conf)
+        try:
+            return int(importlib.import_module(f"streaming.{told.tool}").run(spark.session, settings, arguments))
+        finally:
+            spark.end()
+    except GatewayError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 (what the user reads)
+        return error.exit_status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
