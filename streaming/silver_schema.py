@@ -1,0 +1,88 @@
+"""Columns of the tables ``silver`` and ``silver_quarantine``; who reads silver needs nothing else to know it."""
+
+from __future__ import annotations
+
+__all__ = ["FIXED", "PARTITIONS", "QUARANTINE", "QUARANTINE_PARTITIONS", "silver_schema"]
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DateType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FIXED: Final = StructType(
+    [
+        StructField("device", StringType()),
+        StructField("type", StringType()),
+        StructField("site", StringType()),
+        StructField("seq", LongType()),
+        StructField("device_time", TimestampType()),
+        StructField("event_time", TimestampType()),
+        StructField("clock_ahead", BooleanType()),
+        StructField("received_at", TimestampType()),
+        StructField("message_id", StringType()),
+        StructField("record_id", StringType(), nullable=False),
+        StructField("mqtt_topic", StringType()),
+        StructField("kafka_topic", StringType()),
+        StructField("kafka_partition", IntegerType()),
+        StructField("kafka_offset", LongType()),
+        StructField("event_date", DateType()),
+        StructField("ingested_at", TimestampType()),
+    ]
+)
+"""What every row of silver has, before its signals:
+
+- ``device``, ``type``: as sent, the type as the registry has it where it knows better; ``site``: the registry's;
+- ``seq``: the device's own sequence number;
+- ``device_time``: as the device's clock had it; ``event_time``: the same, at most ``stream.max_ahead`` after
+  ``received_at``; ``clock_ahead``: whether that made a difference; ``event_date``: the day of ``event_time``;
+- ``received_at``: when the gateway received the message, which is the Kafka record's timestamp;
+- ``message_id``: the header ``gateway.message_id`` where its kind is ``device``;
+- ``record_id``: what makes the reading the same reading when it comes again: device and message id, or, where there is
+  no such id, its place in Kafka;
+- ``mqtt_topic``: the header of that name; ``kafka_topic``, ``kafka_partition``, ``kafka_offset``: the record's place;
+- ``ingested_at``: when the batch that wrote the row began.
+"""
+
+PARTITIONS: Final = ("event_date", "clock_ahead")
+"""Wrong clocks are apart: among others' rows they would stretch a file's range of device times to the year 2036, and no
+file could be passed over by its range any more."""
+
+QUARANTINE: Final = StructType(
+    [
+        StructField("reason", StringType()),
+        StructField("detail", StringType()),
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField(
+            "headers",
+            ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+        ),
+        StructField("kafka_topic", StringType()),
+        StructField("kafka_partition", IntegerType()),
+        StructField("kafka_offset", LongType()),
+        StructField("kafka_time", TimestampType()),
+        StructField("ingest_date", DateType()),
+        StructField("ingested_at", TimestampType()),
+    ]
+)
+"""Records that could not be decoded, as they came. ``ingest_date`` is the day of ``kafka_time``, the record's."""
+
+QUARANTINE_PARTITIONS: Final = ("ingest_date",)
+
+
+def silver_schema(signals: Iterable[StructField]) -> StructType:
+    """The table's columns: the fixed ones, then one nullable column per signal of the device schemas."""
+    return StructType([*FIXED.fields, *(StructField(field.name, field.dataType) for field in signals)])
