@@ -4,111 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import re
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import psutil
 import pyspark
 import pytest
 
-from gateway.embedded.jars import resolve
-from gateway.embedded.java import ensure_java
-from streaming.progress import BatchEvent, FailedEvent, StartedEvent, StoppedEvent, parse
+from streaming.progress import BatchEvent, FailedEvent, StartedEvent, StoppedEvent
+from tests.integration.job_process import QUICK, JobProcess, environment, wait_for
 from tests.integration.streaming_support import base_ms, messages, offsets_in, produce, rows_in, write_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gateway.embedded.kafka import KafkaCluster
-    from streaming.progress import Event
     from tests.brokers.fixtures import MakeTopic
 
 pytestmark = pytest.mark.slow
-
-T = TypeVar("T")
-ROOT = Path(__file__).resolve().parents[2]
-# The quick compiler alone: no test runs long enough for the thorough one to pay.
-QUICK = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-PATIENCE_S = 240.0  # a start is 10 s of an idle machine; the deadlines are for one whose cores are all taken
-
-
-def wait_for(what: str, condition: Callable[[], T | None], timeout_s: float = PATIENCE_S) -> T:
-    """What ``condition`` returns as soon as that is true; fails when it does not become true in time."""
-    deadline_s = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.05)
-    return found
-
-
-def environment() -> dict[str, str]:
-    java = ensure_java().spark_home()
-    return {**os.environ, "JAVA_HOME": str(java), "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
-
-
-class JobProcess:
-    """``python -m streaming.ingest`` with these words, its lines and its errors in files of ``folder``."""
-
-    def __init__(self, folder: Path, *words: str) -> None:
-        number = len(list(folder.glob("job-*.out")))
-        self.out, self.err = folder / f"job-{number}.out", folder / f"job-{number}.err"
-        jars = os.pathsep.join(map(str, resolve("spark")))
-        with self.out.open("wb") as out, self.err.open("wb") as err:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "streaming.ingest", "--jars", jars, "--conf", QUICK, *words],
-                stdout=out,
-                stderr=err,
-                cwd=folder,
-                env=environment(),
-            )
-        self._family: set[psutil.Process] = set()
-
-    def events(self) -> list[Event]:
-        """What it has said so far, whole lines only."""
-        lines = self.out.read_text().split("\n")[:-1]
-        return [event for event in map(parse, lines) if event]
-
-    def family(self) -> set[psutil.Process]:
-        """It and all processes it was ever seen to have started."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            this = psutil.Process(self._process.pid)
-            self._family |= {this, *this.children(recursive=True)}
-        return self._family
-
-    def jvm(self) -> psutil.Process | None:
-        return next((one for one in self.family() if one.is_running() and one.name() == "java"), None)
-
-    def send(self, number: signal.Signals) -> None:
-        self.family()
-        self._process.send_signal(number)
-
-    def kill(self) -> None:
-        """Ends it and its JVM at the same moment, as a machine that loses power would."""
-        for one in self.family():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
-        self._process.wait()
-
-    def wait(self) -> int:
-        """Its exit status, once it and everything it started are gone."""
-        deadline_s = time.monotonic() + PATIENCE_S
-        while True:
-            self.family()  # the JVM has to be known by the time its parent is gone
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                status = self._process.wait(0.5)
-                break
-            assert time.monotonic() < deadline_s, f"the job did not end within {PATIENCE_S:g} s:\n{self.log()}"
-        wait_for("the job's JVM is gone", lambda: not any(one.is_running() for one in self._family), 30.0)
-        return status
-
-    def log(self) -> str:
-        return self.err.read_text()
 
 
 @pytest.fixture
