@@ -1,6 +1,6 @@
 """Settings of the Spark jobs, which run in a process of their own."""
 
-__all__ = ["StreamSettings"]
+__all__ = ["StreamMetricsSettings", "StreamSettings"]
 
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +20,16 @@ from config.stream_jobs import (
     LakeSettings,
     SilverSettings,
 )
+
+
+class StreamMetricsSettings(Table):
+    host: Annotated[str, Field(min_length=1, max_length=253)] = "127.0.0.1"
+    """Address that a job's metrics are served on. This machine alone unless told; there is no password, so elsewhere
+    let nobody but Prometheus reach the port."""
+
+    port: Annotated[Count, Field(ge=0, le=65535)] | None = None
+    """Port that a job serves `/metrics` on. Unset: none, so that several jobs of one machine do not meet at one port;
+    0 takes a free one and says which. `--metrics-port` gives each job its own."""
 
 
 class StreamSettings(Table):
@@ -66,6 +76,14 @@ class StreamSettings(Table):
     max_offsets_per_trigger: Annotated[Count, Field(ge=1)] | None = None
     """Records that one micro-batch takes at most. Unset: all there are, which after a long stop may be more than
     memory holds."""
+
+    group: Annotated[str, Field(max_length=200, pattern=r"^[a-zA-Z0-9._-]*$")] = "gateway-stream"
+    """Beginning of the consumer groups (`gateway-stream-bronze`) that each query's place is committed to after every
+    batch, so that `gateway groups` and Kafka's own tools show its lag. Nothing reads it back: the checkpoint alone says
+    where a query goes on. The Kafka user needs Read on these groups. Empty: nothing is committed."""
+
+    metrics: StreamMetricsSettings = StreamMetricsSettings()
+    """Where Prometheus finds a job's metrics."""
 
     lake: LakeSettings = LakeSettings()
     """Where the tables of the jobs `bronze` to `audit` are."""

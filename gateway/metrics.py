@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from gateway.instruments import Definition
     from gateway.lifecycle import Lifecycle
+    from streaming.metric_names import Series
 
 CONNECT_FAILURES: Final = (
     "unreachable",  # no such host, connection refused, no route
@@ -674,6 +675,9 @@ the scraper asks. This page is printed from `gateway/metrics.py`.
 - `gateway_auth_*` are those of the service that EMQX asks (`gateway auth serve`), which serves them itself, on
   `auth.operator_host` and `auth.operator_port` (127.0.0.1:9465), with `gateway_event_loop_delay_seconds`,
   `gateway_build_info` and `process_*`.
+- `gateway_stream_*` are those of a Spark job (`gateway stream`), which serves them itself on `stream.metrics.host` and
+  `stream.metrics.port`, with `process_*` of its Python process. `query` is the job's name; `ingest` has a second query,
+  `windows`. `topic` and `partition` exist from their first batch on.
 - Series whose labels follow from the settings exist at 0 from the start, so that `rate()` and `increase()` see the
   first event.
 - `session` is the session's number in the worker, behind its group's name if it has one, `route` a route's name,
@@ -686,7 +690,7 @@ the scraper asks. This page is printed from `gateway/metrics.py`.
 """
 
 
-def _describe(definition: Definition[Any]) -> Iterator[str]:
+def _describe(definition: Definition[Any] | Series) -> Iterator[str]:
     yield f"### `{definition.name}`"
     yield ""
     yield definition.meaning
@@ -709,6 +713,7 @@ def markdown() -> str:
     """The reference page of all metrics."""
     from gateway.auth_service.metrics import AuthMetrics
     from gateway.supervisor.metrics import SupervisorMetrics
+    from streaming.metric_names import SERIES
 
     lines = [_INTRODUCTION]
     # As a dictionary's keys: what several sets have in common is told once.
@@ -716,6 +721,8 @@ def markdown() -> str:
         (*Metrics.definitions(), *SupervisorMetrics.definitions(), *AuthMetrics.definitions())
     ):
         lines.extend(_describe(definition))
+    for series in SERIES:
+        lines.extend(_describe(series))
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

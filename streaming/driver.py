@@ -18,6 +18,7 @@ from config.errors import ExitStatus, GatewayError
 from streaming import options, reach
 from streaming.errors import StreamError
 from streaming.job import JobContext
+from streaming.metrics import StreamMetrics, serve
 from streaming.progress import BatchEvent, FailedEvent, StoppedEvent, format_line
 from streaming.queries import SparkEnded, run_queries
 from streaming.session import start_spark
@@ -114,7 +115,15 @@ def main(name: str, jobs: Sequence[Job], argv: list[str] | None) -> int:
         conf = options.parse_spark_conf(arguments.conf)
         reach.require_kafka(settings.kafka.bootstrap_servers, _REACH_TIMEOUT_S)
         reach.require_master(settings.stream.master, _REACH_TIMEOUT_S)
-        context = JobContext(emit, allow_data_loss=arguments.allow_data_loss, begun_s=_PROCESS_START_S)
+        metrics = StreamMetrics()
+        served = serve(metrics, settings.stream.metrics)
+        context = JobContext(
+            emit,
+            allow_data_loss=arguments.allow_data_loss,
+            metrics=metrics,
+            metrics_url=None if served is None else served.url,
+            begun_s=_PROCESS_START_S,
+        )
         jars = [Path(path) for path in arguments.jars.split(os.pathsep) if path]
         spark = start_spark(settings, jars, conf)
         try:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from streaming.metrics import StreamMetrics
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -51,6 +53,10 @@ class JobContext:
     tally: Tally = field(default_factory=Tally)
     allow_data_loss: bool = False
     """Step over records that vanished from Kafka before they were read, with a warning, instead of ending."""
+    metrics: StreamMetrics = field(default_factory=StreamMetrics)
+    """What Prometheus is told; a job that steps over lost records calls its ``data_lost``."""
+    metrics_url: str | None = None
+    """Where the metrics are served, if they are."""
     begun_s: float = field(default_factory=time.monotonic)
     """When the job began, by the monotonic clock; ``started`` counts from it."""
 

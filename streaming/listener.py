@@ -4,12 +4,12 @@ from __future__ import annotations
 
 __all__ = ["ProgressListener"]
 
-import json
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from streaming.metrics import kafka_offsets
 from streaming.progress import BatchEvent
 
 if TYPE_CHECKING:
@@ -34,25 +34,41 @@ class Terminated(NamedTuple):
 
 
 class ProgressListener(StreamingQueryListener):
-    """Emits a line for each completed batch and tells ``on_terminated`` of each query that ended.
+    """Emits a line for each completed batch, keeps the metrics, and tells ``on_terminated`` of each query that ended.
 
-    Spark calls it from one thread of its own, in order, a moment after the fact.
+    ``on_offsets`` is told how far a query is in Kafka, after the batch that brought it there is in the checkpoint.
+    Spark calls this from one thread of its own, in order, a moment after the fact.
     """
 
-    def __init__(self, context: JobContext, on_terminated: Callable[[Terminated], None]) -> None:
+    def __init__(
+        self,
+        context: JobContext,
+        on_terminated: Callable[[Terminated], None],
+        on_offsets: Callable[[str, Offsets], None] | None = None,
+    ) -> None:
         self._context = context
         self._on_terminated = on_terminated
+        self._on_offsets = on_offsets
+        self._names: dict[str, str] = {}
+        """Query by Spark's id of it: some events carry no name."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 (Spark's name)
-        pass
+        self._names[str(event.id)] = query = event.name or str(event.id)
+        self._context.metrics.start(query)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 (Spark's name)
-        pass
+        if (query := self._names.get(str(event.id))) is not None:
+            self._context.metrics.idle(query)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 (Spark's name)
-        self._context.emit(self._batch(event.progress))
+        batch = self._batch(event.progress)
+        self._context.emit(batch)
+        if self._on_offsets is not None:
+            self._on_offsets(batch.query, batch.end_offsets)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 (Spark's name)
+        if (query := self._names.get(str(event.id))) is not None:
+            self._context.metrics.end(query)
         self._on_terminated(Terminated(str(event.id)))
 
     def _batch(self, progress: StreamingQueryProgress) -> BatchEvent:
@@ -60,6 +76,7 @@ class ProgressListener(StreamingQueryListener):
         counts = self._context.tally.take(query, progress.batchId)
         # Spark counts a record again each time a batch is read, so what the query counted itself goes first.
         rows = progress.numInputRows if counts is None else counts.rows
+        self._context.metrics.batch(query, progress, rows, counts)
         duration_ms = progress.durationMs.get("triggerExecution", 0)
         watermark = progress.eventTime.get("watermark")
         return BatchEvent(
@@ -77,10 +94,12 @@ class ProgressListener(StreamingQueryListener):
 
 
 def _offsets(progress: StreamingQueryProgress) -> Offsets:
-    (source,) = progress.sources
-    end = source.endOffset
-    offsets: dict[str, dict[str, int]] = json.loads(end) if isinstance(end, str) else end
-    return offsets
+    """How far the query is in Kafka, over all its sources; a table as a source has no offsets."""
+    ends: dict[str, dict[str, int]] = {}
+    for source in progress.sources:
+        for topic, partitions in kafka_offsets(source.endOffset).items():
+            ends.setdefault(topic, {}).update(partitions)
+    return ends
 
 
 def _milliseconds(moment: str) -> int:

@@ -62,6 +62,13 @@ def add_arguments(parser: ArgumentParser, job: str = "ingest") -> None:
         help="stream.topics: a Kafka topic to read; may be repeated",
     )
     parser.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        dest="metrics__port",
+        help="stream.metrics.port: where Prometheus finds the job's metrics; 0 for any free port",
+    )
+    parser.add_argument(
         "--available-now", action="store_true", default=None, help="stream.available_now: read what there is, then end"
     )
     parser.add_argument(
@@ -71,7 +78,9 @@ def add_arguments(parser: ArgumentParser, job: str = "ingest") -> None:
     )
 
 
-_SETTINGS = ("master", "output", "quarantine", "lake__path", "checkpoint", "topics", "available_now")
+_SETTINGS = (
+    "master", "output", "quarantine", "lake__path", "checkpoint", "topics", "metrics__port", "available_now",
+)  # fmt: skip
 """The options that stand for settings of ``[stream]``; ``__`` is a dot."""
 
 
@@ -104,6 +113,8 @@ def to_argv(arguments: Namespace) -> list[str]:
     for name in ("master", "output", "quarantine", "lake__path", "checkpoint"):
         if (value := getattr(arguments, name, None)) is not None:
             words += [f"--{name.removesuffix('__path')}", value]
+    if arguments.metrics__port is not None:
+        words += ["--metrics-port", str(arguments.metrics__port)]
     for topic in arguments.topics or ():
         words += ["--topic", topic]
     for pair in arguments.conf:

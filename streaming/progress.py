@@ -47,6 +47,8 @@ class StartedEvent:
     """Spark's application id, to find it on a cluster."""
     startup_s: float
     """Seconds from the start of the job's process to here."""
+    metrics: str | None = None
+    """Where Prometheus finds the metrics; None if they are not served."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streaming.errors import StreamError, UnfinishedBatchError
 from streaming.failures import explain
+from streaming.group import GroupCommitter
 from streaming.listener import ProgressListener, Terminated
 from streaming.progress import StartedEvent
 
@@ -54,7 +55,9 @@ def run_queries(
     Blocks. Raises ConfigError if one cannot start, a StreamError if one fails (the others are then ended too), and
     UnfinishedBatchError if the stop did not wait for a batch.
     """
-    listener = ProgressListener(context, mailbox.put)
+    prefix = settings.stream.group
+    group = GroupCommitter(session, settings.kafka, prefix, context.metrics) if prefix else None
+    listener = ProgressListener(context, mailbox.put, None if group is None else group.offer)
     session.streams.addListener(listener)
     running: dict[str, StreamingQuery] = {}
     try:
@@ -67,6 +70,7 @@ def run_queries(
                 master=str(session.sparkContext.master),
                 application=str(session.sparkContext.applicationId),
                 startup_s=round(time.monotonic() - context.begun_s, 2),
+                metrics=context.metrics_url,
             )
         )
         _wait(running, mailbox, settings)
@@ -75,6 +79,8 @@ def run_queries(
             for query in running.values():
                 query.stop()
             session.streams.removeListener(listener)
+        if group is not None:
+            group.close()
 
 
 def _wait(running: dict[str, StreamingQuery], mailbox: Mailbox, settings: Settings) -> None:

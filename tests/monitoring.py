@@ -17,6 +17,7 @@ import yaml
 from gateway.auth_service.metrics import AuthMetrics
 from gateway.metrics import Metrics
 from gateway.supervisor.metrics import SupervisorMetrics
+from streaming.metric_names import SERIES
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -106,6 +107,7 @@ def known_series() -> dict[str, frozenset[str]]:
         if one.kind == "histogram":
             known |= {f"{one.name}_{part}": labels for part in ("count", "sum")}
             known[f"{one.name}_bucket"] = labels | {"le"}
+    known |= {series.name: frozenset(series.labels) for series in SERIES}
     return known
 
 

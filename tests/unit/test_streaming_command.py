@@ -33,7 +33,7 @@ def parsed(*words: str) -> argparse.Namespace:
 ALL = (
     *("--config", "a b.toml", "--master", "local[4]", "--output", "/o", "--quarantine", "/q", "--checkpoint", "/c"),
     *("--topic", "t1", "--topic", "t2", "--conf", "spark.a=b=c", "--conf", "spark.d=", "--available-now"),
-    "--allow-data-loss",
+    *("--allow-data-loss", "--metrics-port", "0"),
 )
 
 

@@ -1,0 +1,124 @@
+"""How far a query has read, committed to Kafka under a group's name, so that Kafka's own tools show its lag.
+
+Nothing reads these offsets back: the checkpoint alone says where a query goes on. What is committed is the end of a
+batch that Spark has reported, which it does after the batch is in the checkpoint, so never more than is there.
+"""
+
+from __future__ import annotations
+
+__all__ = ["GroupCommitter", "group_name"]
+
+import sys
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from streaming.failures import cause
+from streaming.kafka import source_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from config.settings import KafkaSettings
+    from streaming.metrics import StreamMetrics
+    from streaming.progress import Offsets
+
+_TIMEOUT_S: Final = 10
+_BETWEEN_S: Final = 1.0
+"""Batches may follow each other faster than anyone looks at lag."""
+
+
+def group_name(prefix: str, query: str) -> str:
+    """The group that a query's offsets are committed to."""
+    return f"{prefix}-{query}"
+
+
+class GroupCommitter:
+    """Commits the newest offsets of each query, in a thread of its own: a batch never waits for it.
+
+    A failure is written to standard error once, until a commit succeeds again; the job goes on. ``close`` waits for
+    what was offered last, a few seconds at most.
+    """
+
+    def __init__(self, spark: SparkSession, kafka: KafkaSettings, prefix: str, metrics: StreamMetrics) -> None:
+        self._spark = spark
+        self._kafka, self._prefix, self._metrics = kafka, prefix, metrics
+        self._changed = threading.Condition()
+        self._newest: dict[str, Offsets] = {}
+        self._closing = False
+        self._failing = False
+        self._admin: Any = None
+        self._thread = threading.Thread(target=self._run, name="stream-group", daemon=True)
+        self._thread.start()
+
+    def offer(self, query: str, offsets: Offsets) -> None:
+        """Has these committed soon; returns at once. A later offer replaces one that waits."""
+        if offsets:
+            with self._changed:
+                self._newest[query] = offsets
+                self._changed.notify()
+
+    def close(self) -> None:
+        """Commits what waits, then ends."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(_TIMEOUT_S / 2)
+
+    def _run(self) -> None:
+        closing = False
+        while not closing:
+            with self._changed:
+                self._changed.wait_for(lambda: self._newest or self._closing)
+                closing, waiting, self._newest = self._closing, self._newest, {}
+            for query, offsets in waiting.items():
+                self._commit(query, offsets)
+            if not closing:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closing, _BETWEEN_S)
+                    closing = self._closing and not self._newest
+        with suppress(Exception):
+            if self._admin is not None:
+                self._admin.close()
+
+    def _commit(self, query: str, offsets: Offsets) -> None:
+        group = group_name(self._prefix, query)
+        try:
+            self._alter(group, offsets)
+        except Exception as error:  # noqa: BLE001 (whatever it is, it must not end the job)
+            self._metrics.commit_failed(query)
+            if not self._failing:
+                print(  # noqa: T201 (what people read)
+                    f"warning: how far {query} has read could not be committed to the group {group}:"
+                    f" {cause(str(error))}. The job goes on; Kafka's tools show an old lag. Does the user have Read on"
+                    ' the group and the topics? stream.group = "" commits nothing.',
+                    file=sys.stderr,
+                    flush=True,
+                )
+            self._failing = True
+        else:
+            self._failing = False
+
+    def _alter(self, group: str, offsets: Offsets) -> None:
+        jvm: Any = self._spark._jvm  # noqa: SLF001 (pyspark has no public way to Kafka's client)
+        if self._admin is None:
+            self._admin = make_admin(jvm, self._kafka)
+        wanted = jvm.java.util.HashMap()
+        for topic, partitions in offsets.items():
+            for partition, offset in partitions.items():
+                place = jvm.org.apache.kafka.common.TopicPartition(topic, int(partition))
+                wanted.put(place, jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(int(offset)))
+        done = self._admin.alterConsumerGroupOffsets(group, wanted).all()
+        done.get(_TIMEOUT_S, jvm.java.util.concurrent.TimeUnit.SECONDS)
+
+
+def make_admin(jvm: Any, kafka: KafkaSettings) -> Any:
+    """The JVM's own Kafka administration, with the source's login. Raises what the JVM raises; connects later."""
+    properties = jvm.java.util.Properties()
+    for name, value in source_options(kafka).items():
+        if name.startswith("kafka."):
+            properties.put(name.removeprefix("kafka."), value)
+    properties.put("request.timeout.ms", str(_TIMEOUT_S * 500))
+    properties.put("default.api.timeout.ms", str(_TIMEOUT_S * 1000))
+    properties.put("client.id", "gateway-stream")
+    return jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)

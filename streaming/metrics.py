@@ -1,0 +1,207 @@
+"""What the running queries tell Prometheus, kept current by the listener and read at scrape time.
+
+Names and meanings are in ``metric_names``. Values are written by the listener's thread and the thread that commits
+groups, read by the scraper's; a lock keeps a scrape to one moment. There is no label ``job``: Prometheus sets that
+itself. A query is called as its job is (``ingest`` has a second one, ``windows``).
+"""
+
+from __future__ import annotations
+
+__all__ = ["MetricsServer", "StreamMetrics", "serve"]
+
+import json
+import threading
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from config.errors import ConfigError
+from streaming.metric_names import PHASES, SERIES, STORES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from wsgiref.simple_server import WSGIServer
+
+    from prometheus_client.metrics_core import Metric
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+    from config.stream import StreamMetricsSettings
+    from streaming.job import BatchCounts
+    from streaming.progress import Offsets
+
+_PREFIX: Final = "gateway_stream_"
+_DISK: Final = ("rocksdbSstFileSize",)
+_STARTS_BELOW_0: Final = {"batch_id": -1.0}
+
+
+class StreamMetrics:
+    """All series of one process. Any thread may call it; nothing blocks for longer than a scrape copies numbers."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[str, dict[tuple[str, ...], float]] = {one.name: {} for one in SERIES}
+        self._finished_s: dict[str, float] = {}
+        self._heard_s: dict[str, float] = {}
+        self._watermark_s: dict[str, float] = {}
+
+    def start(self, query: str) -> None:
+        """The query runs; from here on it has all its series."""
+        with self._lock:
+            for one in SERIES:
+                if one.labels[1:2] not in ((), ("phase",), ("store",)):
+                    continue  # topics and partitions are known once they are read
+                for row in one.fixed:
+                    start = _STARTS_BELOW_0.get(one.name.removeprefix(_PREFIX), 0.0)
+                    self._values[one.name].setdefault((query, *row), start)
+            self._finished_s[query] = self._heard_s[query] = time.monotonic()
+            self._set("up", 1, query)
+            self._set("started_timestamp_seconds", time.time(), query)
+
+    def end(self, query: str) -> None:
+        """The query has ended."""
+        with self._lock:
+            self._set("up", 0, query)
+
+    def idle(self, query: str) -> None:
+        """The query looked, and there was nothing to read."""
+        with self._lock:
+            self._heard_s[query] = time.monotonic()
+
+    def batch(self, query: str, progress: StreamingQueryProgress, rows: int, counts: BatchCounts | None) -> None:
+        """A batch is finished; ``rows`` are those of it."""
+        with self._lock:
+            self._finished_s[query] = self._heard_s[query] = time.monotonic()
+            self._set("batch_id", progress.batchId, query)
+            self._set("batch_rows", rows, query)
+            self._add("batches_total", 1, query)
+            self._add("rows_total", rows, query)
+            self._set("input_rows_per_second", _number(progress.inputRowsPerSecond), query)
+            self._set("processed_rows_per_second", _number(progress.processedRowsPerSecond), query)
+            if counts is not None:
+                self._add("rows_quarantined_total", counts.quarantined, query)
+            self._phases(query, progress.durationMs)
+            self._state(query, progress.stateOperators)
+            if (watermark := progress.eventTime.get("watermark")) is not None:
+                self._watermark_s[query] = datetime.fromisoformat(watermark).timestamp()
+            for source in progress.sources:
+                self._offsets(query, kafka_offsets(source.endOffset), kafka_offsets(source.latestOffset))
+
+    def data_lost(self, query: str, topic: str, offsets: int) -> None:
+        """So many offsets of a topic were gone before they were read."""
+        with self._lock:
+            self._add("data_loss_offsets_total", offsets, query, topic)
+
+    def commit_failed(self, query: str) -> None:
+        """The query's offsets could not be committed to its group."""
+        with self._lock:
+            self._add("group_commit_failures_total", 1, query)
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family with its present values: makes this a collector of prometheus_client."""
+        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+        with self._lock:
+            self._ages()
+            values = {name: dict(rows) for name, rows in self._values.items()}
+        for one in SERIES:
+            make = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
+            family = make(one.name.removesuffix("_total"), one.meaning, labels=one.labels)
+            for row, value in values[one.name].items():
+                family.add_metric(row, value)
+            yield family
+
+    def _set(self, name: str, value: float, *labels: str) -> None:
+        self._values[_PREFIX + name][labels] = value
+
+    def _add(self, name: str, more: float, *labels: str) -> None:
+        rows = self._values[_PREFIX + name]
+        rows[labels] = rows.get(labels, 0.0) + more
+
+    def _ages(self) -> None:
+        now_s, clock_s = time.monotonic(), time.time()
+        for query, finished_s in self._finished_s.items():
+            self._set("batch_age_seconds", now_s - finished_s, query)
+            self._set("silence_seconds", now_s - self._heard_s[query], query)
+            # Before the first record Spark's watermark is 1970.
+            watermark_s = self._watermark_s.get(query, 0.0)
+            self._set("watermark_delay_seconds", max(0.0, clock_s - watermark_s) if watermark_s > 0 else 0.0, query)
+
+    def _phases(self, query: str, duration_ms: Mapping[str, int]) -> None:
+        for phase in PHASES:
+            seconds = duration_ms.get(phase, 0) / 1000
+            self._set("batch_seconds", seconds, query, phase)
+            self._add("phase_seconds_total", seconds, query, phase)
+
+    def _state(self, query: str, operators: Iterable[Any]) -> None:
+        rows = memory = disk = late = 0
+        for one in operators:
+            rows += one.numRowsTotal
+            memory += one.memoryUsedBytes
+            late += one.numRowsDroppedByWatermark
+            disk += sum(one.customMetrics.get(name, 0) for name in _DISK)
+        self._set("state_rows", rows, query)
+        for store, size in zip(STORES, (memory, disk), strict=True):
+            self._set("state_bytes", size, query, store)
+        self._add("rows_late_total", late, query)
+
+    def _offsets(self, query: str, end: Offsets, latest: Offsets) -> None:
+        for topic, partitions in end.items():
+            self._values[f"{_PREFIX}data_loss_offsets_total"].setdefault((query, topic), 0.0)
+            for partition, offset in partitions.items():
+                newest = latest.get(topic, {}).get(partition, offset)
+                self._set("end_offset", offset, query, topic, partition)
+                self._set("offsets_behind", max(0, newest - offset), query, topic, partition)
+
+
+def kafka_offsets(position: Any) -> Offsets:
+    """A source's position as offsets by topic and partition; nothing for a source that is not Kafka."""
+    try:
+        found = json.loads(position) if isinstance(position, str) else position
+    except ValueError:
+        return {}
+    if isinstance(found, dict) and found and all(isinstance(one, dict) for one in found.values()):
+        return found
+    return {}
+
+
+def _number(value: float | None) -> float:
+    """Spark gives NaN where it has no second batch to compare with."""
+    return value if value is not None and value == value else 0.0  # noqa: PLR0124 (NaN alone differs from itself)
+
+
+class MetricsServer:
+    """An HTTP server of its own thread that gives Prometheus the metrics; ``url`` is where."""
+
+    def __init__(self, server: WSGIServer, thread: threading.Thread, host: str) -> None:
+        self._server, self._thread = server, thread
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{server.server_port}/metrics"
+
+    def close(self) -> None:
+        """Ends it; returns when its thread has."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def serve(metrics: StreamMetrics, settings: StreamMetricsSettings) -> MetricsServer | None:
+    """Serves the metrics and those of the process; None where ``stream.metrics.port`` is not set.
+
+    Raises ConfigError if the port cannot be had: another job of this machine has it, as a rule.
+    """
+    if settings.port is None:
+        return None
+    from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(metrics)
+    try:
+        server, thread = start_http_server(settings.port, settings.host, registry)
+    except OSError as error:
+        raise ConfigError(
+            f"stream.metrics.port is {settings.port}, which cannot be listened on at {settings.host}"
+            f" ({error.strerror or error}). Does another job of this machine use it? Give each a port of its own"
+            " (--metrics-port), 0 for any free one, or run the jobs in one process (gateway stream all)."
+        ) from error
+    return MetricsServer(server, thread, settings.host)
