@@ -40,6 +40,7 @@ FIXED: Final = StructType(
         StructField("kafka_offset", LongType()),
         StructField("event_date", DateType()),
         StructField("ingested_at", TimestampType()),
+        StructField("gateway", StringType()),
     ]
 )
 """What every row of silver has, before its signals:
@@ -53,7 +54,8 @@ FIXED: Final = StructType(
 - ``record_id``: what makes the reading the same reading when it comes again: device and message id, or, where there is
   no such id, its place in Kafka;
 - ``mqtt_topic``: the header of that name; ``kafka_topic``, ``kafka_partition``, ``kafka_offset``: the record's place;
-- ``ingested_at``: when the batch that wrote the row began.
+- ``ingested_at``: when the batch that wrote the row began;
+- ``gateway``: the header ``gateway.id``; null where the route does not write it.
 """
 
 PARTITIONS: Final = ("event_date", "clock_ahead")
