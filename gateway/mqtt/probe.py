@@ -71,6 +71,13 @@ class _Client(paho.Client):
         proxy: dict[str, Any] = self._proxy
         return proxy or None  # the settings' alone; paho would look into the environment as well
 
+    def close(self) -> None:
+        """Close the connection, if there is one, and the pair of sockets with which ``loop`` wakes itself.
+
+        paho does it when the client is collected, which is any time later: callbacks tie it into a circle.
+        """
+        self._reset_sockets()
+
 
 def visit(
     settings: MqttSettings,
@@ -116,6 +123,13 @@ class _Visitor:
         client.on_disconnect = self._on_disconnect
 
     def visit(self) -> Visit:
+        try:
+            self._visit()
+        finally:
+            self._client.close()
+        return self.result
+
+    def _visit(self) -> None:
         began = time.monotonic()
         # paho waits for a TLS or WebSocket handshake as long as its keepalive is. Longer than we wait, or it would be
         # paho that gives up, with words of its own.
@@ -135,7 +149,6 @@ class _Visitor:
             if self._filters:
                 self._subscribe()
             self._leave()
-        return self.result
 
     def _properties(self) -> Properties:
         settings = self._settings
