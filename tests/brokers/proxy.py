@@ -10,9 +10,12 @@ import random
 import socket
 import struct
 import threading
+import weakref
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
+
+from tests.servers.playing import PlayedServer, accepted_are_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -29,56 +32,39 @@ class ConnectProxy:
         self.port = 0
         self._authorization = f"basic {base64.b64encode(':'.join(user).encode()).decode()}" if user else None
         self._refuse = refuse
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._server = PlayedServer(self._serve)
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = await self._server.start()
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._server.stop()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+        head = await reader.readuntil(b"\r\n\r\n")
+        lines = head.decode("latin-1").split("\r\n")
+        method, target, _ = lines[0].split(" ")
+        headers = {}
+        for line in lines[1:]:
+            name, _, value = line.partition(": ")
+            scheme, _, rest = value.partition(" ")
+            headers[name.lower()] = f"{scheme.lower()} {rest}"
+        assert method == "CONNECT"
+        self.targets.append(target)
+        if self._authorization is not None and headers.get("proxy-authorization") != self._authorization:
+            writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+            return
+        if self._refuse is not None:
+            writer.write(f"HTTP/1.1 {self._refuse}\r\n\r\n".encode())
+            return
+        host, _, port = target.rpartition(":")
+        there, back = await asyncio.open_connection(host.strip("[]"), int(port))
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            lines = head.decode("latin-1").split("\r\n")
-            method, target, _ = lines[0].split(" ")
-            headers = {}
-            for line in lines[1:]:
-                name, _, value = line.partition(": ")
-                scheme, _, rest = value.partition(" ")
-                headers[name.lower()] = f"{scheme.lower()} {rest}"
-            assert method == "CONNECT"
-            self.targets.append(target)
-            if self._authorization is not None and headers.get("proxy-authorization") != self._authorization:
-                writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
-                return
-            if self._refuse is not None:
-                writer.write(f"HTTP/1.1 {self._refuse}\r\n\r\n".encode())
-                return
-            host, _, port = target.rpartition(":")
-            there, back = await asyncio.open_connection(host.strip("[]"), int(port))
-            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            try:
-                await asyncio.gather(_copy(reader, back), _copy(there, writer))
-            finally:
-                back.close()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
+            await asyncio.gather(_copy(reader, back), _copy(there, writer))
         finally:
-            self._tasks.discard(task)
-            with contextlib.suppress(ConnectionError):
-                writer.close()
+            back.transport.abort()
 
 
 async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
@@ -130,6 +116,7 @@ class FaultyProxy:
         self._passing = asyncio.Event()
         self._passing.set()
         self._pipes: set[_Pipe] = set()
+        self._transports: weakref.WeakSet[asyncio.WriteTransport] = weakref.WeakSet()  # of these and earlier pipes
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="faulty proxy")
         self._server: asyncio.Server | None = None
@@ -196,7 +183,10 @@ class FaultyProxy:
     async def _stop(self) -> None:
         assert self._server is not None
         self._server.close()
+        await accepted_are_known()
         await self._end_all(reset=True)
+        for transport in list(self._transports):
+            transport.abort()  # closed, and not flushed: a frozen peer takes nothing more
 
     async def _end_all(self, *, reset: bool) -> None:
         pipes = list(self._pipes)
@@ -204,19 +194,24 @@ class FaultyProxy:
             pipe.end(reset=reset)
         if pipes:
             await asyncio.wait({pipe.task for pipe in pipes})
+        self._pipes.difference_update(pipes)  # one whose task had not begun is still there
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Not a coroutine: a connection must be known even if its task is cancelled before its first step."""
         self.accepted += 1
         if self._refusing:
             _reset(writer)
             return
-        task = asyncio.current_task()
-        assert task is not None
-        pipe = _Pipe(task, [writer])
+        self._transports.add(writer.transport)
+        pipe = _Pipe([writer])
         pipe.swallowed = self._swallowing
         self._pipes.add(pipe)
+        pipe.task = asyncio.ensure_future(self._carry(pipe, reader, writer))
+
+    async def _carry(self, pipe: _Pipe, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there, back = await asyncio.open_connection("127.0.0.1", self.target)
+            self._transports.add(back.transport)
             pipe.writers.append(back)
             directions = {
                 asyncio.ensure_future(self._copy(pipe, reader, back, to_server=True)),
@@ -299,8 +294,8 @@ class FaultyProxy:
 class _Pipe:
     """One connection through the proxy: the task that carries it, and its two sockets."""
 
-    def __init__(self, task: asyncio.Task[None], writers: list[asyncio.StreamWriter]) -> None:
-        self.task = task
+    def __init__(self, writers: list[asyncio.StreamWriter]) -> None:
+        self.task: asyncio.Future[None]
         self.tasks: list[asyncio.Future[None]] = []
         self.writers = writers
         self.swallowed: tuple[bool, ...] = (False, False)  # to the server, to the client

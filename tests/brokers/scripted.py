@@ -21,6 +21,7 @@ from tests.brokers import packets
 from tests.brokers.packets import Message, Type
 from tests.brokers.scripted_link import Link
 from tests.brokers.scripted_rules import Flying, Rules, Session
+from tests.servers.playing import accepted_are_known
 
 if TYPE_CHECKING:
     import ssl
@@ -81,6 +82,7 @@ class ScriptedBroker:
             self._watch.cancel()
         if self._server is not None:
             self._server.close()
+            await accepted_are_known()
             for link in list(self.links):
                 link.transport.abort()
             await self._server.wait_closed()

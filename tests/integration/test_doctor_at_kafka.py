@@ -22,6 +22,7 @@ from gateway.embedded.kafka import KafkaCluster
 from tests.chaos.fixtures import *  # noqa: F403
 from tests.chaos.harness import to_toml, wait_until
 from tests.doctor_looks import ACL, USERS, look, mqtt
+from tests.servers.playing import PlayedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -184,33 +185,22 @@ class Relay:
     """Stands before a Kafka broker and swallows the requests of some kinds, as a broker does whose threads hang."""
 
     def __init__(self, port: int) -> None:
-        self.port, self.target = port, 0
+        self.target = 0
         self.swallowed: set[int] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
-        self._server: asyncio.Server | None = None
+        self._server = PlayedServer(self._carry, port=port)
 
     def __enter__(self) -> Self:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._server.start(), self._loop).result(10)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-    async def _start(self) -> None:
-        self._server = await asyncio.start_server(self._carry, "127.0.0.1", self.port)
-
-    async def _stop(self) -> None:
-        assert self._server is not None
-        self._server.close()
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back, forth = await asyncio.open_connection("127.0.0.1", self.target)
@@ -221,12 +211,9 @@ class Relay:
                 request = await reader.readexactly(size)
                 if struct.unpack_from(">h", request)[0] not in self.swallowed:
                     forth.write(struct.pack(">i", size) + request)
-        except (EOFError, OSError):
-            pass
         finally:
             answers.cancel()
-            forth.close()
-            writer.close()
+            forth.transport.abort()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

@@ -14,6 +14,7 @@ import pytest
 from auth.first_start import emqx_files
 from tests.brokers.emqx_auth import Connection, EmqxModel, Refused
 from tests.brokers.emqx_conf import AuthConf, HoconError, read_auth_conf, read_hocon
+from tests.servers.playing import PlayedServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,51 +33,36 @@ class Scripted:
         self.seen: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         self.connections = 0
         self.busiest = 0  # requests of one connection that were there at once
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._server = PlayedServer(self._serve)
 
     async def start(self) -> int:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+        return await self._server.start()
 
     async def stop(self) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.stop()
 
     def says(self, path: str, body: Any = None, status: int = 200, content_type: str | None = JSON) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.answers[path] = (status, content_type, data)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         self.connections += 1
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                path = head.split(" ")[1]
-                lines = [line.partition(": ") for line in head.split("\r\n")[1:-2]]
-                headers = {name: value for name, _, value in lines}
-                body = await reader.readexactly(int(headers["content-length"]))
-                self.seen.append((path, headers, json.loads(body)))
-                if self.drop:
-                    self.drop -= 1
-                    return
-                await asyncio.sleep(self.delay_s)
-                self.busiest = max(self.busiest, reader._buffer.count(b"POST ") + 1)  # type: ignore[attr-defined]
-                status, content_type, data = self.answers[path]
-                extra = "" if content_type is None else f"content-type: {content_type}\r\n"
-                length = "" if status == 204 else f"content-length: {len(data)}\r\n"
-                writer.write(f"HTTP/1.1 {status} X\r\n{extra}{length}\r\n".encode() + (b"" if status == 204 else data))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            path = head.split(" ")[1]
+            lines = [line.partition(": ") for line in head.split("\r\n")[1:-2]]
+            headers = {name: value for name, _, value in lines}
+            body = await reader.readexactly(int(headers["content-length"]))
+            self.seen.append((path, headers, json.loads(body)))
+            if self.drop:
+                self.drop -= 1
+                return
+            await asyncio.sleep(self.delay_s)
+            self.busiest = max(self.busiest, reader._buffer.count(b"POST ") + 1)  # type: ignore[attr-defined]
+            status, content_type, data = self.answers[path]
+            extra = "" if content_type is None else f"content-type: {content_type}\r\n"
+            length = "" if status == 204 else f"content-length: {len(data)}\r\n"
+            writer.write(f"HTTP/1.1 {status} X\r\n{extra}{length}\r\n".encode() + (b"" if status == 204 else data))
 
 
 @pytest.fixture

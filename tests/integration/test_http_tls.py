@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime as dt
 import shutil
 import ssl
@@ -23,6 +22,7 @@ from gateway.doctor.running import RunningFacts, gather
 from gateway.http import HttpServer
 from gateway.http_asking import ask
 from tests.servers.authority import Authority
+from tests.servers.playing import played
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -156,6 +156,7 @@ async def test_a_connection_that_speaks_no_tls_harms_nobody(authority: Authority
         async with asyncio.timeout(10):
             assert b"200" not in await reader.read()
         writer.close()
+        await writer.wait_closed()
         assert (await get(server, "/healthz", client_context(authority)))[0] == 200
 
 
@@ -178,9 +179,7 @@ async def test_a_command_that_meets_something_else_says_so() -> None:
         writer.write(b"220 mail.example\r\n")
         writer.close()
 
-    server = await asyncio.start_server(babble, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with server:
+    async with played(babble) as port:
         with pytest.raises(OSError, match="does not speak HTTP"):
             await asyncio.to_thread(ask, HttpSettings(port=port), "/status", timeout_s=20)
 
@@ -217,14 +216,11 @@ async def test_the_doctor_shows_its_token_to_the_gateway_alone(authority: Author
 async def test_an_answer_that_never_ends_is_given_up() -> None:
     async def drip(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
-        with contextlib.suppress(OSError):
-            while not writer.is_closing():
-                writer.write(b"x")
-                await writer.drain()
-                await asyncio.sleep(0.01)
+        while not writer.is_closing():
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.01)
 
-    server = await asyncio.start_server(drip, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with server:
+    async with played(drip) as port:
         with pytest.raises(TimeoutError, match="does not come to its end"):
             await asyncio.to_thread(ask, HttpSettings(port=port), "/status", timeout_s=0.2)

@@ -21,6 +21,7 @@ from tests.brokers.packets import Message
 from tests.brokers.rig import until
 from tests.brokers.scripted import ScriptedBroker
 from tests.brokers.scripted_rules import Rules
+from tests.servers.playing import played
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -297,28 +298,20 @@ async def test_a_tls_port_that_never_speaks_is_given_up_in_time() -> None:
 
 async def test_a_websocket_that_answers_a_byte_at_a_time_is_given_up_in_time() -> None:
     """Each byte renews paho's own time-out."""
-    writers = []
 
     async def drip(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.append(writer)
-        with contextlib.suppress(ConnectionError):
-            while True:
-                writer.write(b"x")
-                await writer.drain()
-                await asyncio.sleep(0.02)
+        while True:
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.02)
 
-    server = await asyncio.start_server(drip, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        async with ScriptedBroker() as broker:
-            broker.rules.answers_connect = False  # only so that `problem` does not wait for a second CONNECT
-            began = time.monotonic()
-            text = await problem(broker, addresses=[f"ws://127.0.0.1:{port}"], connect_timeout="300ms")
-            assert "mqtt.connect_timeout" in text
-            assert time.monotonic() - began < 5
-            await connecting_threads_end()
-        for writer in writers:
-            writer.close()
+    async with played(drip) as port, ScriptedBroker() as broker:
+        broker.rules.answers_connect = False  # only so that `problem` does not wait for a second CONNECT
+        began = time.monotonic()
+        text = await problem(broker, addresses=[f"ws://127.0.0.1:{port}"], connect_timeout="300ms")
+        assert "mqtt.connect_timeout" in text
+        assert time.monotonic() - began < 5
+        await connecting_threads_end()
 
 
 @pytest.mark.parametrize(
@@ -337,9 +330,7 @@ async def test_a_connection_that_is_closed_at_once_is_explained() -> None:
     async def slam(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    server = await asyncio.start_server(slam, "127.0.0.1", 0)
-    async with server, ScriptedBroker(Rules(answers_connect=False)) as broker:
-        port = server.sockets[0].getsockname()[1]
+    async with played(slam) as port, ScriptedBroker(Rules(answers_connect=False)) as broker:
         text = await problem(broker, addresses=[f"mqtt://127.0.0.1:{port}"])
         assert re.search("closed|ended|reset", text), text
 
