@@ -4,8 +4,10 @@ from __future__ import annotations
 
 __all__ = ["cause", "explain"]
 
+import re
 from typing import TYPE_CHECKING
 
+from streaming import errors
 from streaming.errors import DataLossError, KafkaRefusedError, KafkaUnavailableError, StreamError
 from streaming.kafka import GROUP_ID_PREFIX, topics
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 _PLAN = "=== Streaming Query ==="  # from here on Spark prints the whole plan
 _MOST_TEXT = 600
+_OURS = re.compile(r"^streaming\.errors\.(?P<kind>\w+): (?P<sentence>.*)$", re.MULTILINE)
 
 _ABSENT = ("UnknownTopicOrPartitionException", "InvalidTopicException")
 _DATA_LOSS = ("KAFKA_DATA_LOSS", "data may have been lost", "data may have been missed", "OffsetOutOfRangeException")
@@ -30,10 +33,21 @@ _UNREACHABLE = (
 def explain(query: str, failure: BaseException, settings: Settings) -> StreamError:
     """The failure of a query as one of our errors, chained to ``failure``. Decides by the names in Java's text."""
     text = str(failure).partition(_PLAN)[0].strip()
-    error = _translate(query, text, settings)
+    error = _raised_by_us(text) or _translate(query, text, settings)
     error.query = query
     error.__cause__ = failure
     return error
+
+
+def _raised_by_us(text: str) -> StreamError | None:
+    """Our own error out of a query's Python code, which comes back as the text of a traceback."""
+    found = None
+    for found in _OURS.finditer(text):  # noqa: B007 (the last is what it ended with)
+        pass
+    kind = None if found is None else getattr(errors, found["kind"], None)
+    if found is None or not isinstance(kind, type) or not issubclass(kind, StreamError):
+        return None
+    return kind(found["sentence"].strip())
 
 
 def cause(text: str) -> str:

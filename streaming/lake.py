@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 TABLES: Final = (
     "bronze",
+    "bronze_gaps",
     "silver",
     "silver_quarantine",
     "gold",

@@ -9,17 +9,34 @@ which job does.
 
 from __future__ import annotations
 
-__all__ = ["silver", "silver_quarantine"]
+__all__ = ["bronze", "bronze_gaps", "silver", "silver_quarantine"]
 
 from typing import TYPE_CHECKING
 
 from config.errors import ConfigError
-from streaming.lake import DeltaTable
+from streaming.bronze_table import BRONZE, GAPS
+from streaming.lake import DeltaTable, tables_folder
+from streaming.storage import Folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from config.settings import StreamSettings
+
+
+def bronze(spark: SparkSession, stream: StreamSettings) -> DataFrame:
+    """Every record of Kafka as it came. Columns: ``streaming.bronze_table.BRONZE``, which are Kafka's for Spark."""
+    return _of_batches(spark, stream, "bronze", BRONZE)
+
+
+def bronze_gaps(spark: SparkSession, stream: StreamSettings) -> DataFrame:
+    """Offsets that Kafka lost before they were read. Empty while there are none; columns:
+    ``streaming.bronze_table.GAPS``."""
+    try:
+        return _of_batches(spark, stream, "bronze_gaps", GAPS)
+    except ConfigError:
+        return spark.createDataFrame([], GAPS)
 
 
 def silver(spark: SparkSession, stream: StreamSettings) -> DataFrame:
@@ -32,11 +49,25 @@ def silver_quarantine(spark: SparkSession, stream: StreamSettings) -> DataFrame:
     return _written(spark, stream, "silver_quarantine", job="silver")
 
 
+def _of_batches(spark: SparkSession, stream: StreamSettings, name: str, schema: StructType) -> DataFrame:
+    """A table of numbered batches, in the format of ``stream.bronze.format``."""
+    if stream.bronze.format == "delta":
+        return _written(spark, stream, name, job="bronze")
+    url = tables_folder(stream, name)
+    if not Folder(spark, url).exists():
+        raise ConfigError(_absent(name, url, "bronze"))
+    return spark.read.schema(schema).parquet(url)
+
+
 def _written(spark: SparkSession, stream: StreamSettings, name: str, *, job: str) -> DataFrame:
     table = DeltaTable(spark, stream, name)
     if not table.exists():
-        raise ConfigError(
-            f"There is no table {name} at {table.url} yet: the job that writes it has not run (gateway stream {job}),"
-            " or stream.lake.path names another folder."
-        )
+        raise ConfigError(_absent(name, table.url, job))
     return table.read()
+
+
+def _absent(name: str, url: str, job: str) -> str:
+    return (
+        f"There is no table {name} at {url} yet: the job that writes it has not run (gateway stream {job}),"
+        " or stream.lake.path names another folder."
+    )

@@ -8,6 +8,7 @@ records.
 ``started``  the queries run; the first batch is being read
 ``batch``    one micro-batch is complete and committed
 ``window``   a window's aggregates as they stand now; a later line for the same window and type replaces it
+``gap``      Kafka lost records before they were read; told only where a job may go on without them
 ``stopped``  all queries have ended in order; the last line
 ``failed``   a query ended with an error, named in a sentence; the last line
 ===========  ================================================================================================
@@ -19,6 +20,7 @@ __all__ = [
     "BatchEvent",
     "Event",
     "FailedEvent",
+    "GapEvent",
     "MeasurementSummary",
     "StartedEvent",
     "StoppedEvent",
@@ -99,6 +101,22 @@ class WindowEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class GapEvent:
+    """Kafka lost records before they were read, and the job, as it was told, went on without them."""
+
+    event: ClassVar[str] = "gap"
+    query: str
+    batch: int
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int | None
+    """None: the partition is not there any more, and how far it went is not known."""
+    reason: str
+    """``deleted``, ``recreated``, ``truncated`` or ``gone``, as in the table ``bronze_gaps``."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoppedEvent:
     """All queries ended in order: by a signal, or because everything there was is read."""
 
@@ -117,10 +135,10 @@ class FailedEvent:
     error: str
 
 
-Event = StartedEvent | BatchEvent | WindowEvent | StoppedEvent | FailedEvent
+Event = StartedEvent | BatchEvent | WindowEvent | GapEvent | StoppedEvent | FailedEvent
 
 _KINDS: Mapping[str, type[Event]] = {
-    kind.event: kind for kind in (StartedEvent, BatchEvent, WindowEvent, StoppedEvent, FailedEvent)
+    kind.event: kind for kind in (StartedEvent, BatchEvent, WindowEvent, GapEvent, StoppedEvent, FailedEvent)
 }
 
 

@@ -51,6 +51,11 @@ class Folder:
             return []
         return [str(status.getPath().getName()) for status in self._files.listStatus(self._root)]
 
+    def matching(self, pattern: str) -> list[str]:
+        """URLs of what is inside and fits a pattern such as ``day=*/batch=3``, in order."""
+        found = self._files.globStatus(self._path(pattern))
+        return sorted(str(status.getPath()) for status in found or ())
+
     def delete(self, name: str) -> None:
         """Removes a file or folder inside, with all in it; nothing happens if it is not there."""
         self._files.delete(self._path(name), True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 __all__ = ["BatchTable", "quarantine", "require_matching", "telemetry", "windows", "windows_location"]
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
@@ -22,7 +22,10 @@ from streaming.schemas import QUARANTINE, TELEMETRY, WINDOWS
 from streaming.storage import Folder, location
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from config.settings import StreamSettings
 
@@ -30,11 +33,16 @@ _STAGING = ".spark-staging"
 
 
 class BatchTable:
-    """A Parquet folder partitioned by a date and by micro-batch; one query's, whose checkpoint numbers them."""
+    """A Parquet folder partitioned by columns such as a date, then by micro-batch; one query's, whose checkpoint
+    numbers them. ``options`` are those of Spark's Parquet writer."""
 
-    def __init__(self, spark: SparkSession, url: str, date_column: str) -> None:
+    def __init__(
+        self, spark: SparkSession, url: str, *partitioned_by: str, options: Mapping[str, str] | None = None
+    ) -> None:
+        self._spark = spark
         self._folder = Folder(spark, url)
-        self._partitioning = (date_column, "batch")
+        self._partitioning = (*partitioned_by, "batch")
+        self._options = dict(options or {})
 
     @property
     def url(self) -> str:
@@ -56,9 +64,19 @@ class BatchTable:
             rows.withColumn("batch", F.lit(batch).cast("long"))
             .write.mode("overwrite")
             .option("partitionOverwriteMode", "dynamic")
+            .options(**self._options)
             .partitionBy(*self._partitioning)
             .parquet(self.url)
         )
+
+    def rows_of(self, batch: int, schema: StructType) -> DataFrame:
+        """The rows that were written of a micro-batch; none if it was not written. Lists folders, not files."""
+        folders = self._folder.matching(
+            "/".join([*(f"{name}=*" for name in self._partitioning[:-1]), f"batch={batch}"])
+        )
+        if not folders:
+            return self._spark.createDataFrame([], schema)
+        return self._spark.read.schema(schema).option("basePath", self.url).parquet(*folders)
 
 
 def windows_location(stream: StreamSettings) -> str:
@@ -78,8 +96,20 @@ def windows_location(stream: StreamSettings) -> str:
     return url
 
 
-def require_matching(table: BatchTable, checkpoint: Folder) -> None:
-    """Raises ConfigError if the table has rows but the checkpoint that numbers its batches is new.
+class _Numbered(Protocol):
+    """A table whose rows came in batches that a checkpoint numbers."""
+
+    @property
+    def url(self) -> str: ...
+
+    def is_empty(self) -> bool: ...
+
+
+def require_matching(
+    table: _Numbered, checkpoint: Folder, folders: str = "stream.output, stream.quarantine and stream.checkpoint"
+) -> None:
+    """Raises ConfigError if the table has rows but the checkpoint that numbers its batches is new. ``folders``: the
+    settings to change for a new begin.
 
     The query would read Kafka from the start and write everything again, partly over the old batches.
     """
@@ -87,8 +117,7 @@ def require_matching(table: BatchTable, checkpoint: Folder) -> None:
         raise ConfigError(
             f"{table.url} holds data, but the checkpoint {checkpoint.url} that says how far it goes is not there, so"
             " everything still in Kafka would be written a second time. Was the checkpoint deleted, or"
-            " stream.checkpoint changed? Bring it back, or give stream.output, stream.quarantine and stream.checkpoint"
-            " new folders."
+            f" stream.checkpoint changed? Bring it back, or give {folders} new folders."
         )
 
 

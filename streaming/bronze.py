@@ -1,0 +1,226 @@
+"""The job ``bronze``: every record of Kafka as it came, with all its metadata, append-only, by UTC day and topic.
+
+    gateway stream bronze
+    spark-submit --master … --packages … streaming/bronze.py --config gateway.toml
+
+Exactly once in effect: a batch that is repeated takes the place of its first attempt (Parquet) or is not written again
+(Delta), and the day a record lies under is that of its own timestamp, whenever it is written.
+
+What Kafka lost before it was read ends the job with the offsets, to the record; ``--allow-data-loss`` goes on and keeps
+them in the table ``bronze_gaps``. Spark itself is told to step over losses, for it can only end without saying how
+much; each batch's rows are counted against the offsets it was planned with instead.
+"""
+
+from __future__ import annotations
+
+__all__ = ["main", "start"]
+
+import json
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Observation, Window
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+
+from streaming import driver
+from streaming.bronze_table import GAPS, bronze_table, gaps_table
+from streaming.checkpoint import prepare_checkpoint
+from streaming.errors import DataLossError
+from streaming.job import BatchCounts
+from streaming.kafka_log import KafkaLog
+from streaming.offsets import Gap, Planned, as_row, lost_after, lost_before, planned_ranges
+from streaming.progress import GapEvent
+from streaming.source import read_records, trigger
+from streaming.storage import Folder, location
+from streaming.tables import require_matching
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from config.settings import Settings
+    from streaming.job import JobContext
+    from streaming.kafka_log import Place
+
+QUERY = "bronze"
+_MOST_NAMED = 20
+"""Ranges that an error names one by one."""
+
+
+def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
+    """Starts the query and returns it. Raises ConfigError if folders or checkpoint do not fit."""
+    stream = settings.stream
+    checkpoint = prepare_checkpoint(spark, stream, QUERY, {"stream.bronze.format": stream.bronze.format})
+    writer = _BatchWriter(spark, settings, context, checkpoint)
+    return (
+        read_records(spark, settings, allow_data_loss=True)
+        .writeStream.queryName(QUERY)
+        .option("checkpointLocation", checkpoint.url)
+        .trigger(**trigger(stream))
+        .foreachBatch(writer.write)
+        .start()
+    )
+
+
+def raw_rows(records: DataFrame) -> DataFrame:
+    """Kafka's records as rows of the table, all columns but ``batch``. ``ingest_date`` is the UTC day of the record's
+    timestamp, when the gateway received it: a batch that is repeated after midnight finds its rows where they were."""
+    return records.select(
+        "key",
+        "value",
+        "partition",
+        "offset",
+        "timestamp",
+        F.col("timestampType").alias("timestamp_type"),
+        "headers",
+        F.to_date("timestamp").alias("ingest_date"),
+        "topic",
+    )
+
+
+class _BatchWriter:
+    """Writes batches and accounts for their offsets. Called by the query's thread alone."""
+
+    def __init__(self, spark: SparkSession, settings: Settings, context: JobContext, checkpoint: Folder) -> None:
+        stream = settings.stream
+        self._spark, self._context, self._checkpoint = spark, context, checkpoint
+        self._table, self._gaps = bronze_table(spark, stream), gaps_table(spark, stream)
+        for table in (self._table, self._gaps):
+            require_matching(table, checkpoint, "stream.lake.path and stream.checkpoint")
+            table.clean()
+        self._log = KafkaLog(spark, settings.kafka)
+        self._known = _TopicIds(Folder(spark, location(stream.checkpoint)))
+        self._first = True
+
+    def write(self, records: DataFrame, batch: int) -> None:
+        """Writes one batch. Raises DataLossError, with the batch not committed, if Kafka lost some of it."""
+        planned = planned_ranges(self._checkpoint, batch)
+        places = [(one.topic, one.partition) for one in planned if one.end is not None]
+        earliest = self._log.earliest(places)
+        planned = [it._replace(start=earliest[it.topic, it.partition]) if it.start < 0 else it for it in planned]
+        ids = self._log.topic_ids({topic for topic, _ in places})
+        gaps = lost_before(planned, earliest, self._known.changed(ids, batch))
+        expected = sum(one.size for one in planned)
+        first, self._first = self._first, False  # a batch is only ever repeated after a start
+        if first and 0 < expected == self._table.rows_of(batch).count():
+            # It was written whole and not committed. What Kafka deleted since is safe, and stays as it is.
+            written = expected
+            gaps = [gap for gap in gaps if gap.reason != "deleted"]
+            self._must_go_on(gaps)
+        else:
+            self._must_go_on(gaps)
+            written = self._write(records, batch, counted=not first)
+            if written != expected:
+                gaps = self._lost_while_reading(planned, batch, gaps)
+                self._must_go_on(gaps)
+        self._tell(gaps, batch)
+        self._known.keep(ids, batch)
+        self._context.tally.put(QUERY, batch, BatchCounts(written, 0))
+
+    def _write(self, records: DataFrame, batch: int, *, counted: bool) -> int:
+        """Writes the rows and returns how many the table has of the batch. ``counted``: on the way, which Delta cannot
+        for a batch it has already: it does not run the rows at all."""
+        rows = records.transform(raw_rows)
+        if not counted:
+            self._table.write(rows, batch)
+            return self._table.rows_of(batch).count()
+        seen = Observation()
+        self._table.write(rows.observe(seen, F.count(F.lit(1)).alias("rows")), batch)
+        return int(seen.get["rows"])
+
+    def _must_go_on(self, gaps: Sequence[Gap]) -> None:
+        if gaps and not self._context.allow_data_loss:
+            more = "" if len(gaps) <= _MOST_NAMED else f"; and {len(gaps) - _MOST_NAMED} ranges more"
+            raise DataLossError(
+                f"Kafka no longer has records that were not read yet: {'; '.join(map(str, gaps[:_MOST_NAMED]))}{more}."
+                " Was the job away for longer than the topic's retention, or was a topic deleted, made anew or taken"
+                " out of stream.topics? Nothing was stepped over. To go on with what is there, start once with"
+                " --allow-data-loss: the ranges are then kept in the table bronze_gaps."
+            )
+
+    def _tell(self, gaps: Sequence[Gap], batch: int) -> None:
+        if not gaps:
+            return
+        seen_at = datetime.now(UTC)
+        rows = [(*as_row(gap).values(), seen_at, batch) for gap in gaps]
+        self._gaps.write(self._spark.createDataFrame(rows, GAPS).drop("batch"), batch)
+        for gap in gaps:
+            self._context.emit(GapEvent(query=QUERY, batch=batch, **as_row(gap)))
+
+    def _lost_while_reading(self, planned: Sequence[Planned], batch: int, before: Sequence[Gap]) -> list[Gap]:
+        """All that is lost of the batch: what has no row, and has no place in Kafka's log any more either."""
+        places = [(one.topic, one.partition) for one in planned if one.end is not None]
+        low, high = self._log.earliest(places), self._log.latest(places)
+        held = {place: (low[place], high[place]) for place in places}
+        missing = _missing(self._table.rows_of(batch), [one for one in planned if _suspect(one, held)], held)
+        lost = lost_after(planned, held, missing)
+        return [gap for gap in before if gap.reason in {"gone", "recreated"}] + lost
+
+
+def _suspect(planned: Planned, held: Mapping[Place, tuple[int, int]]) -> bool:
+    """Whether Kafka lost anything of the range; holes within what it still has are no loss."""
+    if not planned.size or planned.end is None:
+        return False
+    low, high = held[planned.topic, planned.partition]
+    return planned.start < low or planned.end > high
+
+
+def _missing(
+    rows: DataFrame, planned: Sequence[Planned], held: Mapping[Place, tuple[int, int]]
+) -> dict[Place, list[tuple[int, int]]]:
+    """The offsets of these ranges that no row has, as ranges with both ends included; of those that lie within what
+    Kafka still has, which a compacted topic has by the million, none."""
+    found: dict[Place, list[tuple[int, int]]] = {}
+    order = Window.orderBy("offset")  # one task, of one partition that lost something
+    for topic, partition, start, end in planned:
+        assert end is not None, "what is gone has no rows to be missing"
+        ours = rows.where((F.col("topic") == topic) & (F.col("partition") == partition)).select("offset")
+        steps = ours.select("offset", F.lag("offset", 1, start - 1).over(order).alias("before"))
+        low, high = held[topic, partition]
+        hole = (F.col("offset") > F.col("before") + 1) & ((F.col("before") + 1 < low) | (F.col("offset") > high))
+        holes = steps.where(hole).orderBy("offset").collect()
+        last = ours.agg(F.max("offset")).first()
+        ranges = [(row["before"] + 1, row["offset"] - 1) for row in holes]
+        reached = start - 1 if last is None or last[0] is None else last[0]
+        if reached < end - 1:
+            ranges.append((reached + 1, end - 1))
+        if ranges:
+            found[topic, partition] = ranges
+    return found
+
+
+class _TopicIds:
+    """Which topic of a name was read, in a file beside the checkpoint: ``{topic: [[batch, id], …]}``, an entry where it
+    changed. A repeated batch is judged by what was known before its first attempt."""
+
+    _NAME = "bronze_topics.json"
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        text = folder.read_text(self._NAME)
+        self._ids: dict[str, list[tuple[int, str]]] = {} if text is None else json.loads(text)
+
+    def changed(self, ids: Mapping[str, str], batch: int) -> set[str]:
+        """The topics that are other ones than before this batch."""
+        before = {topic: [id_ for since, id_ in its if since < batch] for topic, its in self._ids.items()}
+        return {topic for topic, id_ in ids.items() if before.get(topic) and before[topic][-1] != id_}
+
+    def keep(self, ids: Mapping[str, str], batch: int) -> None:
+        """Notes what the batch has read."""
+        new = {topic: id_ for topic, id_ in ids.items() if topic not in self._ids or self._ids[topic][-1][1] != id_}
+        for topic, id_ in new.items():
+            self._ids.setdefault(topic, []).append((batch, id_))
+        if new:
+            self._folder.write_text(self._NAME, json.dumps(self._ids))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the query until it ends or a signal comes. Returns the exit status (``config.errors.ExitStatus``)."""
+    return driver.main(QUERY, (start,), argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""The job ``bronze``: what is in Kafka is in the table once, and what is not in Kafka any more is told."""
+
+from __future__ import annotations
+
+import queue
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from config.errors import ConfigError
+from config.settings import KafkaSettings, Settings, StreamSettings
+from config.stream_jobs import BronzeSettings, LakeSettings
+from streaming import bronze, lake_tables
+from streaming.errors import DataLossError, StreamError
+from streaming.job import JobContext
+from streaming.progress import BatchEvent, GapEvent
+from streaming.queries import run_queries
+from tests.integration.streaming_support import Message, base_ms, messages, produce
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pyspark.sql import Row, SparkSession
+
+    from gateway.embedded.kafka import KafkaCluster
+    from streaming.progress import Event
+    from tests.brokers.fixtures import MakeTopic
+
+FORMATS = ("parquet", "delta")
+
+
+def settings(folder: Path, cluster: KafkaCluster, *topics: str, kind: str = "parquet", **stream: Any) -> Settings:
+    chosen: dict[str, Any] = {
+        "topics": topics,
+        "available_now": True,
+        "checkpoint": folder / "checkpoints",
+        "lake": LakeSettings(path=folder / "lake"),
+        "bronze": BronzeSettings.model_validate({"format": kind}),
+    }
+    kafka = KafkaSettings(bootstrap_servers=tuple(cluster.bootstrap.split(",")))
+    return Settings(kafka=kafka, stream=StreamSettings(**chosen | stream))
+
+
+def run(spark: SparkSession, chosen: Settings, *, allow_data_loss: bool = False) -> list[Event]:
+    events: list[Event] = []
+    context = JobContext(events.append, allow_data_loss=allow_data_loss)
+    run_queries(spark, chosen, (bronze.start,), context, queue.SimpleQueue())
+    return events
+
+
+def rows(spark: SparkSession, chosen: Settings) -> list[Row]:
+    return lake_tables.bronze(spark, chosen.stream).orderBy("topic", "partition", "offset").collect()
+
+
+def gaps(spark: SparkSession, chosen: Settings) -> list[tuple[Any, ...]]:
+    found = lake_tables.bronze_gaps(spark, chosen.stream).collect()
+    return sorted((it.topic, it.partition, it.first_offset, it.last_offset, it.reason) for it in found)
+
+
+def places(found: Sequence[Row]) -> list[tuple[str, int, int]]:
+    return [(row.topic, row.partition, row.offset) for row in found]
+
+
+def delete_before(cluster: KafkaCluster, topic: str, offset: int) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for deleted in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
+        deleted.result(timeout=30)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+async def test_every_record_is_kept_as_it_came_and_a_repeated_batch_is_no_second_copy(
+    spark: SparkSession,
+    kafka: KafkaCluster,
+    make_topic: MakeTopic,
+    tmp_path: Path,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = await make_topic(partitions=2), await make_topic(partitions=1)
+    chosen = settings(tmp_path, kafka, first, second, kind=kind)
+    sent = messages(range(100), base_ms(), 2)
+    produce(kafka.bootstrap, first, sent)
+    produce(kafka.bootstrap, second, [Message(b"\xff\x00 no text", base_ms(), 0)])
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce(second, None, None, 0, timestamp=base_ms())
+    assert producer.flush(30) == 0
+
+    def broken(*_: object) -> None:
+        raise OSError("the disk of the checkpoint is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bronze._TopicIds, "keep", broken)  # after the write, before the commit
+        with pytest.raises(StreamError, match="the disk of the checkpoint is full"):
+            run(spark, chosen)
+    events = run(spark, chosen)
+
+    found = rows(spark, chosen)
+    expected = [(first, it.partition, it.value) for it in sorted(sent, key=lambda it: it.partition)]
+    expected += [(second, 0, b"\xff\x00 no text"), (second, 0, None)]
+    assert sorted((it.topic, it.partition, None if it.value is None else bytes(it.value)) for it in found[:-1]) == (
+        sorted(expected[:-1])
+    )
+    assert len(set(places(found))) == len(found) == 102
+    for row in found[:100]:
+        assert (bytes(row.key), row.timestamp_type) == (b"key", 0)
+        assert [(it.key, bytes(it.value)) for it in row.headers] == [("mqtt.topic", b"devices/any/telemetry")]
+    assert (found[-1].key, found[-1].value, found[-1].headers) == (None, None, None)
+    assert lake_tables.bronze(spark, chosen.stream).where("ingest_date <> to_date(timestamp)").isEmpty()
+    assert [(it.batch, it.rows) for it in events if isinstance(it, BatchEvent)] == [(0, 102)]
+    (folder,) = {it.parent for it in (tmp_path / "lake" / "bronze").glob(f"ingest_date=*/topic={second}/**/*.parquet")}
+    assert folder.relative_to(tmp_path / "lake" / "bronze").parts[1] == f"topic={second}"
+
+    produce(kafka.bootstrap, first, messages(range(100, 120), base_ms(), 2))
+    run(spark, chosen)
+    assert len(set(places(rows(spark, chosen)))) == len(rows(spark, chosen)) == 122
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+async def test_what_kafka_deleted_before_it_was_read_is_told_to_the_offset(
+    spark: SparkSession, kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path, kind: str
+) -> None:
+    topic = await make_topic(partitions=1)
+    chosen = settings(tmp_path, kafka, topic, kind=kind)
+    produce(kafka.bootstrap, topic, messages(range(50), base_ms(), 1))
+    run(spark, chosen)
+    produce(kafka.bootstrap, topic, messages(range(50, 100), base_ms(), 1))
+    delete_before(kafka, topic, 80)
+
+    with pytest.raises(DataLossError, match=rf"{topic}/0 offsets 50 to 79 \(deleted\).*--allow-data-loss"):
+        run(spark, chosen)
+    assert len(rows(spark, chosen)) == 50, "nothing was stepped over"
+
+    events = run(spark, chosen, allow_data_loss=True)
+    assert [it[2] for it in places(rows(spark, chosen))] == [*range(50), *range(80, 100)]
+    assert [it for it in events if isinstance(it, GapEvent)] == [
+        GapEvent("bronze", 1, topic, 0, first_offset=50, last_offset=79, reason="deleted")
+    ]
+    assert gaps(spark, chosen) == [(topic, 0, 50, 79, "deleted")]
+
+
+async def test_a_topic_made_anew_is_noticed_even_if_it_is_longer_than_the_old_one(
+    spark: SparkSession, kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    topic = await make_topic(partitions=1)
+    chosen = settings(tmp_path, kafka, topic)
+    produce(kafka.bootstrap, topic, messages(range(20), base_ms(), 1))
+    run(spark, chosen)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.delete_topics([topic])[topic].result(30)
+    await make_topic(topic, partitions=1)
+    produce(kafka.bootstrap, topic, messages(range(30), base_ms(), 1))
+
+    with pytest.raises(DataLossError, match=rf"{topic}/0 offsets 0 to 19 \(recreated\)"):
+        run(spark, chosen)
+    run(spark, chosen, allow_data_loss=True)
+    assert gaps(spark, chosen) == [(topic, 0, 0, 19, "recreated")]
+    assert [it[2] for it in places(rows(spark, chosen))] == list(range(30))
+    produce(kafka.bootstrap, topic, messages(range(5), base_ms(), 1))
+    run(spark, chosen)
+    assert len(rows(spark, chosen)) == 35, "what is known now is no loss any more"
+
+
+async def test_offsets_without_a_record_are_no_loss_and_what_goes_while_it_is_read_is(
+    spark: SparkSession, kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await make_topic(partitions=1)
+    chosen = settings(tmp_path, kafka, topic)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic})
+    producer.init_transactions(30)
+    for number in range(3):
+        producer.begin_transaction()
+        producer.produce(topic, b"%d" % number, partition=0)
+        producer.commit_transaction(30)
+    run(spark, chosen)
+    assert [it[2] for it in places(rows(spark, chosen))] == [0, 2, 4], "each transaction's end takes an offset"
+
+    produce(kafka.bootstrap, topic, messages(range(20), base_ms(), 1))
+    checked = bronze.lost_before
+
+    def deleting(*arguments: Any) -> Any:
+        lost = checked(*arguments)
+        delete_before(kafka, topic, 16)  # after the look before the batch is read
+        return lost
+
+    monkeypatch.setattr(bronze, "lost_before", deleting)
+    with pytest.raises(DataLossError, match=rf"{topic}/0 offsets 6 to 15 \(deleted\)"):
+        run(spark, chosen)
+    run(spark, chosen, allow_data_loss=True)
+    assert gaps(spark, chosen) == [(topic, 0, 6, 15, "deleted")]
+    assert [it[2] for it in places(rows(spark, chosen))] == [0, 2, 4, *range(16, 26)]
+
+
+async def test_a_new_checkpoint_beside_old_rows_is_refused(
+    spark: SparkSession, kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    topic = await make_topic(partitions=1)
+    chosen = settings(tmp_path, kafka, topic, kind="delta")
+    produce(kafka.bootstrap, topic, messages(range(5), base_ms(), 1))
+    run(spark, chosen)
+    with pytest.raises(ConfigError, match=r"stream\.lake\.path and stream\.checkpoint"):
+        run(spark, settings(tmp_path, kafka, topic, kind="delta", checkpoint=tmp_path / "others"))
