@@ -149,6 +149,8 @@ class _BatchWriter:
         self._gaps.write(self._spark.createDataFrame(rows, GAPS).drop("batch"), batch)
         for gap in gaps:
             self._context.emit(GapEvent(query=QUERY, batch=batch, **as_row(gap)))
+            # Of what is gone nobody knows how much it was; one tells the alert that there was some.
+            self._context.metrics.data_lost(QUERY, gap.topic, gap.size or 1)
 
     def _lost_while_reading(self, planned: Sequence[Planned], batch: int, before: Sequence[Gap]) -> list[Gap]:
         """All that is lost of the batch: what has no row, and has no place in Kafka's log any more either."""

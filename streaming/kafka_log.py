@@ -4,9 +4,9 @@ from __future__ import annotations
 
 __all__ = ["KafkaLog"]
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from streaming.kafka import source_options
+from streaming.group import make_admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,12 +15,11 @@ if TYPE_CHECKING:
 
     from config.settings import KafkaSettings
 
-_TIMEOUT_MS: Final = "30000"
 Place = tuple[str, int]
 
 
 class KafkaLog:
-    """Asks Kafka by the JVM's own admin client, with the source's login. Blocks for a round trip, at most 30 s; what
+    """Asks Kafka by the JVM's own admin client, with the source's login. Blocks for a round trip, at most 10 s; what
     the JVM raises comes through as a py4j error. Connects at the first question; ``close`` ends its thread."""
 
     def __init__(self, spark: SparkSession, kafka: KafkaSettings) -> None:
@@ -30,12 +29,7 @@ class KafkaLog:
 
     def _connected(self) -> Any:
         if self._admin is None:
-            properties = self._jvm.java.util.Properties()
-            for name, value in source_options(self._kafka).items():
-                if name.startswith("kafka."):
-                    properties.put(name.removeprefix("kafka."), value)
-            properties.put("default.api.timeout.ms", _TIMEOUT_MS)
-            self._admin = self._jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+            self._admin = make_admin(self._jvm, self._kafka)
         return self._admin
 
     def close(self) -> None:

@@ -46,6 +46,11 @@ class Gap(NamedTuple):
     last: int | None
     reason: Reason
 
+    @property
+    def size(self) -> int | None:
+        """How many offsets; None if nobody knows."""
+        return None if self.last is None else self.last - self.first + 1
+
     def __str__(self) -> str:
         if self.last is None:
             return f"{self.topic}/{self.partition} from offset {self.first} on ({self.reason})"
