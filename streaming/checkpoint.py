@@ -1,6 +1,8 @@
-"""Where a query keeps how far it is, and the settings that are fixed once it has begun.
+"""Where a query keeps how far it is, and what is fixed once it has begun.
 
-``<stream.checkpoint>/<query>/`` is Spark's, ``<query>.json`` beside it is ours.
+``<stream.checkpoint>/<query>/`` is Spark's. Beside it ``<query>.json`` is ours: the version of the jobs that began it,
+whose it is, the settings its state depends on, the topics it reads and the columns it keeps. ``<query>.lock`` is held
+by the process that runs it.
 """
 
 from __future__ import annotations
@@ -8,44 +10,132 @@ from __future__ import annotations
 __all__ = ["prepare_checkpoint"]
 
 import json
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ConfigError
+from streaming import job_lock
 from streaming.storage import Folder, location
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
     from config.settings import StreamSettings
 
 VERSION = 1
 """Raised when a new version of the jobs cannot go on from an old checkpoint."""
 
+_WIDER: Final = {
+    "byte": {"short", "integer", "long", "float", "double"},
+    "short": {"integer", "long", "float", "double"},
+    "integer": {"long", "double"},
+    "long": set[str](),
+    "float": {"double"},
+    "date": {"timestamp"},
+}
+"""What a column's type may become without a reader noticing: every value stays what it is."""
+
 
 def prepare_checkpoint(
-    spark: SparkSession, stream: StreamSettings, query: str, fixed: Mapping[str, str | int] | None = None
+    spark: SparkSession,
+    stream: StreamSettings,
+    query: str,
+    fixed: Mapping[str, str | int] | None = None,
+    *,
+    schema: StructType | None = None,
+    topics: Sequence[str] = (),
 ) -> Folder:
-    """The query's checkpoint folder, for ``checkpointLocation``. ``fixed``: settings, by name, the state depends on.
+    """The query's checkpoint folder, for ``checkpointLocation``, locked for this process.
 
-    Raises ConfigError if the folder was begun with others: Spark would ignore the change, or mix both in its state.
+    Args:
+        fixed: settings, by name, that what is there depends on.
+        schema: the columns that the query's state or table has. Columns may be added and types widened later, which is
+            noted; else the change is refused.
+        topics: Kafka's topics that it reads. A change is told, since Spark would begin or fail without a word.
+
+    Raises ConfigError if another process runs the query, or if the checkpoint was begun by a newer version, for another
+    query, with other settings or other columns: Spark would ignore the change, or mix both in its state.
     """
     beside = Folder(spark, location(stream.checkpoint))
     folder = Folder(spark, f"{beside.url.rstrip('/')}/{query}")
-    wanted: dict[str, Any] = {"version": VERSION, **(fixed or {})}
+    job_lock.hold(beside.url.rstrip("/"), query)
+    wanted: dict[str, Any] = {"version": VERSION, "query": query, **(fixed or {})}
+    if schema is not None:
+        wanted["schema"] = {field.name: json.loads(field.dataType.json()) for field in schema}
+    if topics:
+        wanted["topics"] = sorted(topics)
     note = f"{query}.json"
     text = beside.read_text(note) if folder.exists("metadata") else None
-    if text is None:
-        beside.make()
-        beside.write_text(note, json.dumps(wanted))
-        return folder
-    begun: dict[str, Any] = json.loads(text)
-    if changed := [name for name in wanted if begun.get(name) != wanted[name]]:
+    if text is not None:
+        begun: dict[str, Any] = json.loads(text)
+        _require_fitting(folder.url, query, begun, wanted)
+        _tell_topics(query, begun.get("topics"), wanted.get("topics"))
+        wanted = begun | wanted
+        if wanted == begun:
+            return folder
+    beside.make()
+    beside.write_text(note, json.dumps(wanted))
+    return folder
+
+
+def _require_fitting(url: str, query: str, begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    way_out = (
+        f" Set that back, or begin anew: gateway stream reset {query} puts the checkpoint aside and says what that"
+        " means for the tables."
+    )
+    if begun.get("version", 0) > VERSION:
+        raise ConfigError(
+            f"The checkpoint {url} was begun by a newer version of the gateway (its form is {begun['version']}, this"
+            f" one knows {VERSION}). Run the job with that version again.{way_out}"
+        )
+    if begun.get("query", query) != query:
+        raise ConfigError(
+            f"The checkpoint {url} belongs to the query {begun['query']}, not to {query}: was a folder copied or"
+            f" renamed? Put it back, or give this job another stream.checkpoint."
+        )
+    free = {"version", "query", "schema", "topics"}
+    if changed := [name for name in wanted if name not in free and begun.get(name) != wanted[name]]:
         differences = ", ".join(f"{name} is now {wanted[name]}, was {begun.get(name)}" for name in changed)
         raise ConfigError(
-            f"The checkpoint {folder.url} was begun with other settings: {differences}. What it has computed so far"
-            " would not fit. Set that back, or give stream.output, stream.quarantine and stream.checkpoint new folders:"
-            " the query then starts again from what Kafka still holds."
+            f"The checkpoint {url} was begun with other settings: {differences}. What it has computed so far would not"
+            f" fit.{way_out}"
         )
-    return folder
+    if begun.get("schema") and "schema" in wanted and (found := _misfits(begun["schema"], wanted["schema"])):
+        raise ConfigError(
+            f"The checkpoint {url} was begun with other columns: {', '.join(found)}. Columns may be added and types"
+            f" widened; this is neither, and what is there would not fit.{way_out}"
+        )
+
+
+def _misfits(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """What is no compatible change, a phrase each."""
+    found = [f"{name} is gone" for name in begun if name not in wanted]
+    for name, was in begun.items():
+        now = wanted.get(name, was)
+        if now != was and not (isinstance(was, str) and now in _WIDER.get(was, ())):
+            found.append(f"{name} is now {_type(now)}, was {_type(was)}")
+    return found
+
+
+def _type(described: Any) -> str:
+    return described if isinstance(described, str) else json.dumps(described)
+
+
+def _tell_topics(query: str, begun: Sequence[str] | None, wanted: Sequence[str] | None) -> None:
+    """Says what Spark does when the topics are others than before; it says nothing itself."""
+    if begun is None or wanted is None:
+        return
+    if added := sorted(set(wanted) - set(begun)):
+        _say(f"{query} reads {', '.join(added)} from now on, from the oldest record that Kafka holds.")
+    if removed := sorted(set(begun) - set(wanted)):
+        _say(
+            f"{query} does not read {', '.join(removed)} any more. Spark takes a topic that is missing for lost data"
+            " and ends; start once with --allow-data-loss. What was read of it stays in the tables."
+        )
+
+
+def _say(sentence: str) -> None:
+    print(f"note: {sentence}", file=sys.stderr, flush=True)  # noqa: T201 (what people read)

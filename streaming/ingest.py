@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 from streaming import driver, transforms, windows
 from streaming.checkpoint import prepare_checkpoint
 from streaming.job import BatchCounts
+from streaming.kafka import topics
 from streaming.source import read_records, trigger
 from streaming.storage import location
 from streaming.tables import BatchTable, require_matching
@@ -40,7 +41,7 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
     stream = settings.stream
     table = BatchTable(spark, location(stream.output), "ingest_date")
     quarantine = BatchTable(spark, location(stream.quarantine), "ingest_date")
-    checkpoint = prepare_checkpoint(spark, stream, QUERY)
+    checkpoint = prepare_checkpoint(spark, stream, QUERY, topics=topics(settings))
     for written in (table, quarantine):
         require_matching(written, checkpoint)
         written.clean()

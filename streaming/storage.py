@@ -45,11 +45,35 @@ class Folder:
     def make(self) -> None:
         self._files.mkdirs(self._root)
 
-    def names(self) -> list[str]:
+    def names(self, name: str = "") -> list[str]:
         """Names directly inside; empty if the folder does not exist."""
-        if not self.exists():
+        if not self.exists(name):
             return []
-        return [str(status.getPath().getName()) for status in self._files.listStatus(self._root)]
+        return [str(status.getPath().getName()) for status in self._files.listStatus(self._path(name))]
+
+    def modified_s(self, name: str) -> float:
+        """When a file was last written, in Unix time."""
+        return float(self._files.getFileStatus(self._path(name)).getModificationTime()) / 1000
+
+    def usage(self, name: str = "") -> tuple[int, int]:
+        """Bytes and files below a folder; 0 and 0 if it is not there."""
+        if not self.exists(name):
+            return 0, 0
+        summary = self._files.getContentSummary(self._path(name))
+        return int(summary.getLength()), int(summary.getFileCount())
+
+    def rename(self, name: str, to: str) -> None:
+        """Gives a file or folder inside another name. Raises OSError if the file system refuses."""
+        if self.exists(to) or not self._files.rename(self._path(name), self._path(to)):
+            raise OSError(f"{self.url}/{name} could not be renamed to {to}: the file system refused, or it is there")
+
+    def read_bytes(self, name: str) -> bytes:
+        """A file's bytes, all of them."""
+        stream = self._files.open(self._path(name))
+        try:
+            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+        finally:
+            stream.close()
 
     def matching(self, pattern: str) -> list[str]:
         """URLs of what is inside and fits a pattern such as ``day=*/batch=3``, in order."""

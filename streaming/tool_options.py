@@ -10,18 +10,28 @@ __all__ = ["TOOLS", "add_tool_arguments"]
 
 from typing import TYPE_CHECKING, Final
 
-from streaming.options import add_common_arguments
+from streaming.options import JOBS, add_common_arguments
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Callable, Mapping
 
 
-def _add_nothing(_parser: ArgumentParser) -> None:
-    """The common options are all it needs."""
+def _add_status(parser: ArgumentParser) -> None:
+    parser.add_argument("--offline", action="store_true", help="do not ask Kafka how far its topics go")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
-TOOLS: Final[Mapping[str, tuple[str, Callable[[ArgumentParser], None]]]] = {}
+def _add_reset(parser: ArgumentParser) -> None:
+    parser.add_argument("job_name", metavar="JOB", choices=JOBS, help=f"one of {', '.join(JOBS)}")
+    parser.add_argument("--yes", action="store_true", help="do it without asking")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and end")
+
+
+TOOLS: Final[Mapping[str, tuple[str, Callable[[ArgumentParser], None]]]] = {
+    "status": ("show how far each query is, and what the tables hold", _add_status),
+    "reset": ("begin a job anew: put its checkpoint aside", _add_reset),
+}
 """Name -> what it does, for ``--help``, and what adds its own options."""
 
 

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 
 from streaming import transforms
 from streaming.checkpoint import prepare_checkpoint
+from streaming.kafka import topics
 from streaming.progress import MeasurementSummary, WindowEvent
 from streaming.schemas import MEASUREMENTS, column_name
 from streaming.source import read_records, trigger
@@ -44,6 +45,7 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
             "stream.window": str(stream.window),
             "stream.shuffle_partitions": stream.shuffle_partitions,
         },
+        topics=topics(settings),
     )
     require_matching(table, checkpoint)
     table.clean()

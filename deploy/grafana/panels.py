@@ -319,4 +319,41 @@ READERS: Final = Row(
     closed=True,
 )  # fmt: skip
 
-ROWS: Final = (LOST, FLOW, KAFKA, MQTT, KEPT, BEFORE, PROCESS, ACCESS, READERS)
+NO_STREAM: Final = "no Spark job is scraped here (stream.metrics.port)"
+
+
+def spark(title: str, metric: str, by: str, legend: str, unit: str = "short", help_: str = "", **more: Any) -> Panel:
+    """A gauge of the Spark jobs, by one of its labels beside the query."""
+    return Panel(title, (q(f"max by ({by}) ({metric})", legend),), unit, help_, empty=NO_STREAM, **more)
+
+
+STREAM: Final = Row(
+    "Spark jobs",
+    (
+        spark("Queries that run", "gateway_stream_up", "query", "{{query}}", kind="state-timeline", most=1),
+        Panel("Rows", (q("sum by (query) (rate(gateway_stream_rows_total<R>))", "{{query}}"),
+                       q("sum by (query) (rate(gateway_stream_rows_quarantined_total<R>))", "{{query}} quarantined"),
+                       q("sum by (query) (rate(gateway_stream_rows_late_total<R>))", "{{query}} late")),
+              "cps", empty=NO_STREAM),
+        spark("Records left over", "gateway_stream_offsets_behind", "query, topic", "{{query}} {{topic}}",
+              help_="The partition that is behind most, as of each batch."),
+        Panel("Time in each phase",
+              (q('sum by (query, phase) (rate(gateway_stream_phase_seconds_total{phase!="triggerExecution"}<R>))',
+                 "{{query}} {{phase}}"),), "percentunit", "Share of the time that a query spends in it.", stack=True,
+              empty=NO_STREAM),
+        Panel("Age of the last batch", (q("max by (query) (gateway_stream_batch_age_seconds)", "{{query}}"),
+                                        q("max by (query) (gateway_stream_silence_seconds)", "{{query}} silent for")),
+              "s", steps=((300, "orange"), (900, "red")), empty=NO_STREAM,
+              help="Silent: neither a batch nor word that there is nothing to do."),
+        spark("Watermark behind by", "gateway_stream_watermark_delay_seconds", "query", "{{query}}", "s"),
+        spark("Size of the state", "gateway_stream_state_bytes", "query, store", "{{query}} {{store}}", "bytes"),
+        spark("Keys in the state", "gateway_stream_state_rows", "query", "{{query}}"),
+        Panel("Lost, or not committed",
+              (q("sum by (query, topic) (gateway_stream_data_loss_offsets_total)", "{{query}} {{topic}} lost"),
+               q("sum by (query) (gateway_stream_group_commit_failures_total)", "{{query}} group not committed")),
+              empty=NO_STREAM),
+    ),
+    closed=True,
+)  # fmt: skip
+
+ROWS: Final = (LOST, FLOW, KAFKA, MQTT, KEPT, BEFORE, PROCESS, ACCESS, READERS, STREAM)

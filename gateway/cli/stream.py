@@ -46,18 +46,37 @@ def add_parser(commands: Any) -> None:
     for name, (does, _) in TOOLS.items():
         tool = jobs.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.")
         add_tool_arguments(tool, name)
-        tool.set_defaults(run=_run, tool=name)
+        tool.set_defaults(run=_files if name in {"status", "reset"} else _run, tool=name)
+
+
+def _files(arguments: argparse.Namespace) -> int:
+    """Runs a tool that needs Spark only where the folders are not this machine's."""
+    from gateway.cli import stream_files
+
+    tool = stream_files.status if arguments.tool == "status" else stream_files.reset
+    return tool(arguments, lambda: _command(arguments))
 
 
 def _run(arguments: argparse.Namespace) -> int:
     """Becomes the job's process: signals reach it directly, its exit status is ours, and nothing stands between."""
+    command, environment = _command(arguments)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, command, environment)  # noqa: S606 (no shell is wanted)
+
+
+def _command(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
+    """The words and the environment of a process with Spark in it. Fetches Java and the jars if they are not there.
+
+    Raises ConfigError if Spark is not installed, or for settings that cannot be used, before anything is fetched.
+    """
     options = _options()
     if importlib.util.find_spec("pyspark") is None:
         raise ConfigError(
             "Spark is not installed: the package pyspark is missing."
             ' Install it with: pip install "mqtt-kafka-gateway[streaming]"'
         )
-    options.load_settings(arguments)  # says what is wrong with them before anything is fetched
+    options.load_settings(arguments)
     options.parse_spark_conf(arguments.conf)
     from gateway.embedded.jars import resolve
     from gateway.embedded.java import ensure_java
@@ -66,12 +85,9 @@ def _run(arguments: argparse.Namespace) -> int:
     jars = os.pathsep.join(map(str, resolve("spark")))
     # -P and PYTHONPATH: the job is the one beside us, whatever folder or module of that name the working directory has.
     module, told = _module(arguments)
-    command = [sys.executable, "-P", "-m", module, "--jars", jars, *told]
     path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    sys.stdout.flush()
-    sys.stderr.flush()
     environment = {**os.environ, "JAVA_HOME": str(java_home), "PYTHONPATH": path}
-    os.execve(sys.executable, command, environment)  # noqa: S606 (no shell is wanted)
+    return [sys.executable, "-P", "-m", module, "--jars", jars, *told], environment
 
 
 def _module(arguments: argparse.Namespace) -> tuple[str, list[str]]:

@@ -12,13 +12,16 @@ import json
 import re
 import threading
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 import yaml
 
+from config.stream import StreamMetricsSettings
 from gateway.embedded.process import GuardedProcess
+from streaming.metrics import StreamMetrics, serve
 from tests.auth_process import auth_serve
+from tests.batch_reports import batch_report
 from tests.brokers.client import Client
 from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
 from tests.chaos.harness import wait_until
@@ -60,6 +63,8 @@ class Prometheus:
         for job in jobs:
             job["static_configs"] = [{"targets": [targets[job["job_name"]]]}]
             job["authorization"]["credentials_file"] = str(token)
+        # Not in the file: who runs no Spark job would be told for ever that it is down.
+        jobs.append({"job_name": "stream", "static_configs": [{"targets": [targets["stream"]]}]})
         configuration["scrape_configs"] = jobs
         for file in RULE_FILES:
             (folder / "rules" / file.name).write_text(file.read_text().replace("interval: 30s", "interval: 1s"))
@@ -151,13 +156,28 @@ def site(
 
         living = threading.Thread(target=live)
         living.start()
-        targets = {"gateway": f"127.0.0.1:{gateway.http_port}", "auth": f"127.0.0.1:{service.port('operator_url')}"}
+        stream = serve(spark_job(), StreamMetricsSettings(port=0))
+        assert stream is not None
+        targets = {
+            "gateway": f"127.0.0.1:{gateway.http_port}",
+            "auth": f"127.0.0.1:{service.port('operator_url')}",
+            "stream": urlsplit(stream.url).netloc,
+        }
         try:
             with Prometheus(tmp_path / "prometheus", prometheus_port, targets) as prometheus:
                 yield prometheus
         finally:
             stop.set()
             living.join()
+            stream.close()
+
+
+def spark_job() -> StreamMetrics:
+    """What a Spark job serves after a batch; Spark itself does not run here."""
+    metrics = StreamMetrics()
+    metrics.start("silver")
+    metrics.batch("silver", batch_report(), 100, None)
+    return metrics
 
 
 def expanded(expression: str, **chosen: str) -> str:
@@ -191,7 +211,7 @@ def test_every_query_has_data_and_nothing_fires(site: Prometheus) -> None:
     with contextlib.suppress(AssertionError):
         wait_until(all_have, "every query has data", 30)
     troubles = {one["labels"]["job"]: one["lastError"] for one in site.ask("targets")["activeTargets"]}
-    assert troubles == {"gateway": "", "auth": ""}
+    assert troubles == {"gateway": "", "auth": "", "stream": ""}
     assert not due, f"no data for {list(due)}"
 
     # Those that are rightly empty are at least PromQL.

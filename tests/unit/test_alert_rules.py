@@ -17,6 +17,7 @@ from config.settings import CanarySettings, EmqxSettings, MqttSettings, RouteSet
 from gateway.auth_service.metrics import AuthMetrics
 from gateway.metrics import Metrics
 from gateway.supervisor.metrics import SupervisorMetrics
+from streaming.metrics import StreamMetrics
 from tests.monitoring import (
     ADDED_BY_SCRAPE,
     CASE_FILES,
@@ -169,6 +170,10 @@ def all_series(workers: Iterable[str], values: str) -> list[dict[str, str]]:
             fleet.worker_restarts.child(worker)
         found += series_of(fleet.collect(), target)
         found += series_of(process, f'{target},worker="supervisor"')
+    jobs = StreamMetrics()
+    for query in ("bronze", "silver"):
+        jobs.start(query)
+    found += series_of([*jobs.collect(), *process], 'job="stream",instance="s:9466"', values)
     return found + series_of([*AuthMetrics(SETTINGS.auth).collect(), *process], service)
 
 

@@ -17,7 +17,9 @@ TEXT = (ROOT / "docs" / "runbook.md").read_text()
 ENTRIES: dict[str, str] = {
     part.partition("\n")[0]: part.partition("\n")[2].partition("\n## ")[0] for part in TEXT.split("\n### ")[1:]
 }
-SOURCES = [path for folder in ("bridge", "gateway", "auth") for path in sorted((ROOT / folder).rglob("*.py"))]
+SOURCES = [
+    path for folder in ("bridge", "gateway", "auth", "streaming") for path in sorted((ROOT / folder).rglob("*.py"))
+]
 # Of brokers and of the system.
 FOREIGN_WORDS = {"producer_byte_rate", "request_percentage"}
 

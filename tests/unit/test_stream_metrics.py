@@ -18,30 +18,9 @@ from streaming.listener import ProgressListener, Terminated
 from streaming.metric_names import PHASES, SERIES
 from streaming.metrics import StreamMetrics, kafka_offsets, serve
 from streaming.progress import BatchEvent, Event
+from tests.batch_reports import batch_operator, batch_report, batch_source
 
 DELTA = {"sourceVersion": 1, "reservoirId": "4f1", "reservoirVersion": 7, "index": -1, "isStartingVersion": False}
-
-
-def source(end: Any, latest: Any = None) -> SimpleNamespace:
-    return SimpleNamespace(endOffset=json.dumps(end), latestOffset=None if latest is None else json.dumps(latest))
-
-
-def operator(**changes: Any) -> SimpleNamespace:
-    told = {
-        "numRowsTotal": 40, "memoryUsedBytes": 5000, "numRowsDroppedByWatermark": 2,
-        "customMetrics": {"rocksdbSstFileSize": 300, "rocksdbGetCount": 9},
-    }  # fmt: skip
-    return SimpleNamespace(**{**told, **changes})
-
-
-def progress(**changes: Any) -> Any:
-    told = {
-        "id": "1-2", "name": "silver", "batchId": 6, "numInputRows": 100, "timestamp": "2026-11-21T08:15:30.123Z",
-        "inputRowsPerSecond": 50.0, "processedRowsPerSecond": float("nan"),
-        "durationMs": {"triggerExecution": 2000, "addBatch": 1500}, "stateOperators": [], "eventTime": {},
-        "sources": [source({"t": {"0": 10, "1": 20}}, {"t": {"0": 14, "1": 20}})],
-    }  # fmt: skip
-    return SimpleNamespace(**{**told, **changes})
 
 
 def values(metrics: StreamMetrics) -> dict[tuple[str, ...], float]:
@@ -81,8 +60,10 @@ def test_a_query_has_all_its_series_from_its_start() -> None:
 def test_batches_add_up() -> None:
     context = JobContext(lambda _: None)
     context.tally.put("silver", 6, BatchCounts(rows=90, quarantined=4))
-    report = progress(stateOperators=[operator(), operator()], eventTime={"watermark": "2026-11-21T08:10:00.000Z"})
-    heard(report, progress(batchId=7), context=context)
+    report = batch_report(
+        stateOperators=[batch_operator(), batch_operator()], eventTime={"watermark": "2026-11-21T08:10:00.000Z"}
+    )
+    heard(report, batch_report(batchId=7), context=context)
     found = values(context.metrics)
     assert found["rows_total", "silver"] == 190, "the query's own count goes before Spark's"
     assert found["batches_total", "silver"] == 2
@@ -100,7 +81,10 @@ def test_batches_add_up() -> None:
 
 
 def test_the_state_is_that_of_the_last_batch() -> None:
-    _, context, _ = heard(progress(stateOperators=[operator(), operator()]), progress(stateOperators=[operator()]))
+    _, context, _ = heard(
+        batch_report(stateOperators=[batch_operator(), batch_operator()]),
+        batch_report(stateOperators=[batch_operator()]),
+    )
     found = values(context.metrics)
     assert found["state_rows", "silver"] == 40
     assert found["state_bytes", "silver", "memory"] == 5000
@@ -108,21 +92,21 @@ def test_the_state_is_that_of_the_last_batch() -> None:
 
 
 def test_a_watermark_before_the_first_record_is_no_delay_of_56_years() -> None:
-    _, context, _ = heard(progress(eventTime={"watermark": "1970-01-01T00:00:00.000Z"}))
+    _, context, _ = heard(batch_report(eventTime={"watermark": "1970-01-01T00:00:00.000Z"}))
     assert values(context.metrics)["watermark_delay_seconds", "silver"] == 0
 
 
 def test_an_end_is_seen() -> None:
-    listener, context, told = heard(progress())
+    listener, context, told = heard(batch_report())
     listener.onQueryTerminated(SimpleNamespace(id="1-2"))  # type: ignore[arg-type]
     assert values(context.metrics)["up", "silver"] == 0
     assert told[-1] == Terminated("1-2")
 
 
 def test_two_sources_of_kafka_are_one_place_and_a_table_is_none() -> None:
-    two = [source({"t": {"0": 1}}), source({"ledger": {"0": 5}}), source(DELTA, DELTA)]
+    two = [batch_source({"t": {"0": 1}}), batch_source({"ledger": {"0": 5}}), batch_source(DELTA, DELTA)]
     events: list[Event] = []
-    _, _, offsets = heard(progress(sources=two), context=JobContext(events.append))
+    _, _, offsets = heard(batch_report(sources=two), context=JobContext(events.append))
     (batch,) = events
     assert isinstance(batch, BatchEvent)
     assert batch.end_offsets == {"t": {"0": 1}, "ledger": {"0": 5}}
@@ -137,7 +121,7 @@ def test_what_is_no_place_in_kafka_is_none(position: Any) -> None:
 def test_ages_grow_until_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1000.0
     monkeypatch.setattr("streaming.metrics.time.monotonic", lambda: now_s)
-    listener, context, _ = heard(progress())
+    listener, context, _ = heard(batch_report())
     now_s = 1030.0
     assert values(context.metrics)["batch_age_seconds", "silver"] == 30
     listener.onQueryIdle(SimpleNamespace(id="1-2"))  # type: ignore[arg-type]
@@ -147,7 +131,7 @@ def test_ages_grow_until_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_prometheus_can_read_it() -> None:
-    _, context, _ = heard(progress())
+    _, context, _ = heard(batch_report())
     context.metrics.data_lost("silver", 't"\n', 12)
     server = serve(context.metrics, StreamMetricsSettings(port=0))
     assert server is not None

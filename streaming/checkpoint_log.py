@@ -1,0 +1,71 @@
+"""What a checkpoint's files say, read without Spark: which batches are planned, which are finished, and how far.
+
+``offsets/N`` is written before batch N is read, ``commits/N`` when it is finished; both are text: ``v1``, then a line
+of JSON. ``offsets/N`` has a line for each source behind that, its place at the batch's end, ``-`` where it had nothing.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Progress", "read_progress"]
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from streaming.metrics import kafka_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from streaming.files import Files
+    from streaming.progress import Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a query is. ``batch`` is the last finished one, None before the first; ``planned`` one that was begun and
+    is not finished, if there is one; ``tables`` the version that each table it reads has been read up to, by its id."""
+
+    batch: int | None
+    planned: int | None
+    finished_at_s: float | None
+    watermark_ms: int | None
+    offsets: Offsets
+    tables: dict[str, int]
+
+
+def read_progress(checkpoint: Files, query: str) -> Progress:
+    """How far the query's checkpoint is. Raises OSError, and ValueError for a file that is none of Spark's."""
+    finished = _newest(checkpoint.names(f"{query}/commits"))
+    begun = _newest(checkpoint.names(f"{query}/offsets"))
+    if finished is None:
+        return Progress(None, begun, None, None, {}, {})
+    lines = _lines(checkpoint, f"{query}/offsets/{finished}")
+    offsets: dict[str, dict[str, int]] = {}
+    tables: dict[str, int] = {}
+    for place in lines[1:]:
+        for topic, partitions in kafka_offsets(place).items():
+            offsets.setdefault(topic, {}).update(partitions)
+        if isinstance(place, dict) and "reservoirVersion" in place:
+            tables[str(place["reservoirId"])] = int(place["reservoirVersion"])
+    watermark = lines[0].get("batchWatermarkMs") if lines and isinstance(lines[0], dict) else None
+    return Progress(
+        batch=finished,
+        planned=begun if begun is not None and begun > finished else None,
+        finished_at_s=checkpoint.modified_s(f"{query}/commits/{finished}"),
+        watermark_ms=watermark or None,  # 0 is Spark's for none
+        offsets=offsets,
+        tables=tables,
+    )
+
+
+def _newest(names: Iterable[str]) -> int | None:
+    return max((int(name) for name in names if name.isdecimal()), default=None)
+
+
+def _lines(checkpoint: Files, name: str) -> list[Any]:
+    text = checkpoint.read_text(name)
+    if text is None:
+        return []  # Spark keeps the last hundred, and this is one of them but for a checkpoint that was cut by hand
+    _version, *lines = text.splitlines()
+    return [None if line == "-" else json.loads(line) for line in lines if line]

@@ -1,0 +1,86 @@
+"""One process for each checkpoint: a lock beside it, held for as long as the process lives.
+
+Two processes of one job would write the same batches twice, and Spark notices only when both try to commit one. The
+lock is the operating system's (flock): whatever ends the process gives it back, so a stale one cannot stay. Where the
+checkpoint is not on a disk of this machine (``s3a://``) there is none; there Spark's own check ends the second process
+at its first batch.
+"""
+
+from __future__ import annotations
+
+__all__ = ["hold", "holder", "let_go"]
+
+import fcntl
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Final
+
+from config.errors import ConfigError
+from streaming.files import is_local
+
+_held: Final[dict[str, int]] = {}
+"""Path of the lock -> its descriptor, of this process. A query may be started again in it."""
+_guard: Final = threading.Lock()
+
+
+def hold(checkpoint_url: str, query: str) -> None:
+    """Takes the lock of a query's checkpoint for this process. Raises ConfigError if another process has it."""
+    if not is_local(checkpoint_url):
+        return
+    path = _path(checkpoint_url, query)
+    with _guard:
+        if (mine := _held.get(str(path))) is not None:
+            if path.exists() and os.fstat(mine).st_ino == path.stat().st_ino:
+                return
+            os.close(_held.pop(str(path)))  # the folder was removed, and is another one now
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = _read(lock)
+            os.close(lock)
+            raise ConfigError(
+                f"The checkpoint {checkpoint_url}/{query} is in use by {owner}: two processes of one job would write"
+                " the same batches. Stop that one first, or give this one a stream.checkpoint and tables of its own."
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        _held[str(path)] = lock
+
+
+def let_go(checkpoint_url: str, query: str) -> None:
+    """Gives the lock back before the process ends. Nothing happens if it is not this process's."""
+    with _guard:
+        if (lock := _held.pop(str(_path(checkpoint_url, query)), None)) is not None:
+            os.close(lock)
+
+
+def holder(checkpoint_url: str, query: str) -> str | None:
+    """The process that has the lock, as in "process 17 on edge-3"; None if none has it, or it cannot be told. Takes
+    nothing."""
+    if not is_local(checkpoint_url):
+        return None
+    try:
+        lock = os.open(_path(checkpoint_url, query), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read(lock)
+    else:
+        return None
+    finally:
+        os.close(lock)
+
+
+def _path(checkpoint_url: str, query: str) -> Path:
+    folder = checkpoint_url.partition(":")[2] if checkpoint_url.startswith("file:") else checkpoint_url
+    return Path(folder) / f"{query}.lock"
+
+
+def _read(lock: int) -> str:
+    return os.pread(lock, 200, 0).decode(errors="replace").strip() or "another process"

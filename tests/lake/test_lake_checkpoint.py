@@ -1,0 +1,75 @@
+"""What a checkpoint's note refuses, takes and tells."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructType
+
+from config.errors import ConfigError
+from config.settings import StreamSettings
+from streaming import job_lock
+from streaming.checkpoint import VERSION, prepare_checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+COLUMNS = StructType().add("device", StringType()).add("rssi", IntegerType())
+
+
+@pytest.fixture
+def begun(spark: SparkSession, tmp_path: Path) -> Iterator[StreamSettings]:
+    """A checkpoint that a query has begun, with columns and topics."""
+    stream = StreamSettings(checkpoint=tmp_path)
+    prepare_checkpoint(spark, stream, "silver", schema=COLUMNS, topics=["a", "b"])
+    (tmp_path / "silver").mkdir()
+    (tmp_path / "silver" / "metadata").write_text('{"id":"1"}')
+    yield stream
+    job_lock.let_go(str(tmp_path), "silver")
+
+
+def note(stream: StreamSettings) -> dict[str, object]:
+    found: dict[str, object] = json.loads((stream.checkpoint / "silver.json").read_text())
+    return found
+
+
+def test_columns_may_be_added_and_widened(spark: SparkSession, begun: StreamSettings) -> None:
+    wider = StructType().add("rssi", LongType()).add("device", StringType()).add("voltage", DoubleType())
+    prepare_checkpoint(spark, begun, "silver", schema=wider)
+    assert note(begun)["schema"] == {"device": "string", "rssi": "long", "voltage": "double"}
+    assert note(begun)["topics"] == ["a", "b"], "what is not told stays"
+    with pytest.raises(ConfigError, match=r"rssi is now integer, was long.*gateway stream reset silver"):
+        prepare_checkpoint(spark, begun, "silver", schema=StructType([*COLUMNS, wider["voltage"]]))
+
+
+def test_a_column_that_is_gone_or_another_is_refused(spark: SparkSession, begun: StreamSettings) -> None:
+    before = note(begun)
+    with pytest.raises(ConfigError, match="device is gone, rssi is now string, was integer"):
+        prepare_checkpoint(spark, begun, "silver", schema=StructType().add("rssi", StringType()))
+    assert note(begun) == before
+
+
+def test_a_newer_versions_and_another_querys_checkpoint_are_refused(spark: SparkSession, begun: StreamSettings) -> None:
+    file = begun.checkpoint / "silver.json"
+    file.write_text(json.dumps({"version": VERSION + 1, "query": "silver"}))
+    with pytest.raises(ConfigError, match="newer version"):
+        prepare_checkpoint(spark, begun, "silver")
+    file.write_text(json.dumps({"version": VERSION, "query": "gold"}))
+    with pytest.raises(ConfigError, match="belongs to the query gold, not to silver"):
+        prepare_checkpoint(spark, begun, "silver")
+
+
+def test_topics_that_come_and_go_are_told_once(
+    spark: SparkSession, begun: StreamSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare_checkpoint(spark, begun, "silver", topics=["b", "c"])
+    said = capsys.readouterr().err
+    assert "silver reads c from now on, from the oldest record" in said
+    assert "silver does not read a any more" in said
+    prepare_checkpoint(spark, begun, "silver", topics=["c", "b"])
+    assert capsys.readouterr().err == ""
