@@ -8,7 +8,7 @@ cost minutes.
 
 from __future__ import annotations
 
-__all__ = ["Transports", "pytest_runtest_teardown"]
+__all__ = ["Transports", "pytest_runtest_teardown", "transports"]
 
 import functools
 import weakref
@@ -55,14 +55,14 @@ class Transports:
         return left
 
 
-_transports = Transports()
+transports = Transports()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     """Fails a test whose event loops have ended with connections still open."""
     yield
-    left = _transports.take_left()
+    left = transports.take_left()
     if left:
         pytest.fail(
             f"{item.nodeid} left connections open when its event loop ended:\n" + "\n".join(left), pytrace=False
