@@ -2,7 +2,7 @@
 #
 #   docker build .                          the gateway: a Python, the core packages, nothing else
 #   docker build --target auth .            the same with what `gateway auth` needs: password hashes, other users' stores
-#   docker build --target stream .          the same with Java, pyspark and Spark's Kafka source
+#   docker build --target stream .          the same with Java, pyspark, Spark's Kafka source and Delta Lake
 #
 # Without a network: put the wheels of requirements/build.txt and core.txt into deploy/wheelhouse/ and build the gateway
 # with --build-arg PIP_NO_INDEX=1. BASE may be any Debian-like image with Python 3.11 or newer and its venv module.
@@ -87,10 +87,11 @@ CMD ["auth", "serve"]
 
 FROM packages AS stream-packages
 COPY requirements/streaming.txt requirements/
-RUN /opt/build/bin/pip wheel --require-hashes --no-deps --no-build-isolation --find-links wheels --wheel-dir wheels \
+# Each package is checked against its hash as it comes. pyspark comes as source, and the wheel made of it has another:
+# so the environment is made from all that is in the folder, not from the list.
+RUN /opt/build/bin/pip wheel --require-hashes --no-deps --no-build-isolation --find-links wheels --wheel-dir stream \
         --requirement requirements/streaming.txt \
-    && /opt/build/bin/pip --python /opt/gateway/bin/python install --no-index --find-links wheels --no-deps \
-        pyspark py4j
+    && /opt/build/bin/pip --python /opt/gateway/bin/python install --no-index --no-deps stream/*.whl
 
 
 FROM gateway AS stream
@@ -99,8 +100,8 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=stream-packages /opt/gateway /opt/gateway
-# Spark's Kafka source comes from Maven and is checked against the sums in the package; baked in, so that the container
-# starts without a network and with a read-only root.
+# Spark's Kafka source and Delta come from Maven and are checked against the sums in the package; baked in, so that the
+# container starts without a network and with a read-only root.
 ENV XDG_CACHE_HOME=/opt/cache
 RUN python3 -c 'from gateway.embedded.jars import resolve; resolve("spark")' && chmod -R a+rX /opt/cache
 USER 10001:10001

@@ -1,4 +1,4 @@
-"""The jars of the embedded brokers and of Spark's Kafka source: fetched once, checked against pinned SHA-256 sums.
+"""The jars of the embedded brokers, Spark's Kafka source and Delta Lake: fetched once, checked against SHA-256 sums.
 
 The fetching is done by the Ivy that pyspark carries, told every jar by name and version (``jars.lock``), so it resolves
 nothing itself: no POM is read, no version can move, and the jars arrive in seconds. Each bundle has a directory in the
@@ -31,7 +31,7 @@ LOCK_FILE = Path(__file__).with_name("jars.lock")
 _LABELS: dict[Bundle, str] = {
     "kafka": "Kafka broker",
     "hivemq": "MQTT broker",
-    "spark": "Spark's Kafka source",
+    "spark": "Spark's Kafka source and Delta Lake",
 }
 _STAMP = ".verified.json"
 _SLACK_BYTES = 20_000_000  # Ivy's own notes, and room to breathe

@@ -45,7 +45,11 @@ def test_check(tool: list[str]) -> None:
 
 
 def pins(lock: Path) -> dict[str, Requirement]:
-    """The packages of a lock by name. Fails on anything that is no exact pin with hashes."""
+    """The packages of a lock by name. Fails on anything that is no exact pin with hashes.
+
+    Of a package that is there in several versions, each for some releases of Python, it is the one for this Python.
+    """
+    environment = {**default_environment(), "extra": ""}
     found: dict[str, Requirement] = {}
     logical = lock.read_text().replace("\\\n", " ")
     for line in logical.splitlines():
@@ -57,8 +61,12 @@ def pins(lock: Path) -> dict[str, Requirement]:
         hashes = re.findall(r"--hash=sha256:[0-9a-f]{64}\b", text)
         assert re.fullmatch(r"==[^,*]+", str(requirement.specifier)), f"{lock.name}: {name} is not pinned: {text[:60]}"
         assert hashes, f"{lock.name}: {name} has no hash"
-        assert name not in found, f"{lock.name}: {name} is there twice"
-        found[name] = requirement
+        before = found.get(name)
+        if before is None or (before.marker and not before.marker.evaluate(environment)):
+            found[name] = requirement
+        else:
+            assert requirement.marker, f"{lock.name}: {name} is there twice"
+            assert not requirement.marker.evaluate(environment), f"{lock.name}: {name} is there twice for this Python"
     assert found, f"{lock.name} is empty"
     return found
 
