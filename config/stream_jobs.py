@@ -14,10 +14,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from config.grammar import Duration
 from config.model import Table
+from config.window_shapes import check_windows
 
 
 class LakeSettings(Table):
@@ -40,8 +41,14 @@ class SilverSettings(Table):
 
 
 class GoldSettings(Table):
-    window: Annotated[Duration, Field(gt=timedelta(0), le=timedelta(days=31))] = timedelta(minutes=1)
-    """Length of the windows of the aggregates, by event time."""
+    windows: Annotated[tuple[str, ...], Field(min_length=1, max_length=8), AfterValidator(check_windows)] = (
+        "1m tumbling",
+        "1h tumbling",
+        "15m sliding 5m",
+    )
+    """The windows of the aggregates, by event time, each `LENGTH tumbling` or `LENGTH sliding STEP`, aligned to UTC.
+    All are put together from their greatest common length (an hour at the most), which is kept as a window too: 1 min
+    with the defaults. Shorter steps make more rows. They are fixed once the job has begun."""
 
 
 class DevicesSettings(Table):

@@ -1,0 +1,239 @@
+"""The job ``gold``: aggregates of silver's signals over windows of event time, per device, type and site.
+
+    python -m streaming.gold --config gateway.toml --jars …      (what ``gateway stream gold`` becomes)
+
+Silver's new rows say which windows are touched; those are computed again from silver as it is then, and take the place
+of what the table has. So data that comes days late corrects the windows it belongs to, and a batch that is run again
+(after a crash before or after the write) writes the same or nothing: exactly once in effect, without batch numbers.
+
+No row is ever deleted here: silver only gains readings while this job watches. Whoever takes readings away (``forget``)
+calls :func:`forget_device`, and what retention took from silver stays in gold.
+"""
+
+from __future__ import annotations
+
+__all__ = ["create", "forget_device", "main", "start"]
+
+import sys
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+
+from config.window_shapes import WindowShape, parse_window, step_of
+from streaming import driver, gold_transforms
+from streaming.checkpoint import prepare_checkpoint
+from streaming.job import BatchCounts
+from streaming.lake import DeltaTable
+from streaming.source import trigger
+from streaming.time_ranges import TimeRange, joined, widened
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from config.settings import Settings
+    from streaming.job import JobContext
+
+QUERY: Final = "gold"
+_MOST_RANGES: Final = 64
+"""Stretches of time that one batch looks up in silver and gold; more are joined to so many, with what is between."""
+_MOST_PANES: Final = 500_000
+"""Touched panes that are handed to every task, 8 bytes each; beyond, all panes of the touched times are computed again,
+which gives the same rows and costs less than sorting readings by key."""
+_BATCH_BYTES: Final = "1g"
+"""Of silver's files in one batch: a table that has been there for years is taken in pieces."""
+_ATTEMPTS: Final = 5
+_HOUR_US: Final = 3_600_000_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_VIEW: Final = "gold_windows_computed_anew"
+_KEY: Final = ("window_date", "window", "window_start", "level", "key", "signal")
+_VALUES: Final = tuple(name for name in gold_transforms.GOLD.names if name not in _KEY)
+
+
+@dataclass(frozen=True)
+class _Gold:
+    """The tables and the shapes of the windows."""
+
+    silver: DeltaTable
+    table: DeltaTable
+    windows: tuple[WindowShape, ...]
+    units: Mapping[str, str | None]
+    step: WindowShape = field(init=False)
+    longer: tuple[WindowShape, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "step", step_of(self.windows))
+        object.__setattr__(self, "longer", tuple(shape for shape in self.windows if shape != self.step))
+
+    @property
+    def shapes(self) -> tuple[WindowShape, ...]:
+        return (self.step, *self.longer)
+
+
+def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
+    """Starts the query and returns it. Raises ConfigError if the checkpoint was begun with other windows."""
+    stream = settings.stream
+    gold = _gold(spark, settings)
+    checkpoint = prepare_checkpoint(spark, stream, QUERY, {"stream.gold.windows": ", ".join(stream.gold.windows)})
+    create(spark, settings)
+
+    def write(new: DataFrame, batch: int) -> None:
+        context.tally.put(QUERY, batch, _write(gold, new))
+
+    query: StreamingQuery = (
+        gold.silver.read_stream(maxBytesPerTrigger=_BATCH_BYTES)
+        .writeStream.queryName(QUERY)
+        .option("checkpointLocation", checkpoint.url)
+        .trigger(**trigger(stream))
+        .foreachBatch(write)
+        .start()
+    )
+    return query
+
+
+def create(spark: SparkSession, settings: Settings) -> DeltaTable:
+    """The table, made if it is not there.
+
+    With deletion vectors: a window that is open is replaced in every batch, and would else take all the rows it lies
+    in one file with along, all day long.
+    """
+    table = DeltaTable(spark, settings.stream, "gold")
+    table.create(
+        gold_transforms.GOLD,
+        gold_transforms.GOLD_PARTITIONS,
+        delta_enableDeletionVectors="true",
+        delta_autoOptimize_autoCompact="true",
+    )
+    return table
+
+
+def forget_device(spark: SparkSession, settings: Settings, device: str) -> None:
+    """Takes a device out of the table: its own rows, and its readings out of those of its type and site.
+
+    To be called before its rows are deleted from silver, which say where it took part; doing it again does no harm.
+    The job must not run meanwhile: it would compute windows with the readings that silver still has.
+    """
+    gold = _gold(spark, settings)
+    if not gold.table.exists():
+        return
+    readings = gold.silver.read()
+    _replace(
+        gold, readings.where(F.col("device") == device), readings.where(F.col("device") != device), takes_away=True
+    )
+    # Of days that silver no longer has.
+    spark.sql(f"DELETE FROM {gold.table.sql_name} WHERE level = 'device' AND key = :device", {"device": device})  # noqa: S608 (the table's name is ours)
+
+
+def _gold(spark: SparkSession, settings: Settings) -> _Gold:
+    stream = settings.stream
+    windows = tuple(map(parse_window, stream.gold.windows))
+    return _Gold(DeltaTable(spark, stream, "silver"), DeltaTable(spark, stream, "gold"), windows, {})
+
+
+def _write(gold: _Gold, new: DataFrame) -> BatchCounts:
+    """Brings the table up to date with a batch of silver's new rows."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        seen = Observation()
+        watched = new.observe(seen, F.count(F.lit(1)).alias("rows"))
+        try:
+            _replace(gold, watched, gold.silver.read())
+        except Exception as error:
+            # Compaction or forget has rewritten files that this read. What is computed anew is right whatever came
+            # between.
+            if "DELTA_CONCURRENT" not in str(error) or attempt == _ATTEMPTS:
+                raise
+        else:
+            break
+    return BatchCounts(seen.get["rows"], 0)
+
+
+def _replace(gold: _Gold, changed: DataFrame, silver: DataFrame, *, takes_away: bool = False) -> None:
+    """Computes the windows that the readings ``changed`` are in from ``silver``, and puts them into the table.
+
+    ``takes_away``: windows that no reading is left of are deleted.
+    """
+    touched = gold_transforms.touched_panes(changed, gold.step).persist()
+    parts = None
+    try:
+        ranges, count = _extent(touched, gold.step)
+        if not ranges:
+            return
+        rows = silver.where(_within("event_date", "event_time", ranges))
+        only = touched if count <= _MOST_PANES else None
+        parts = gold_transforms.panes(rows, gold.step, only).withColumn("fresh", F.expr("true")).persist()
+        reach = widened(ranges, max(shape.length for shape in gold.shapes) // timedelta(microseconds=1))
+        known = gold.table.read().where(_within("window_date", "window_start", reach))
+        before = gold_transforms.panes_of_gold(known, gold.step).withColumn("fresh", F.expr("false"))
+        computed = parts
+        if takes_away:
+            computed = parts.unionByName(gold_transforms.emptied(before, parts, touched))
+        _merge(gold, _figures(gold, computed, before), reach)
+    finally:
+        touched.unpersist()
+        if parts is not None:
+            parts.unpersist()
+
+
+def _figures(gold: _Gold, parts: DataFrame, before: DataFrame) -> DataFrame:
+    """Rows of the table for panes computed anew and the longer windows they are in, with the panes from ``before``."""
+    figures = parts.withColumn("window", F.lit(gold.step.label)).drop("fresh")
+    if gold.longer:
+        series = parts.select("level", "key", "signal").distinct()
+        others = before.join(series, ["level", "key", "signal"], "left_semi").join(
+            parts.select("level", "key", "signal", "start"), ["level", "key", "signal", "start"], "left_anti"
+        )
+        figures = figures.unionByName(gold_transforms.rolled_up(parts.unionByName(others), gold.longer))
+    return gold_transforms.gold_rows(figures, gold.shapes, gold.units)
+
+
+def _extent(touched: DataFrame, step: WindowShape) -> tuple[list[TimeRange], int]:
+    """When the touched panes are, and how many there are. One row per hour comes here."""
+    length = step.length // timedelta(microseconds=1)
+    hour = F.floor(F.col("start") / F.lit(_HOUR_US))
+    hours = (
+        touched.groupBy(hour.alias("hour"))
+        .agg(F.min("start").alias("first"), F.max("start").alias("last"), F.count(F.lit(1)).alias("panes"))
+        .collect()
+    )
+    ranges = joined((TimeRange(it["first"], it["last"] + length) for it in hours), _MOST_RANGES)
+    return ranges, sum(it["panes"] for it in hours)
+
+
+def _within(date: str, time: str, ranges: Sequence[TimeRange]) -> str:
+    """SQL: a row's time is in one of the ranges. The date is said too, for it is what folders are chosen by."""
+    return " OR ".join(
+        f"({date} BETWEEN DATE'{first:%Y-%m-%d}' AND DATE'{end:%Y-%m-%d}'"
+        f" AND {time} >= TIMESTAMP'{first:%Y-%m-%d %H:%M:%S.%f}' AND {time} < TIMESTAMP'{end:%Y-%m-%d %H:%M:%S.%f}')"
+        for first, end in ((_EPOCH + timedelta(microseconds=it) for it in one) for one in ranges)
+    )
+
+
+def _merge(gold: _Gold, rows: DataFrame, reach: Sequence[TimeRange]) -> None:
+    """Puts the rows in the place of those of the same window, level, key and signal; deletes those without readings.
+
+    What has not changed is not written. The time is said once more, for the files that have to be looked into.
+    """
+    rows.createOrReplaceTempView(_VIEW)  # MERGE reads them twice, and keeps them for that
+    same = " AND ".join(f"t.{name} = s.{name}" for name in _KEY)
+    differs = " OR ".join(f"t.{name} IS DISTINCT FROM s.{name}" for name in _VALUES)
+    rows.sparkSession.sql(
+        f"MERGE INTO {gold.table.sql_name} t USING {_VIEW} s"
+        f" ON ({_within('t.window_date', 't.window_start', reach)}) AND {same}"
+        " WHEN MATCHED AND s.readings = 0 THEN DELETE"
+        f" WHEN MATCHED AND ({differs}) THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in _VALUES)}"
+        " WHEN NOT MATCHED AND s.readings > 0 THEN INSERT *"
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the job until it ends or a signal comes. Returns the exit status (``config.errors.ExitStatus``)."""
+    return driver.main("gold", (start,), argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""Stretches of time, few enough to be written into a query: how late readings are found without reading what is
+between them. Pure; times are µs since 1970."""
+
+from __future__ import annotations
+
+__all__ = ["TimeRange", "joined", "widened"]
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class TimeRange(NamedTuple):
+    """``first`` ≤ time < ``end``."""
+
+    first: int
+    end: int
+
+
+def joined(ranges: Iterable[TimeRange], most: int) -> list[TimeRange]:
+    """At most ``most`` disjoint ranges, in order, that cover all of ``ranges``: the smallest gaps are filled."""
+    merged: list[TimeRange] = []
+    for one in sorted(ranges):
+        if merged and one.first <= merged[-1].end:
+            merged[-1] = TimeRange(merged[-1].first, max(merged[-1].end, one.end))
+        else:
+            merged.append(one)
+    if len(merged) <= most:
+        return merged
+    gaps = sorted(range(1, len(merged)), key=lambda n: merged[n].first - merged[n - 1].end, reverse=True)
+    cuts = [0, *sorted(gaps[: most - 1]), len(merged)]
+    return [TimeRange(merged[a].first, merged[b - 1].end) for a, b in pairwise(cuts)]
+
+
+def widened(ranges: Sequence[TimeRange], by: int) -> list[TimeRange]:
+    """The ranges with ``by`` more on both sides."""
+    return joined((TimeRange(one.first - by, one.end + by) for one in ranges), max(1, len(ranges)))

@@ -1,0 +1,276 @@
+"""Gold against plain Python: aggregates, late data, batches in any order, a crash after the write, forgetting."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.types import DoubleType, LongType, StringType, StructField
+
+from config.errors import ConfigError
+from config.settings import Settings
+from config.window_shapes import parse_window, step_of
+from streaming import gold, gold_transforms
+from streaming.job import JobContext
+from streaming.lake import DeltaTable
+from streaming.silver_schema import PARTITIONS, silver_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from config.window_shapes import WindowShape
+
+SILVER = silver_schema(
+    [
+        StructField("temperature", DoubleType()),
+        StructField("state", StringType()),  # no number: not aggregated
+        StructField("energy", LongType()),
+    ]
+)
+SIGNALS = ("temperature", "energy")
+WINDOWS = ("1m tumbling", "1h tumbling", "15m sliding 5m")
+BEGIN = datetime(2026, 11, 20, 23, 40, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+class Reading(NamedTuple):
+    """A row of silver, as far as it matters here."""
+
+    device: str
+    type: str
+    site: str | None
+    at: datetime
+    offset: int
+    temperature: float | None
+    energy: int | None
+    partition: int = 0
+
+
+def readings(count: int, *, seed: int, over: timedelta = timedelta(hours=2)) -> list[Reading]:
+    """Readings of a few devices, some at the same moment, some without a signal, energy far from 0."""
+    chance = random.Random(seed)
+    made = []
+    for offset in range(count):
+        number = chance.randrange(4)
+        at = BEGIN + timedelta(milliseconds=1000 * chance.randrange(round(over.total_seconds())))
+        temperature = round(chance.gauss(20, 5), 3) if chance.random() < 0.8 else None
+        energy = 1_000_000_000 + chance.randrange(50) if chance.random() < 0.8 else None
+        site = (None, "north", "south", "south")[number]
+        made.append(Reading(f"d{number}", ("pump", "meter")[number % 2], site, at, offset, temperature, energy))
+    return made
+
+
+def rows(spark: SparkSession, batch: Sequence[Reading]) -> DataFrame:
+    return spark.createDataFrame([tuple(row(it).values()) for it in batch], SILVER)
+
+
+def row(it: Reading) -> dict[str, Any]:
+    return dict.fromkeys(SILVER.names) | {
+        "device": it.device,
+        "type": it.type,
+        "site": it.site,
+        "event_time": it.at,
+        "clock_ahead": False,
+        "record_id": f"{it.partition}-{it.offset}",
+        "kafka_topic": "t",
+        "kafka_partition": it.partition,
+        "kafka_offset": it.offset,
+        "event_date": it.at.date(),
+        "temperature": it.temperature,
+        "energy": it.energy,
+        "state": "on",
+    }
+
+
+def instances(at: datetime, shape: WindowShape) -> list[datetime]:
+    """The starts of all windows of a shape that ``at`` is in."""
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    last = at - (at - epoch) % shape.every
+    return [start for n in range(shape.instances) if (start := last - n * shape.every) <= at < start + shape.length]
+
+
+def expected(all_readings: Iterable[Reading], windows: Sequence[str] = WINDOWS) -> dict[tuple[Any, ...], Any]:
+    """What the table has to hold: figures by window, start, level, key and signal, reading by reading."""
+    found: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+    shapes = [parse_window(text) for text in windows]
+    shapes = sorted({step_of(tuple(shapes)), *shapes})
+    for it in all_readings:
+        for shape in shapes:
+            for start in instances(it.at, shape):
+                for level in ("device", "type", "site"):
+                    for signal in SIGNALS:
+                        key, value = getattr(it, level), getattr(it, signal)
+                        if key is not None and value is not None:
+                            place = (shape.label, start, level, key, signal)
+                            found.setdefault(place, []).append((it.at, it.offset, it.partition, float(value)))
+    return {place: figures(sorted(values)) for place, values in found.items()}
+
+
+def figures(values: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    numbers = [value for *_, value in values]
+    spread = statistics.stdev(numbers) if len(numbers) > 1 else None
+    return (len(numbers), statistics.fmean(numbers), min(numbers), max(numbers), spread, numbers[0], numbers[-1])
+
+
+def table(frame: DataFrame) -> dict[tuple[Any, ...], Any]:
+    """The rows of gold, as :func:`expected` has them. Fails if two are the same window's, or its end or date is off."""
+    found = {}
+    for it in frame.selectExpr("*", "unix_micros(window_start) AS a", "unix_micros(window_end) AS b").collect():
+        start = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=it["a"])
+        shape = parse_window(it["window"])
+        assert it["b"] - it["a"] == shape.length // timedelta(microseconds=1)
+        assert it["window_date"] == start.date()
+        place = (it["window"], start, it["level"], it["key"], it["signal"])
+        assert place not in found, f"twice: {place}"
+        found[place] = tuple(it[n] for n in ("readings", "mean", "min", "max", "stddev", "first", "last"))
+    return found
+
+
+def assert_same(got: Mapping[tuple[Any, ...], Any], wanted: Mapping[tuple[Any, ...], Any]) -> None:
+    assert got.keys() == wanted.keys(), (
+        f"only in gold: {sorted(got.keys() - wanted.keys())[:3]}; missing: {sorted(wanted.keys() - got.keys())[:3]}"
+    )
+    for place, figured in wanted.items():
+        for name, one, other in zip(
+            ("n", "mean", "min", "max", "stddev", "first", "last"), got[place], figured, strict=True
+        ):
+            same = one == other if None in (one, other) else math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-6)
+            assert same, f"{name} of {place} is {one}, not {other}"
+
+
+def lake(folder: Path, **more: Any) -> Settings:
+    stream = {"lake": {"path": str(folder / "lake")}, "checkpoint": str(folder / "checkpoints"), "available_now": True}
+    return Settings.model_validate({"stream": {**stream, **more}})
+
+
+def append(spark: SparkSession, settings: Settings, batch: Sequence[Reading]) -> None:
+    silver = DeltaTable(spark, settings.stream, "silver")
+    silver.create(SILVER, PARTITIONS)
+    silver.append(rows(spark, batch), query="test", batch=batch[0].offset)
+
+
+def run(spark: SparkSession, settings: Settings) -> None:
+    """The job, until all of silver is taken in. Raises what it fails with."""
+    gold.start(spark, settings, JobContext(lambda _event: None)).awaitTermination()
+
+
+def test_aggregates_are_those_of_plain_python(spark: SparkSession) -> None:
+    batch = readings(400, seed=1)
+    shapes = [parse_window(text) for text in WINDOWS]
+    made = gold_transforms.aggregated(rows(spark, batch), shapes, {"temperature": "°C"})
+    assert made.schema.names == gold_transforms.GOLD.names
+    assert_same(table(made), expected(batch))
+    units = {(it["signal"], it["unit"]) for it in made.select("signal", "unit").distinct().collect()}
+    assert units == {("temperature", "°C"), ("energy", None)}
+
+
+def test_windows_that_are_no_multiple_of_each_other_are_put_together_from_their_greatest_common_length(
+    spark: SparkSession,
+) -> None:
+    batch = [*readings(150, seed=2), Reading("d0", "pump", None, BEGIN, 1000, 1.5, None, partition=3)]
+    windows = ("10m tumbling", "45m sliding 15m")
+    made = gold_transforms.aggregated(rows(spark, batch), [parse_window(text) for text in windows], {})
+    assert {place[0] for place in table(made)} == {"5m tumbling", *windows}
+    assert_same(table(made), expected(batch, windows))
+
+
+def test_touched_windows_are_those_with_a_reading(spark: SparkSession) -> None:
+    batch = readings(60, seed=3)
+    shapes = [parse_window(text) for text in WINDOWS]
+    found = gold_transforms.touched_windows(rows(spark, batch), shapes).selectExpr(
+        "window", "unix_seconds(window_start) AS start", "level", "key"
+    )
+    wanted = {
+        (shape.label, round(start.timestamp()), level, key)
+        for it in batch
+        for shape in shapes
+        for start in instances(it.at, shape)
+        for level in ("device", "type", "site")
+        if (key := getattr(it, level)) is not None
+    }
+    assert {tuple(it) for it in found.collect()} == wanted
+    assert found.count() == len(wanted)
+
+
+def test_late_data_corrects_its_windows_and_a_crash_after_the_write_changes_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three days late, among readings of now; the first attempt at that batch ends after its write."""
+    settings = lake(tmp_path)
+    old, now = readings(80, seed=4), readings(160, seed=5)
+    late = [it._replace(offset=it.offset + 1000) for it in old[::2]]
+    current = [it._replace(at=it.at + timedelta(days=3), offset=it.offset + 2000) for it in now]
+    append(spark, settings, old[1::2] + current[:80])
+    run(spark, settings)
+    first = DeltaTable(spark, settings.stream, "gold")
+    assert_same(table(first.read()), expected(old[1::2] + current[:80]))
+
+    append(spark, settings, late + current[80:])
+    written = gold._merge
+
+    def crash(*arguments: Any) -> None:
+        written(*arguments)
+        raise OSError("the power is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gold, "_merge", crash)
+        with pytest.raises(StreamingQueryException):
+            run(spark, settings)
+    after_crash = table(first.read())
+    run(spark, settings)
+    assert_same(table(first.read()), expected(old[1::2] + current + late))
+    assert table(first.read()) == after_crash
+
+
+@given(
+    order=st.permutations(range(24)),
+    cuts=st.sets(st.integers(1, 23), max_size=2),
+    repeat=st.booleans(),
+)
+@hypothesis_settings(
+    max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+)
+def test_any_split_into_batches_in_any_order_gives_the_same(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, order: list[int], cuts: set[int], *, repeat: bool
+) -> None:
+    settings = lake(tmp_path_factory.mktemp("split"))
+    every = readings(24, seed=6, over=timedelta(minutes=40))
+    gold.create(spark, settings)
+    part = gold._gold(spark, settings)
+    bounds = [0, *sorted(cuts), len(every)]
+    for begin, end in pairwise(bounds):
+        batch = [every[n] for n in order[begin:end]]
+        append(spark, settings, batch)
+        for _ in range(1 + repeat):
+            assert gold._write(part, rows(spark, batch)).rows == len(batch)
+    assert_same(table(part.table.read()), expected(every))
+
+
+def test_a_forgotten_device_is_in_no_window_any_more(spark: SparkSession, tmp_path: Path) -> None:
+    settings = lake(tmp_path)
+    batch = readings(120, seed=7)
+    append(spark, settings, batch)
+    run(spark, settings)
+    gold.forget_device(spark, settings, "d1")
+    assert_same(
+        table(DeltaTable(spark, settings.stream, "gold").read()), expected(it for it in batch if it.device != "d1")
+    )
+
+
+def test_other_windows_than_the_checkpoint_began_with_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    append(spark, lake(tmp_path), readings(3, seed=8))
+    run(spark, lake(tmp_path))
+    with pytest.raises(ConfigError, match=r"stream\.gold\.windows is now 2m tumbling, was 1m tumbling"):
+        gold.start(spark, lake(tmp_path, gold={"windows": ["2m"]}), JobContext(lambda _event: None))

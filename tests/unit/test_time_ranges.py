@@ -1,0 +1,41 @@
+"""Few ranges that cover many."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streaming.time_ranges import TimeRange, joined, widened
+
+RANGES = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 20)).map(lambda it: TimeRange(it[0], it[0] + it[1])))
+
+
+def covered(ranges: list[TimeRange]) -> set[int]:
+    return {moment for one in ranges for moment in range(one.first, one.end)}
+
+
+@given(RANGES, st.integers(1, 8))
+def test_ranges_are_disjoint_in_order_few_and_cover_all(ranges: list[TimeRange], most: int) -> None:
+    made = joined(ranges, most)
+    assert len(made) <= most
+    assert all(one.end < two.first for one, two in pairwise(made))
+    assert covered(ranges) <= covered(made)
+
+
+@given(RANGES)
+def test_with_room_enough_nothing_is_covered_that_need_not_be(ranges: list[TimeRange]) -> None:
+    assert covered(joined(ranges, 1000)) == covered(ranges)
+
+
+def test_the_smallest_gaps_are_filled() -> None:
+    apart = [TimeRange(0, 10), TimeRange(12, 20), TimeRange(100, 110), TimeRange(113, 120)]
+    assert joined(apart, 2) == [TimeRange(0, 20), TimeRange(100, 120)]
+    assert joined([], 3) == []
+
+
+@given(RANGES, st.integers(0, 30))
+def test_widened_ranges_cover_what_is_near(ranges: list[TimeRange], by: int) -> None:
+    wide = covered(widened(joined(ranges, 5), by))
+    assert {moment + off for moment in covered(ranges) for off in (-by, 0, by)} <= wide
