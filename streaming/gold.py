@@ -23,7 +23,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from config.window_shapes import WindowShape, parse_window, step_of
-from streaming import driver, gold_transforms
+from streaming import driver, gold_transforms, lake_tables
 from streaming.checkpoint import prepare_checkpoint
 from streaming.job import BatchCounts
 from streaming.lake import DeltaTable
@@ -76,8 +76,10 @@ class _Gold:
 
 
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
-    """Starts the query and returns it. Raises ConfigError if the checkpoint was begun with other windows."""
+    """Starts the query and returns it. Raises ConfigError if there is no table silver yet, or if the checkpoint was
+    begun with other windows."""
     stream = settings.stream
+    lake_tables.silver(spark, stream)
     gold = _gold(spark, settings)
     checkpoint = prepare_checkpoint(spark, stream, QUERY, {"stream.gold.windows": ", ".join(stream.gold.windows)})
     create(spark, settings)
