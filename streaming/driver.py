@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
+    from config.settings import Settings
     from streaming.job import Job
     from streaming.progress import Event
     from streaming.queries import Mailbox
@@ -99,7 +101,11 @@ class _Signals:
             signal.raise_signal(self.first)
 
 
-def main(name: str, jobs: Sequence[Job], argv: list[str] | None) -> int:
+Stages = Callable[[argparse.Namespace, "Settings"], "Sequence[Sequence[Job]]"]
+"""Which jobs to run, once the command line and the settings are read: those of a stage together, then the next."""
+
+
+def main(name: str, jobs: Sequence[Job] | Stages, argv: list[str] | None) -> int:
     """Runs ``jobs`` until all end by themselves or a signal comes. Returns the exit status, or ends by the signal."""
     parser = argparse.ArgumentParser(prog=f"python -m streaming.{name}", description=f"The Spark job {name}.")
     options.add_arguments(parser, name)
@@ -113,6 +119,9 @@ def main(name: str, jobs: Sequence[Job], argv: list[str] | None) -> int:
     try:
         settings = options.load_settings(arguments)
         conf = options.parse_spark_conf(arguments.conf)
+        stages: Sequence[Sequence[Job]] = [jobs] if not callable(jobs) else jobs(arguments, settings)
+        if callable(jobs):
+            conf = {"spark.scheduler.mode": "FAIR", **conf}  # or the first job's batch takes all cores until it ends
         reach.require_kafka(settings.kafka.bootstrap_servers, _REACH_TIMEOUT_S)
         reach.require_master(settings.stream.master, _REACH_TIMEOUT_S)
         metrics = StreamMetrics()
@@ -130,14 +139,18 @@ def main(name: str, jobs: Sequence[Job], argv: list[str] | None) -> int:
             signals.install()
             signals.running()
             spark.tell_when_ended(lambda status: signals.mailbox.put(SparkEnded(status)))
-            run_queries(spark.session, settings, jobs, context, signals.mailbox)
+            for stage in stages:
+                if signals.first is None:
+                    run_queries(spark.session, settings, stage, context, signals.mailbox)
         finally:
             spark.end()
     except _StopDuringStartup:
         pass
     except GatewayError as error:
-        emit(FailedEvent(query=error.query if isinstance(error, StreamError) else None, error=str(error)))
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 (what the user reads)
+        query = error.query if isinstance(error, StreamError) else None
+        emit(FailedEvent(query=query, error=str(error)))
+        who = f"{query}: " if query is not None and callable(jobs) else ""  # all have ended, for one of many
+        print(f"error: {who}{error}", file=sys.stderr)  # noqa: T201 (what the user reads)
         return error.exit_status
     except Exception as error:
         emit(FailedEvent(query=None, error=repr(error)))

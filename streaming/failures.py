@@ -99,6 +99,11 @@ def _translate(query: str, text: str, settings: Settings) -> StreamError:
             f"Kafka at {servers} does not answer ({short}). Are its brokers up, are the addresses in their"
             " advertised.listeners reachable from here, and does kafka.security fit their listener?"
         )
+    if says("CONCURRENT_STREAM_LOG_UPDATE", "concurrently using", "CONCURRENT_QUERY"):
+        return StreamError(
+            f"Another process runs the query {query} at the same checkpoint ({short}). Stop one of the two, or give it"
+            " a stream.checkpoint and tables of its own. Nothing is lost or doubled."
+        )
     if says("No space left on device", "Disk quota exceeded"):
         return StreamError(
             f"A folder of the job is on a full disk ({short}). Make room and start again; nothing is lost, the batch is"

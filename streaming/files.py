@@ -88,3 +88,9 @@ class LocalFolder:
         if (self._root / to).exists():
             raise FileExistsError(f"{self._root / to} is there already")
         shutil.move(self._root / name, self._root / to)
+        if self._sum(name).exists():  # what Hadoop checks a file of this machine by; without it the next one is damaged
+            shutil.move(self._sum(name), self._sum(to))
+
+    def _sum(self, name: str) -> Path:
+        file = self._root / name
+        return file.with_name(f".{file.name}.crc")

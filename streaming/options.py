@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["JOBS", "add_arguments", "add_common_arguments", "load_settings", "parse_spark_conf", "to_argv"]
+__all__ = ["JOBS", "LAKE_JOBS", "add_arguments", "add_common_arguments", "load_settings", "parse_spark_conf", "to_argv"]
 
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,8 +25,12 @@ JOBS: Final[Mapping[str, str]] = {
     "devices": "keep what is known of each device: last values, online or offline, gaps",
     "anomalies": "find readings that do not fit those before, and devices gone silent",
     "audit": "count what is in Kafka against the gateway's ledger",
+    "all": "several of these jobs in one process",
 }
 """Name -> what it does, for ``--help``. Job NAME is the module ``streaming.NAME``."""
+
+LAKE_JOBS: Final = ("bronze", "silver", "audit", "gold", "devices", "anomalies")
+"""What ``all`` runs unless told, in the order in which they are started: silver's table is there before its readers."""
 
 
 def add_common_arguments(parser: ArgumentParser) -> None:
@@ -54,6 +59,14 @@ def add_arguments(parser: ArgumentParser, job: str = "ingest") -> None:
     if job == "ingest":
         parser.add_argument("--output", metavar="FOLDER", help="stream.output: the telemetry table")
         parser.add_argument("--quarantine", metavar="FOLDER", help="stream.quarantine: records that could not be used")
+    if job == "all":
+        parser.add_argument(
+            "--jobs",
+            type=_lake_jobs,
+            default=LAKE_JOBS,
+            metavar="NAMES",
+            help=f"which, separated by commas (default: {','.join(LAKE_JOBS)})",
+        )
     parser.add_argument(
         "--topic",
         action="append",
@@ -76,6 +89,15 @@ def add_arguments(parser: ArgumentParser, job: str = "ingest") -> None:
         action="store_true",
         help="step over records that Kafka deleted before they were read (a warning names them) instead of ending",
     )
+
+
+def _lake_jobs(text: str) -> tuple[str, ...]:
+    names = {name.strip() for name in text.split(",") if name.strip()}
+    if unknown := sorted(names.difference(LAKE_JOBS)):
+        raise ArgumentTypeError(f"no such job: {', '.join(unknown)}; there are {', '.join(LAKE_JOBS)}")
+    if not names:
+        raise ArgumentTypeError(f"name at least one of {', '.join(LAKE_JOBS)}")
+    return tuple(name for name in LAKE_JOBS if name in names)
 
 
 _SETTINGS = (
@@ -117,6 +139,8 @@ def to_argv(arguments: Namespace) -> list[str]:
         words += ["--metrics-port", str(arguments.metrics__port)]
     for topic in arguments.topics or ():
         words += ["--topic", topic]
+    if hasattr(arguments, "jobs"):
+        words += ["--jobs", ",".join(arguments.jobs)]
     for pair in arguments.conf:
         words += ["--conf", pair]
     if arguments.available_now:

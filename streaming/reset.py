@@ -39,8 +39,9 @@ _EFFECTS: Final = {
     "ingest": _Effect(("stream.output", "stream.quarantine"),
                       "telemetry and quarantine are numbered by batch and begin anew with the checkpoint"),
     "windows": _Effect(("windows",), "windows are numbered by batch and begin anew with the checkpoint"),
-    "bronze": _Effect(("bronze",), "bronze is append-only and begins anew with the checkpoint: what Kafka has deleted"
-                                   " since is in the folder that is put aside, and nowhere else"),
+    "bronze": _Effect(("bronze", "bronze_gaps"),
+                      "bronze is append-only and begins anew with the checkpoint: what Kafka has deleted since is in"
+                      " the folder that is put aside, and nowhere else"),
     "silver": _Effect((), "silver stays: a reading that is there already is not inserted again, and what Kafka has"
                           " deleted since remains"),
     "gold": _Effect((), "gold stays: every window is computed again from silver and takes the place of what is there"),
@@ -49,6 +50,8 @@ _EFFECTS: Final = {
                                          " there, and comes a second time"),
     "audit": _Effect(("audit",), "the account is made again of what Kafka still holds"),
 }  # fmt: skip
+_OWN_FILES: Final = {"bronze": ("bronze", "bronze.json", "bronze_topics.json")}
+"""In the folder of checkpoints, where a query has more there than Spark's folder and our note."""
 _QUERIES: Final = {"ingest": ("ingest", "windows")}
 
 
@@ -65,7 +68,7 @@ class Move:
 class Plan:
     """What a reset of a job does; ``says`` are sentences about its tables."""
 
-    queries: tuple[str, ...]
+    checkpoint: str
     moves: tuple[Move, ...]
     says: tuple[str, ...]
 
@@ -80,22 +83,23 @@ def plan(stream: StreamSettings, job: str, now_s: float, open_folder: Callable[[
         if (process := job_lock.holder(checkpoint.url, query)) is not None:
             raise ConfigError(f"{query} runs: {process} holds its checkpoint. Stop it first.")
         effect = _EFFECTS[query]
-        for name, to in ((query, f"{query}.{stamp}"), (f"{query}.json", f"{query}.{stamp}.json")):
+        for name in _OWN_FILES.get(query, (query, f"{query}.json")):
             if checkpoint.exists(name):
-                moves.append(Move(checkpoint.url, name, to))
+                stem, dot, kind = name.partition(".")
+                moves.append(Move(checkpoint.url, name, f"{stem}.{stamp}{dot}{kind}"))
         for table in effect.tables:
             folder, _, name = _place(stream, table).rpartition("/")
             if open_folder(folder or "/").exists(name):
                 _require_movable(stream, table)
                 moves.append(Move(folder or "/", name, f"{name}.{stamp}"))
         says.append(effect.says)
-    return Plan(queries, tuple(moves), tuple(says))
+    return Plan(checkpoint.url, tuple(moves), tuple(says))
 
 
 def apply(todo: Plan, open_folder: Callable[[str], Files] = LocalFolder) -> None:
     """Does it: tables first, since a table beside no checkpoint is refused at the start, while a checkpoint without its
     table would go on in the middle. Raises OSError if a file system refuses."""
-    for move in sorted(todo.moves, key=lambda one: one.name in {*todo.queries, *(f"{q}.json" for q in todo.queries)}):
+    for move in sorted(todo.moves, key=lambda one: one.folder == todo.checkpoint):
         open_folder(move.folder).rename(move.name, move.to)
 
 

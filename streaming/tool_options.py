@@ -17,13 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
+RESETTABLE: Final = tuple(name for name in JOBS if name != "all")
+"""Each of the jobs that ``all`` runs has a checkpoint of its own."""
+
+
 def _add_status(parser: ArgumentParser) -> None:
     parser.add_argument("--offline", action="store_true", help="do not ask Kafka how far its topics go")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def _add_reset(parser: ArgumentParser) -> None:
-    parser.add_argument("job_name", metavar="JOB", choices=JOBS, help=f"one of {', '.join(JOBS)}")
+    parser.add_argument("job_name", metavar="JOB", choices=RESETTABLE, help=f"one of {', '.join(RESETTABLE)}")
     parser.add_argument("--yes", action="store_true", help="do it without asking")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and end")
 

@@ -12,6 +12,7 @@ from config.errors import ConfigError
 from config.settings import StreamSettings
 from streaming import job_lock
 from streaming.checkpoint import VERSION, prepare_checkpoint
+from streaming.reset import apply, plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,12 +57,27 @@ def test_a_column_that_is_gone_or_another_is_refused(spark: SparkSession, begun:
 
 def test_a_newer_versions_and_another_querys_checkpoint_are_refused(spark: SparkSession, begun: StreamSettings) -> None:
     file = begun.checkpoint / "silver.json"
+    (begun.checkpoint / ".silver.json.crc").unlink()  # or Hadoop would take what follows for damage
     file.write_text(json.dumps({"version": VERSION + 1, "query": "silver"}))
     with pytest.raises(ConfigError, match="newer version"):
         prepare_checkpoint(spark, begun, "silver")
     file.write_text(json.dumps({"version": VERSION, "query": "gold"}))
     with pytest.raises(ConfigError, match="belongs to the query gold, not to silver"):
         prepare_checkpoint(spark, begun, "silver")
+
+
+def test_a_query_begins_anew_after_a_reset(spark: SparkSession, begun: StreamSettings) -> None:
+    job_lock.let_go(str(begun.checkpoint), "silver")
+    apply(plan(begun, "silver", 0))
+    assert sorted(path.name for path in begun.checkpoint.iterdir() if "silver" in path.name) == [
+        ".silver.reset-19700101T000000Z.json.crc", "silver.lock", "silver.reset-19700101T000000Z",
+        "silver.reset-19700101T000000Z.json",
+    ]  # fmt: skip
+    prepare_checkpoint(spark, begun, "silver", schema=StructType().add("other", StringType()))
+    (begun.checkpoint / "silver").mkdir()
+    (begun.checkpoint / "silver" / "metadata").write_text('{"id":"2"}')
+    prepare_checkpoint(spark, begun, "silver", schema=StructType().add("other", StringType()))
+    assert note(begun)["schema"] == {"other": "string"}
 
 
 def test_topics_that_come_and_go_are_told_once(

@@ -16,6 +16,7 @@ from config.errors import ConfigError
 from config.settings import LogSettings, Settings, StreamSettings
 from gateway.cli.main import main
 from streaming import options
+from streaming.all import stages
 from streaming.errors import DataLossError, KafkaRefusedError, KafkaUnavailableError, StreamError
 from streaming.failures import cause, explain
 from streaming.progress import Event
@@ -41,6 +42,27 @@ ALL = (
 def test_options_reach_the_jobs_process_as_they_were_given(words: tuple[str, ...]) -> None:
     arguments = parsed(*words)
     assert parsed(*options.to_argv(arguments)) == arguments
+
+
+def test_several_jobs_are_chosen_by_name_and_started_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    options.add_arguments(parser, "all")
+    assert parser.parse_args([]).jobs == options.LAKE_JOBS
+    told = parser.parse_args(["--jobs", "gold, silver"])
+    assert told.jobs == ("silver", "gold")
+    assert parser.parse_args(options.to_argv(told)) == told
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--jobs", "silver,golden"])
+    assert "no such job: golden" in capsys.readouterr().err
+
+
+def test_what_reads_silver_begins_when_silver_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming.all._job", str)
+    told = argparse.Namespace(jobs=("bronze", "silver", "gold"))
+    now = Settings(stream=StreamSettings(available_now=True))
+    assert stages(told, Settings()) == [["bronze", "silver", "gold"]]
+    assert stages(told, now) == [["bronze", "silver"], ["gold"]]
+    assert stages(argparse.Namespace(jobs=("gold",)), now) == [["gold"]]
 
 
 def test_the_command_line_is_stronger_than_the_file(tmp_path: Path) -> None:
@@ -163,6 +185,8 @@ FAILURES = [
      KafkaRefusedError, "Read and Describe"),
     ("[KAFKA_DATA_LOSS.START_OFFSET_RESET] Some data may have been lost", DataLossError, "--allow-data-loss"),
     ("java.io.IOException: No space left on device", StreamError, "full disk"),
+    ("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple jobs detected for 4.", StreamError,
+     "at the same checkpoint"),
     ("java.lang.IllegalStateException: something new", StreamError, "something new"),
 ]  # fmt: skip
 
