@@ -269,7 +269,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert {"severity", "what", "consequence", "way_out"} == set(document["findings"][0])
     (tmp_path / "rules").write_text("{")
     assert main(["import", "emqx", *files]) == ExitStatus.CONFIG
-    assert main(["import", "emqx", str(tmp_path / "absent")]) == ExitStatus.USAGE
+    assert main(["import", "emqx", str(tmp_path / "absent")]) == ExitStatus.CONFIG
 
 
 @pytest.mark.parametrize(
