@@ -53,17 +53,33 @@ _FILES = {
     "spark.sql.maxConcurrentOutputFileWriters": "8",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
+_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _LAKE = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.extensions": _DELTA_EXTENSION,
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # A table's log is read with this many tasks; 50, Delta's own number, take longer to start than to run.
     "spark.databricks.delta.snapshotPartitions": "2",
+}
+_ROCKSDB = "spark.sql.streaming.stateStore.rocksdb."
+_STATE = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
-    # What Python functions run on; Spark would take any python3 of the path, without our packages.
-    "spark.pyspark.python": sys.executable,
+    # One cache and one set of write buffers for all state stores of a process. Without this bound each of them, one for
+    # each shuffle partition and operator, has its own outside the heap.
+    f"{_ROCKSDB}boundedMemoryUsage": "true",
+    f"{_ROCKSDB}maxMemoryUsageMB": "512",
+    # A batch then writes what it changed, not all that has gathered in the write buffers.
+    f"{_ROCKSDB}changelogCheckpointing.enabled": "true",
+    "spark.executorEnv.MALLOC_ARENA_MAX": "2",
 }
+_MEMORY = {
+    # Together with RocksDB's 0.5 GB, the JVM's own 0.5 GB and a few hundred MB for each Python worker below 4 GB. The
+    # heap grows to it only where a job needs it.
+    "spark.driver.memory": "2g",
+}
+_PYTHON = "spark.pyspark.python"
+"""What Python functions run on. Spark would take any python3 of the path, without our packages."""
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
 _EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
@@ -91,13 +107,15 @@ def session_conf(
         **_QUICK_START,
         **_STREAMING,
         **_FILES,
+        **_STATE,
         **(_LAKE if jars else {}),
+        _PYTHON: os.environ.get("PYSPARK_PYTHON", sys.executable),
         "spark.app.name": f"{settings.instance}-stream",
         "spark.sql.shuffle.partitions": str(stream.shuffle_partitions),
     }
     extra = dict(extra)
     if not submitted:
-        conf["spark.master"] = stream.master
+        conf |= _MEMORY | {"spark.master": stream.master}
         level = "info" if settings.log.level == "debug" else "warn"
         logging = f'"-Dlog4j2.configurationFile={_LOGGING.as_uri()}" -Dgateway.spark.log={level}'
         # The user's come on top of ours, the last of two that contradict each other counts.
@@ -155,6 +173,11 @@ def start_spark(settings: Settings, jars: Sequence[Path], extra: Mapping[str, st
     conf = session_conf(settings, jars, extra, submitted=submitted)
     if not submitted and conf["spark.master"].startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if not submitted:
+        # The one for functions in DataFrames is read from here, the one for stateful processors from the property.
+        os.environ["PYSPARK_PYTHON"] = conf[_PYTHON]
+        # glibc has up to eight arenas for each core, and each keeps what RocksDB's threads gave back to it.
+        os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     launch: Any = launch_gateway  # which has no types
     held: list[int] = []
     try:
@@ -171,6 +194,8 @@ def start_spark(settings: Settings, jars: Sequence[Path], extra: Mapping[str, st
             signal.raise_signal(number)
         if submitted:  # what spark-submit was told is stronger than our defaults
             told = SparkConf(_jvm=gateway.jvm)
+            if gateway.jvm.org.apache.spark.util.Utils.classIsLoadable(_DELTA_EXTENSION):
+                conf = _LAKE | conf
             conf = {name: it for name, it in conf.items() if name in {**extra, **_FIXED} or not told.contains(name)}
         return Spark(SparkSession(SparkContext(conf=_spark_conf(conf), gateway=gateway)), gateway.proc)
     except BaseException as error:

@@ -151,6 +151,23 @@ def test_spark_submit_keeps_its_own_master_jars_and_jvm_options() -> None:
     assert not names & {"spark.master", "spark.jars", "spark.driver.extraClassPath", "spark.driver.extraJavaOptions"}
 
 
+def test_memory_is_bounded_in_the_heap_and_outside() -> None:
+    local = conf()
+    assert local["spark.driver.memory"] == "2g"
+    rocksdb = "spark.sql.streaming.stateStore.rocksdb."
+    assert (local[f"{rocksdb}boundedMemoryUsage"], local[f"{rocksdb}maxMemoryUsageMB"]) == ("true", "512")
+    assert conf(extra={"spark.driver.memory": "3g"})["spark.driver.memory"] == "3g"
+    assert "spark.driver.memory" not in conf(submitted=True), "that JVM is running already"
+
+
+def test_python_functions_run_on_this_python_unless_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert conf()["spark.pyspark.python"] == sys.executable
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/other/python")
+    assert conf()["spark.pyspark.python"] == "/opt/other/python"
+    assert conf(extra={"spark.pyspark.python": "/mine"})["spark.pyspark.python"] == "/mine"
+
+
 def test_settings_reach_spark() -> None:
     stream = StreamSettings(shuffle_partitions=7)
     assert conf(Settings(stream=stream))["spark.sql.shuffle.partitions"] == "7"
