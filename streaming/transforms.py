@@ -61,6 +61,11 @@ class BadRecord(StrEnum):
     MISSING_FIELD = "missing_field"  # a required field is absent or null; detail names it
     WRONG_TYPE = "wrong_type"  # a field is not of its type; detail names it
     OUT_OF_RANGE = "out_of_range"  # ts before 1970 or after 9999, or a number too large for a double; detail names it
+    # In silver, which knows the types of devices:
+    UNKNOWN_TYPE = "unknown_type"  # no schema for the type; detail names it
+    SCHEMA = "schema"  # a value is not what the type's schema allows, or the format is not the type's; detail names it
+    NOT_AVRO = "not_avro"  # bytes that the type's Avro schemas cannot read
+    NOT_PROTOBUF = "not_protobuf"  # bytes that the type's Protobuf message cannot read
 
 
 def parsed_records(records: DataFrame) -> DataFrame:

@@ -1,0 +1,116 @@
+"""What is known of the devices' payloads once the schema folder is read: fields, signals, types. No pyspark here."""
+
+from __future__ import annotations
+
+__all__ = [
+    "Binary",
+    "DeviceType",
+    "Format",
+    "Kind",
+    "PayloadField",
+    "Place",
+    "Signal",
+    "Source",
+    "TimeFormat",
+]
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from streaming.units import Linear
+
+Kind = Literal["double", "long", "string", "boolean"]
+Format = Literal["json", "avro", "protobuf"]
+TimeFormat = Literal["s", "ms", "us", "ns", "iso8601"]
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadField:
+    """One field of a payload, as its schema file has it. ``path``: the objects it is in, then its own name.
+
+    ``minimum`` and ``maximum`` with ``..._exclusive`` bound numbers, in the unit the device sends; lengths count
+    characters; ``allowed`` are the only values it may have.
+    """
+
+    path: tuple[str, ...]
+    kind: Kind
+    required: bool = False
+    minimum: float | None = None
+    maximum: float | None = None
+    minimum_exclusive: bool = False
+    maximum_exclusive: bool = False
+    min_length: int | None = None
+    max_length: int | None = None
+    allowed: tuple[str | float | bool, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """How the index and the reasons of the quarantine name it: ``meta.id``."""
+        return ".".join(self.path)
+
+
+class Place(NamedTuple):
+    """Where a record has its device, sequence or time.
+
+    ``kind``: ``field`` of the payload, ``header`` of that name, ``mqtt_topic`` level (from 0, -1 is the last), the
+    Kafka ``key``, or ``received``, the record's own timestamp.
+    """
+
+    kind: Literal["field", "header", "mqtt_topic", "key", "received"]
+    field: PayloadField | None = None
+    header: str = ""
+    level: int = 0
+
+
+class Source(NamedTuple):
+    """A signal as one device type sends it: from which field, and how its number becomes the canonical unit."""
+
+    signal: str
+    field: PayloadField
+    kind: Kind
+    unit: str
+    canonical: str
+    convert: Linear | None
+
+
+class Signal(NamedTuple):
+    """A column of silver: ``kind`` is its type, ``unit`` what its numbers are in ("" if they have none), ``types`` the
+    device types that send it."""
+
+    name: str
+    kind: Kind
+    unit: str
+    types: tuple[str, ...]
+
+
+class Binary(NamedTuple):
+    """What Avro and Protobuf need to be decoded: the files' texts, so that Spark's Python workers need no folder.
+
+    ``versions``: Avro's schemas by name, the reader's first; for Protobuf the one descriptor set. ``framing``: what is
+    in front of the bytes. ``ids``: Confluent's schema ids → name of a version. ``message``: Protobuf's, with package.
+    """
+
+    framing: Literal["none", "confluent", "single_object"]
+    versions: tuple[tuple[str, bytes], ...]
+    ids: tuple[tuple[int, str], ...] = ()
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceType:
+    """One type of devices. ``sequence`` is None if its readings carry none. ``kafka_topics`` are names,
+    ``mqtt_topics`` filters: a record that came by one of them is of this type, whatever it says of itself."""
+
+    name: str
+    format: Format
+    file: str
+    fields: tuple[PayloadField, ...]
+    sources: tuple[Source, ...]
+    device: Place
+    sequence: Place | None
+    time: Place
+    time_format: TimeFormat
+    kafka_topics: tuple[str, ...] = ()
+    mqtt_topics: tuple[str, ...] = ()
+    binary: Binary | None = None

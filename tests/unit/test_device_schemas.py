@@ -1,0 +1,180 @@
+"""Schema folders: what is read from them, and what is refused with which words."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config.errors import ConfigError
+from streaming.device_schemas import DEFAULT_FOLDER, RESERVED, load_device_schemas
+from streaming.silver_schema import FIXED
+from streaming.units import UnitError, conversion
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMES = {"device": {"type": "string"}, "ts": {"type": "integer"}}
+
+
+def folder(where: Path, index: str, **files: dict[str, Any]) -> Path:
+    """A schema folder; each schema gets device and ts."""
+    (where / "schemas.toml").write_text(index)
+    for name, properties in files.items():
+        schema = {"type": "object", "required": ["device", "ts"], "properties": {**TIMES, **properties}}
+        (where / f"{name}.json").write_text(json.dumps(schema))
+    return where
+
+
+def test_the_default_folder_has_the_readings_and_the_demos_devices() -> None:
+    schemas = load_device_schemas(None)
+    assert set(schemas.types) == {"reading", "thermostat", "meter", "pump"}
+    assert schemas.other is not None
+    assert schemas.other.name == "reading"
+    assert {name: signal.unit for name, signal in schemas.signals.items() if "reading" in signal.types} == {
+        "temperature": "°C",
+        "humidity": "%",
+        "voltage": "V",
+        "rssi": "dBm",
+    }
+    assert [(field.name, field.dataType.simpleString()) for field in schemas.columns][:4] == [
+        ("temperature", "double"),
+        ("humidity", "double"),
+        ("voltage", "double"),
+        ("rssi", "bigint"),
+    ]
+
+
+def test_no_signal_can_take_a_column_of_silver() -> None:
+    assert set(FIXED.names) <= RESERVED
+
+
+@pytest.mark.parametrize(
+    ("unit", "canonical", "number", "becomes"),
+    [
+        ("°F", "°C", 212.0, 100.0),
+        ("degF", "degC", -40.0, -40.0),
+        ("K", "°C", 273.15, 0.0),
+        ("mV", "V", 3300.0, 3.3),
+        ("hPa", "Pa", 1013.25, 101325.0),
+        ("kPa", "Pa", 101.325, 101325.0),
+        ("psi", "Pa", 1.0, 6894.757293168361),
+        ("km/h", "m/s", 36.0, 10.0),
+        ("%", "", 50.0, 0.5),
+    ],
+)
+def test_units_are_converted(unit: str, canonical: str, number: float, becomes: float) -> None:
+    convert = conversion(unit, canonical)
+    assert convert is not None
+    assert convert(number) == pytest.approx(becomes, rel=1e-15, abs=1e-12)
+
+
+def test_the_same_unit_needs_no_conversion() -> None:
+    assert conversion("no unit at all", "no unit at all") is None
+
+
+@pytest.mark.parametrize(
+    ("unit", "canonical", "says"),
+    [
+        ("psii", "Pa", "'psii' is no unit"),
+        ("V", "Pa", "measure different things"),
+        ("dBm", "mW", "by a factor and an offset"),
+        ("1 +", "Pa", "is no unit"),
+    ],
+)
+def test_units_that_do_not_fit_are_refused(unit: str, canonical: str, says: str) -> None:
+    with pytest.raises(UnitError, match=says):
+        conversion(unit, canonical)
+
+
+REFUSED = [
+    ("[types.a]\ntiem = 't'", {"a": {}}, "types.a.tiem is unknown; is time meant?"),
+    ("[types.a]\n[types.a.signals.x]\nunits = 'V'", {"a": {"x": {"type": "number"}}}, "is unit meant?"),
+    ("[types.a]", {}, "neither a.json, a.avsc nor a.desc"),
+    ("[types.a]\ntime = 'time'", {"a": {"tome": {"type": "integer"}}}, "no field of a.json. Is tome meant?"),
+    ("[types.a]\ntime_format = 'iso8601'", {"a": {}}, "ts, a long in a.json; it has to be a string"),
+    ("[types.a]", {"a": {"x": {"type": "array"}}}, "a signal is one of number, integer, string and boolean"),
+    ("[types.a]", {"a": {"x": {"type": "string", "pattern": "x"}}}, 'x has "pattern", which is not checked'),
+    ("[types.a]", {"a": {"x": {"type": "number", "multipleOf": 2}}}, 'x has "multipleOf", which is not checked'),
+    ("[types.a]", {"a": {"x": {"type": "string", "format": "uri"}}}, "format 'uri'"),
+    ("[types.a]", {"a": {"x": {"type": "number", "enum": ["a"]}}}, '"a" is allowed by its list, but it is no double'),
+    ("[types.a]", {"a": {"x": {"type": "number", "minimum": "0"}}}, '"minimum" is a number'),
+    ("[types.a]", {"a": {"site": {"type": "string"}}}, "would be the column site, which silver has already"),
+    ("[types.a]", {"a": {"x": {"type": "number"}, "X": {"type": "number"}}}, "would both be the signal x"),
+    ("[types.a.signals.x]\nunit = 'psii'\ncanonical = 'Pa'", {"a": {"x": {"type": "number"}}}, "'psii' is no unit"),
+    ("[types.a.signals.x]\nunit = 'V'", {"a": {"x": {"type": "string"}}}, "x is a string. Remove the unit"),
+    ("[types.a.signals.y]\nfield = 'z'", {"a": {"x": {"type": "number"}}}, "a.json has no field z for a signal"),
+    (
+        "[types.a.signals.x]\nunit = 'V'\n[types.b.signals.x]\nunit = 'mV'",
+        {"a": {"x": {"type": "number"}}, "b": {"x": {"type": "number"}}},
+        "x is kept in V for type a and in mV for type b",
+    ),
+    (
+        "[types.a]\n[types.b]",
+        {"a": {"x": {"type": "number"}}, "b": {"x": {"type": "string"}}},
+        "x is a double for type a and a string for type b",
+    ),
+    (
+        "[types.a]\nkafka_topics = ['t']\n[types.b]\nkafka_topics = ['t']",
+        {"a": {}, "b": {}},
+        "the topic t is type a's and type b's",
+    ),
+    ("[types.a]\nmqtt_topics = ['a/#/b']", {"a": {}}, "a/#/b is no MQTT topic filter"),
+    ("other_types = 'b'\n[types.a]", {"a": {}}, "other_types is 'b', which is none of the types: a"),
+]
+
+
+@pytest.mark.parametrize(("index", "files", "says"), REFUSED, ids=[says[:40] for _, _, says in REFUSED])
+def test_a_folder_with_something_wrong_is_refused(
+    tmp_path: Path, index: str, files: dict[str, dict[str, Any]], says: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_device_schemas(folder(tmp_path, index, **files))
+    assert says in str(caught.value)
+    assert str(tmp_path) in str(caught.value), "it does not say where"
+
+
+def test_several_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    wrong = folder(tmp_path, "[types.a]\n[types.b]", a={"x": {"type": "array"}}, b={"y": {"type": "array"}})
+    with pytest.raises(ConfigError) as caught:
+        load_device_schemas(wrong)
+    assert len(caught.value.problems) == 2
+
+
+def test_a_folder_without_an_index_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"schemas\.toml is not there"):
+        load_device_schemas(tmp_path)
+
+
+def test_a_type_that_changes_changes_the_version(tmp_path: Path) -> None:
+    before = load_device_schemas(folder(tmp_path, "[types.a]", a={"x": {"type": "integer"}}))
+    again = load_device_schemas(folder(tmp_path, "# a remark\n[types.a]", a={"x": {"type": "integer", "title": "t"}}))
+    after = load_device_schemas(folder(tmp_path, "[types.a]", a={"x": {"type": "number"}}))
+    assert before.version == again.version
+    assert before.version != after.version
+    assert (before.signals["x"].kind, after.signals["x"].kind) == ("long", "double")
+
+
+def test_types_share_a_signal_as_the_wider_kind(tmp_path: Path) -> None:
+    index = "[types.a]\n[types.b]"
+    schemas = load_device_schemas(folder(tmp_path, index, a={"x": {"type": "integer"}}, b={"x": {"type": "number"}}))
+    assert schemas.signals["x"].kind == "double"
+    assert schemas.signals["x"].types == ("a", "b")
+
+
+def test_reading_the_schemas_needs_no_spark_and_the_defaults_no_units() -> None:
+    code = (
+        "import sys; from streaming.device_schemas import load_device_schemas; load_device_schemas(None);"
+        " sys.exit(bool({'pyspark', 'pint', 'fastavro', 'google.protobuf'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_the_wheel_takes_the_default_folder() -> None:
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert DEFAULT_FOLDER.relative_to(ROOT).parts[0] in built["packages"]
+    assert "exclude" not in built
+    assert "only-include" not in built
