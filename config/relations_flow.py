@@ -107,6 +107,20 @@ def _folders(view: View) -> Iterator[str]:
             )
 
 
+def _anomalies(view: View) -> Iterator[str]:
+    anomalies = view.settings.stream.anomalies
+    if anomalies.warm_up > anomalies.window:
+        yield (
+            f"{view.say('stream', 'anomalies', 'warm_up')} is more than {view.say('stream', 'anomalies', 'window')}: "
+            "no window would ever be warm, and nothing found; lower the first or raise the second."
+        )
+    if anomalies.topic in view.settings.stream.topics:
+        yield (
+            f"{view.say('stream', 'anomalies', 'topic')} is among {view.say('stream', 'topics')}: the jobs would read "
+            "their own alerts as telemetry; name another topic."
+        )
+
+
 def _slots(view: View) -> Iterator[str]:
     if view.settings.worker > 0 and view.settings.workers != 0:
         workers = "workers is not set" if view.settings.workers is None else view.say("workers")
@@ -135,6 +149,9 @@ REFUSED = (
     ),
     Rule(("flow.read_pacing_max", "flow.linger_max", "kafka.request_timeout"), _pace),
     Rule(("stream.output", "stream.quarantine", "stream.checkpoint"), _folders),
+    Rule(
+        ("stream.anomalies.warm_up", "stream.anomalies.window", "stream.anomalies.topic", "stream.topics"), _anomalies
+    ),
 )
 
 

@@ -16,8 +16,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from config.grammar import Duration
+from config.grammar import Count, Duration
 from config.model import Table
+from config.names import KafkaTopicName
 from config.window_shapes import check_windows
 
 
@@ -57,8 +58,50 @@ class DevicesSettings(Table):
 
 
 class AnomalySettings(Table):
-    topic: Annotated[str, Field(min_length=1, max_length=249)] = "anomalies"
-    """Kafka topic that scores and alerts are written to."""
+    topic: KafkaTopicName = "anomalies"
+    """Kafka topic that alerts, and scores from `score_from` on, are written to. Missing, it is made if
+    `kafka.topics.create` allows it, else the job does not start."""
+
+    score_from: Annotated[float, Field(ge=0)] = 4.0
+    """Scores from here on go to the topic, also those below `threshold` that are no alert. 0 sends one record for each
+    number that a device measures, several times the telemetry."""
+
+    threshold: Annotated[float, Field(gt=0, le=1e6)] = 6.0
+    """How many robust standard deviations (1.4826 times the median absolute deviation) a reading has to be away from
+    the median of its window to be an anomaly. 6 is quiet: of a steady noise less than one reading in 10,000 is beyond.
+    4 finds smaller faults, and more that are none."""
+
+    window: Annotated[Count, Field(ge=5, le=10_000)] = 60
+    """How many readings of a device's signal the next one is measured by. The state has 16 bytes for each. Short
+    windows get used to everything; long ones call the afternoon an anomaly of the night."""
+
+    window_time: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=366))] = timedelta(days=7)
+    """Age beyond which a reading leaves the window, however few are in it: what was normal before a device was away for
+    so long is not asked any more."""
+
+    warm_up: Annotated[Count, Field(ge=5, le=10_000)] = 20
+    """Readings a window needs before anything is said, and outliers in a row that make a new level normal."""
+
+    stuck_after: Annotated[Count, Field(ge=2, le=1_000_000)] = 60
+    """Equal readings in a row after which a signal that used to change is called stuck; at least four times the longest
+    run of equal readings it ever had."""
+
+    scale_share: Annotated[float, Field(ge=0, le=1)] = 0.005
+    """The least that counts as one standard deviation, as a share of the median, so that a constant signal may have its
+    last digit change: 0.005 lets 230 V vary by 1.15 V, and calls 6.9 V an anomaly."""
+
+    min_scale: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
+    """The same for single signals, in their own unit and instead of the share: `{ temperature = 0.2 }`."""
+
+    skip: tuple[str, ...] = ()
+    """Signals that are not judged, such as counters that only grow and switches that go on and off."""
+
+    silence_factor: Annotated[float, Field(ge=1, le=1e6)] = 5.0
+    """How many of its usual intervals a device may be silent while others are not. A device's usual interval is the
+    90th percentile of its last 32."""
+
+    min_silence: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=366))] = timedelta(minutes=2)
+    """A shorter silence is no anomaly, however often the device usually speaks."""
 
 
 class AuditSettings(Table):

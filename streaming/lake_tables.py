@@ -9,7 +9,7 @@ which job does.
 
 from __future__ import annotations
 
-__all__ = ["bronze", "bronze_gaps", "gold", "silver", "silver_quarantine"]
+__all__ = ["anomalies", "bronze", "bronze_gaps", "gold", "silver", "silver_quarantine"]
 
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,11 @@ def silver(spark: SparkSession, stream: StreamSettings) -> DataFrame:
 def silver_quarantine(spark: SparkSession, stream: StreamSettings) -> DataFrame:
     """Records that could not be decoded, with reason and bytes. Columns: ``streaming.silver_schema.QUARANTINE``."""
     return _written(spark, stream, "silver_quarantine", job="silver")
+
+
+def anomalies(spark: SparkSession, stream: StreamSettings) -> DataFrame:
+    """One row per alert: readings that do not fit, and silences. Columns: ``streaming.anomalies.ANOMALIES``."""
+    return _written(spark, stream, "anomalies", job="anomalies")
 
 
 def gold(spark: SparkSession, stream: StreamSettings) -> DataFrame:

@@ -197,7 +197,11 @@ def start_spark(settings: Settings, jars: Sequence[Path], extra: Mapping[str, st
             if gateway.jvm.org.apache.spark.util.Utils.classIsLoadable(_DELTA_EXTENSION):
                 conf = _LAKE | conf
             conf = {name: it for name, it in conf.items() if name in {**extra, **_FIXED} or not told.contains(name)}
-        return Spark(SparkSession(SparkContext(conf=_spark_conf(conf), gateway=gateway)), gateway.proc)
+        context: Any = SparkContext(conf=_spark_conf(conf), gateway=gateway)
+        if not submitted and "PYSPARK_PYTHON" not in os.environ:
+            # pyspark itself does not read the property: functions and state would run on any python3 of the path.
+            context.pythonExec = conf.get("spark.pyspark.python", sys.executable)
+        return Spark(SparkSession(context), gateway.proc)
     except BaseException as error:
         if gateway.proc is not None:
             gateway.proc.kill()

@@ -82,6 +82,14 @@ def jwt_key(*lines: str, name: str = "k", algorithms: str = '["HS256"]') -> str:
 
 
 CONTRADICTIONS = {
+    "anomaly windows that are never warm": Case(
+        "[stream.anomalies]\nwarm_up = 50\nwindow = 40",
+        ("stream.anomalies.warm_up = 50 (gateway.toml:2)", "more than stream.anomalies.window = 40", "no window"),
+    ),
+    "alerts read as telemetry": Case(
+        '[stream]\ntopics = ["a", "anomalies"]',
+        ("stream.anomalies.topic", "is among stream.topics", "name another topic"),
+    ),
     "client id without session": Case(
         '[mqtt]\nclient_id = "gw"',
         ('mqtt.client_id = "gw" (gateway.toml:2)', "mqtt.sessions = 4 (default)", "ends the older", "add ${session}"),
