@@ -31,8 +31,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "groups",
         help="consumer groups: members, offsets, lag",
-        description="Those who read what the gateway wrote. Looks only. Spark keeps its place in its checkpoint and "
-        "not in a group: for it see gateway stream.",
+        description="Those who read what the gateway wrote. Looks only. The Spark jobs show theirs in groups "
+        "without members, gateway-stream-JOB; where they go on is in their checkpoints (gateway stream status).",
         epilog="examples:\n  gateway groups list\n  gateway groups describe billing --watch",
     )
     parsers = parser.add_subparsers(dest="groups_command", required=True, metavar="COMMAND")

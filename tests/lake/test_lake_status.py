@@ -1,0 +1,111 @@
+"""The status as read from the files of real checkpoints and Delta tables, against what Spark says of them."""
+
+from __future__ import annotations
+
+import queue
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import LongType, StringType, StructType
+
+from config.settings import Settings, StreamSettings
+from config.stream_jobs import LakeSettings
+from streaming.delta_log import read_table
+from streaming.files import LocalFolder
+from streaming.job import JobContext
+from streaming.lake import DeltaTable
+from streaming.queries import run_queries
+from streaming.source import trigger
+from streaming.status import collect
+from streaming.storage import Folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from streaming.job import Job
+    from streaming.metrics import StreamMetrics
+    from streaming.progress import Event
+
+COLUMNS = StructType().add("id", LongType()).add("device", StringType())
+
+
+def settings_for(folder: Path) -> Settings:
+    return Settings(
+        stream=StreamSettings(
+            checkpoint=folder / "checkpoints", lake=LakeSettings(path=folder / "lake"), available_now=True
+        )
+    )
+
+
+def follower(table: DeltaTable) -> Job:
+    """A query that reads a table a file at a time, and keeps nothing."""
+
+    def start(_spark: SparkSession, settings: Settings, _context: JobContext) -> StreamingQuery:
+        query: StreamingQuery = (
+            table.read_stream(maxFilesPerTrigger="1")
+            .writeStream.queryName("follower")
+            .option("checkpointLocation", str(settings.stream.checkpoint / "follower"))
+            .trigger(**trigger(settings.stream))
+            .format("noop")
+            .start()
+        )
+        return query
+
+    return start
+
+
+def test_a_table_and_its_reader_are_told_from_their_files(spark: SparkSession, tmp_path: Path) -> None:
+    settings = settings_for(tmp_path)
+    stream = settings.stream
+    table = DeltaTable(spark, stream, "silver")
+    table.create(COLUMNS, delta_enableDeletionVectors="true", delta_checkpointInterval="3")
+    for number in range(4):
+        rows = spark.range(number * 10, number * 10 + 10, 1, 1).selectExpr("id", "'a' AS device")
+        table.append(rows, query="writer", batch=number)
+
+    events: list[Event] = []
+    context = JobContext(events.append)
+    run_queries(spark, settings, [follower(table)], context, queue.SimpleQueue())
+    batches = [event for event in events if event.event == "batch"]
+    assert [event.rows for event in batches if event.rows] == [10, 10, 10, 10], "a file a batch, and then it ends"  # type: ignore[union-attr]
+    assert all(not event.end_offsets for event in batches), "a table is no topic"  # type: ignore[union-attr]
+    assert _value(context.metrics, "gateway_stream_rows_total") == 40
+
+    (query,) = collect(stream).queries
+    assert (query.query, query.process, query.problem) == ("follower", None, None)
+    assert query.progress.batch == batches[-1].batch  # type: ignore[union-attr]
+    assert list(query.progress.tables.values()) == [4]
+
+    spark.sql(f"DELETE FROM {table.sql_name} WHERE id IN (1, 2, 33)")
+    for folder in (LocalFolder(str(stream.lake.path)), Folder(spark, str(stream.lake.path))):
+        facts = read_table(folder, "silver")
+        assert facts is not None
+        assert facts.rows == table.read().count() == 37
+        detail = spark.sql(f"DESCRIBE DETAIL {table.sql_name}").first()
+        assert detail is not None
+        assert (facts.files, facts.bytes) == (detail["numFiles"], detail["sizeInBytes"])
+        history = spark.sql(f"DESCRIBE HISTORY {table.sql_name} LIMIT 1").first()
+        assert history is not None
+        assert facts.version == history["version"] == 5
+        assert facts.written_at_s is not None
+
+
+def test_spark_s_folders_say_the_same_as_the_systems(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "x").write_bytes(b"12345")
+    mine, sparks = LocalFolder(str(tmp_path)), Folder(spark, str(tmp_path))
+    assert mine.names("a") == sparks.names("a") == ["b"]
+    assert mine.names("none") == sparks.names("none") == []
+    assert mine.usage("a") == sparks.usage("a") == (5, 1)
+    assert mine.usage("none") == sparks.usage("none") == (0, 0)
+    assert mine.read_bytes("a/b/x") == sparks.read_bytes("a/b/x")
+    assert abs(mine.modified_s("a/b/x") - sparks.modified_s("a/b/x")) < 1
+    sparks.rename("a", "c")
+    assert not mine.exists("a")
+    assert mine.exists("c/b/x")
+
+
+def _value(metrics: StreamMetrics, name: str) -> float:
+    return next(sample.value for family in metrics.collect() for sample in family.samples if sample.name == name)
