@@ -47,7 +47,9 @@ def read_progress(checkpoint: Files, query: str) -> Progress:
         for topic, partitions in kafka_offsets(place).items():
             offsets.setdefault(topic, {}).update(partitions)
         if isinstance(place, dict) and "reservoirVersion" in place:
-            tables[str(place["reservoirId"])] = int(place["reservoirVersion"])
+            # A negative index stands before the first file of a version that may not be there yet.
+            whole = int(place["index"]) < 0 and not place.get("isStartingVersion")
+            tables[str(place["reservoirId"])] = int(place["reservoirVersion"]) - whole
     watermark = lines[0].get("batchWatermarkMs") if lines and isinstance(lines[0], dict) else None
     return Progress(
         batch=finished,

@@ -46,7 +46,7 @@ def read_table(folder: Files, name: str) -> TableFacts | None:
     names = folder.names(log)
     commits = sorted(int(match[1]) for one in names if (match := _COMMIT.fullmatch(one)))
     snapshots = sorted({int(match[1]) for one in names if (match := _SNAPSHOT.fullmatch(one))})
-    live: dict[str, tuple[int, int | None]] = {}
+    live: dict[_Key, tuple[int, int | None]] = {}
     begun = snapshots[-1] if snapshots else -1
     if snapshots:
         parts = [one for one in names if (match := _SNAPSHOT.fullmatch(one)) and int(match[1]) == begun]
@@ -72,11 +72,20 @@ def read_table(folder: Files, name: str) -> TableFacts | None:
     )
 
 
-def _apply(live: dict[str, tuple[int, int | None]], action: dict[str, Any]) -> None:
+_Key = tuple[str, str | None, int | None]
+"""A file and the deletion vector it has: with another vector it is another file, and both stand in one commit."""
+
+
+def _apply(live: dict[_Key, tuple[int, int | None]], action: dict[str, Any]) -> None:
     if (added := action.get("add")) is not None:
-        live[added["path"]] = (added["size"], _rows(added))
+        live[_key(added)] = (added["size"], _rows(added))
     elif (removed := action.get("remove")) is not None:
-        live.pop(removed["path"], None)
+        live.pop(_key(removed), None)
+
+
+def _key(file: dict[str, Any]) -> _Key:
+    vector = file.get("deletionVector") or {}
+    return file["path"], vector.get("pathOrInlineDv"), vector.get("offset")
 
 
 def _rows(added: dict[str, Any]) -> int | None:

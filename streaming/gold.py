@@ -12,7 +12,7 @@ calls :func:`forget_device`, and what retention took from silver stays in gold.
 
 from __future__ import annotations
 
-__all__ = ["create", "forget_device", "main", "start"]
+__all__ = ["create", "forget_device", "main", "recompute", "start"]
 
 import sys
 from dataclasses import dataclass, field
@@ -112,6 +112,13 @@ def create(spark: SparkSession, settings: Settings) -> DeltaTable:
         delta_autoOptimize_autoCompact="true",
     )
     return table
+
+
+def recompute(spark: SparkSession, settings: Settings, readings: DataFrame) -> int:
+    """Computes the windows that these rows of silver are in again, from all of silver, and returns how many rows there
+    were. May be done again, and while the job runs."""
+    create(spark, settings)
+    return _write(_gold(spark, settings), readings).rows
 
 
 def forget_device(spark: SparkSession, settings: Settings, device: str) -> None:

@@ -46,7 +46,7 @@ def add(path: str, rows: int | None, size: int = 100, deleted: int = 0) -> dict[
     if rows is not None:
         action["stats"] = json.dumps({"numRecords": rows})
     if deleted:
-        action["deletionVector"] = {"cardinality": deleted}
+        action["deletionVector"] = {"cardinality": deleted, "pathOrInlineDv": "v", "offset": 1}
     return {"add": action}
 
 
@@ -83,7 +83,7 @@ def test_two_sources_and_a_table(tmp_path: Path) -> None:
     batch(tmp_path / "audit", 0, {"t": {"0": 1}}, None, {"ledger": {"0": 2}}, DELTA)
     found = read_progress(LocalFolder(str(tmp_path)), "audit")
     assert found.offsets == {"t": {"0": 1}, "ledger": {"0": 2}}
-    assert found.tables == {"4f1": 7}
+    assert found.tables == {"4f1": 6}, "before the first file of version 7"
     assert found.watermark_ms is None
 
 
@@ -100,6 +100,14 @@ def test_a_table_is_what_its_log_adds_and_does_not_remove(tmp_path: Path) -> Non
     assert found is not None
     assert (found.rows, found.files, found.bytes, found.version) == (27, 2, 150, 1)
     assert found.written_at_s == 1_700_000_001
+
+
+def test_a_file_that_gets_a_deletion_vector_stays(tmp_path: Path) -> None:
+    commit(tmp_path / "silver", 0, add("a", 10))
+    commit(tmp_path / "silver", 1, add("a", 10, deleted=3), {"remove": {"path": "a"}})  # in the order Delta writes them
+    found = read_table(LocalFolder(str(tmp_path)), "silver")
+    assert found is not None
+    assert (found.rows, found.files) == (7, 1)
 
 
 def test_a_snapshot_stands_for_older_commits(tmp_path: Path) -> None:
