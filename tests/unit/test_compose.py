@@ -13,10 +13,12 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import zipfile
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import pyspark
 import pytest
 import yaml
 
@@ -39,8 +41,9 @@ DEPLOY = ROOT / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 BROKERS = [name for name in SERVICES if name.startswith("kafka-")]
-OURS = ["gateway", "spark", "auth", "auth-init"]
-WITH_SETTINGS = ["gateway", "spark", "auth"]
+CLUSTER = ["spark-master", "spark-worker", "spark-bronze"]
+OURS = ["gateway", "spark", "auth", "auth-init", *CLUSTER]
+WITH_SETTINGS = ["gateway", "spark", "auth", "spark-bronze"]
 # Mounted whole: files that may be missing would, by themselves, become folders, and several belong together.
 FOLDERS = {"./deploy/secrets", "./deploy/prometheus/rules", "./deploy/grafana/dashboards"}
 SECRETS = [name for name in COMPOSE["volumes"] if name.startswith("auth-")]
@@ -246,7 +249,7 @@ def test_what_is_written_is_on_a_volume() -> None:
     ours, stream = settings(), settings("spark").stream
     assert str(ours.data_dir) in [target for source, target, _ in mounts("gateway") if source == "gateway"]
     volume = next(target for source, target, _ in mounts("spark") if source == "spark")
-    for folder in (stream.output, stream.quarantine, stream.checkpoint):
+    for folder in (stream.output, stream.quarantine, stream.checkpoint, stream.lake.path):
         assert folder.is_relative_to(volume), f"Spark writes to {folder}, which is in no volume"
 
 
@@ -255,9 +258,34 @@ def test_spark_reads_a_topic_the_gateway_writes() -> None:
     assert set(ours.stream.topics) <= {route.topic for route in ours.routes}
 
 
-def test_spark_may_load_the_native_libraries_it_unpacks() -> None:
+def test_the_cluster_is_started_only_when_it_is_asked_for_and_is_one() -> None:
+    """Master, worker and job name each other, share the tables' folder, and run one image, so one Python."""
+    assert {name for name, service in SERVICES.items() if service.get("profiles") == ["cluster"]} == set(CLUSTER)
+    assert {SERVICES[name]["image"] for name in CLUSTER} == {SERVICES["spark"]["image"]}
+    master, worker, job = (SERVICES[name]["command"] for name in CLUSTER)
+    url = f"spark://{master[master.index('--host') + 1]}:{master[master.index('--port') + 1]}"
+    assert url == worker[-1] == "spark://spark-master:7077"
+    assert f"--master={url}" in job
+    assert "--conf=spark.driver.host=spark-bronze" in job
+    [job_folder] = [mount for mount in mounts("spark-bronze") if mount[0] == "spark"]
+    assert job_folder in mounts("spark-worker")
+
+
+def test_the_cluster_runs_what_pyspark_brings() -> None:
+    home = Path(pyspark.__file__).parent
+    names = set()
+    for jar in (home / "jars").glob("spark-core_*.jar"):
+        names |= set(zipfile.ZipFile(jar).namelist())
+    for name in ("spark-master", "spark-worker"):
+        script, main = SERVICES[name]["entrypoint"]
+        assert (home / "bin" / script).is_file()
+        assert f"{main.replace('.', '/')}.class" in names
+
+
+@pytest.mark.parametrize("service", ["spark", "spark-worker", "spark-bronze"])
+def test_spark_may_load_the_native_libraries_it_unpacks(service: str) -> None:
     """A tmpfs is mounted noexec unless told; zstd and snappy are unpacked into the temporary folder and loaded."""
-    [temporary] = [text for text in SERVICES["spark"]["tmpfs"] if text.startswith("/tmp:")]
+    [temporary] = [text for text in SERVICES[service]["tmpfs"] if text.startswith("/tmp:")]
     assert "exec" in temporary.partition(":")[2].split(",")
 
 
