@@ -100,6 +100,7 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=stream-packages /opt/gateway /opt/gateway
+COPY deploy/kubernetes/spark_executor.py /opt/gateway/
 # Spark's Kafka source and Delta come from Maven and are checked against the sums in the package; baked in, so that the
 # container starts without a network and with a read-only root.
 ENV XDG_CACHE_HOME=/opt/cache

@@ -535,7 +535,8 @@ def test_secrets_are_neither_in_git_nor_in_the_image() -> None:
     ignored = (DEPLOY / "secrets" / ".gitignore").read_text().split()
     assert ignored[-3:] == ["*", "!.gitignore", "!README.md"]
     sent = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!deploy")]
-    assert sorted(sent) == ["!deploy/healthcheck.py", "!deploy/kubernetes/pre_stop.py", "!deploy/wheelhouse"]
+    scripts = [f"!deploy/{name}.py" for name in ("healthcheck", "kubernetes/pre_stop", "kubernetes/spark_executor")]
+    assert sorted(sent) == [*scripts, "!deploy/wheelhouse"]
 
 
 def test_volumes_of_secrets_begin_with_their_owner() -> None:
