@@ -53,8 +53,41 @@ class GoldSettings(Table):
 
 
 class DevicesSettings(Table):
-    offline_after: Annotated[Duration, Field(gt=timedelta(0), le=timedelta(days=366))] = timedelta(minutes=10)
-    """Silence after which a device counts as offline, if it did not say goodbye before."""
+    offline_after: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=366))] = timedelta(minutes=10)
+    """Silence after which a device counts as offline, if it did not say goodbye before. It counts by the readings of
+    its gateway's other devices, or by the gateway's ledger where that says that nothing came; not by the clock on the
+    wall. Shorter than the pause between two readings makes every device flap."""
+
+    gateway_after: Annotated[Duration, Field(ge=timedelta(seconds=2), le=timedelta(days=366))] = timedelta(minutes=5)
+    """Silence after which a gateway counts as lost, and its devices as unknown: neither a reading nor an entry in the
+    ledger, which has one per `ledger.interval`. Give it several of these. A gateway without a ledger is given
+    `offline_after`."""
+
+    presence_topics: tuple[KafkaTopicName, ...] = ()
+    """Kafka topics with births and deaths of devices: EMQX's client events, last wills, Sparkplug's NBIRTH and NDEATH.
+    Empty: devices are online while they send. They must exist."""
+
+    heartbeats: bool = True
+    """Whether to read `ledger.topic`, which tells a gateway that is down from one without traffic. Off where the
+    gateways keep no ledger in this Kafka: the topic must exist."""
+
+    gap_after: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(days=31))] = timedelta(minutes=1)
+    """How long a missing sequence number may come late before there is an event `gap`. The counts in the table do not
+    wait."""
+
+    flap_transitions: Annotated[Count, Field(ge=2, le=1000)] = 6
+    """A device flaps when it went online and offline more than so many times within `flap_window`."""
+
+    flap_window: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=31))] = timedelta(hours=1)
+    """See `flap_transitions`."""
+
+    forget_after: Annotated[Duration, Field(ge=timedelta(minutes=1), le=timedelta(days=3660))] = timedelta(days=30)
+    """A device that nothing was heard of for so long loses its state and its row in `devices`. Its state is what costs
+    memory and disk."""
+
+    shards: Annotated[Count, Field(ge=1, le=10_000)] = 16
+    """Parts that the devices are divided into; each is one task's work at a time. More than all cores together gain
+    nothing. Fixed once the checkpoint is begun."""
 
 
 class AnomalySettings(Table):

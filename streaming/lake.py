@@ -95,3 +95,11 @@ class DeltaTable:
             writer.saveAsTable(self._catalog_name)
         else:
             writer.save(self.url)
+
+    def replace(self, rows: DataFrame) -> None:
+        """Makes these all the rows of the table, in one step; doing it again changes nothing."""
+        writer = rows.write.format("delta").mode("overwrite")
+        if self._catalog_name:
+            writer.saveAsTable(self._catalog_name)
+        else:
+            writer.save(self.url)

@@ -9,7 +9,16 @@ which job does.
 
 from __future__ import annotations
 
-__all__ = ["anomalies", "bronze", "bronze_gaps", "gold", "silver", "silver_quarantine"]
+__all__ = [
+    "anomalies",
+    "bronze",
+    "bronze_gaps",
+    "device_events",
+    "devices",
+    "gold",
+    "silver",
+    "silver_quarantine",
+]
 
 from typing import TYPE_CHECKING
 
@@ -67,6 +76,16 @@ def _of_batches(spark: SparkSession, stream: StreamSettings, name: str, schema: 
     if not Folder(spark, url).exists():
         raise ConfigError(_absent(name, url, "bronze"))
     return spark.read.schema(schema).parquet(url)
+
+
+def devices(spark: SparkSession, stream: StreamSettings) -> DataFrame:
+    """One row per device: what is known of it now. Columns: ``streaming.devices.DEVICES``."""
+    return _written(spark, stream, "devices", job="devices")
+
+
+def device_events(spark: SparkSession, stream: StreamSettings) -> DataFrame:
+    """What happened to devices and gateways. Columns: ``streaming.devices.DEVICE_EVENTS``."""
+    return _written(spark, stream, "device_events", job="devices")
 
 
 def _written(spark: SparkSession, stream: StreamSettings, name: str, *, job: str) -> DataFrame:

@@ -1,0 +1,381 @@
+"""The job ``devices``: what is known of each device now, and what happened to it.
+
+    python -m streaming.devices --config gateway.toml --jars …      (what ``gateway stream devices`` becomes)
+
+Reads silver's new rows, the gateways' ledger topic and the topics with births and deaths, keeps a state per device
+(``transformWithState`` on RocksDB), and writes the tables ``devices`` and ``device_events``.
+
+*Who is offline is a matter of the stream's progress, not of the clock on the wall.* A device is silent when the
+readings of its gateway have come ``offline_after`` further than the device's own: after Spark or silver was down,
+everything is taken in order of time first, and nobody is offline for what nobody read. Whether a gateway is there at
+all is what its ledger says, an entry a minute of each live worker, with traffic or without: silence of devices cannot
+tell a gateway that is down from a quiet night, and the ledger is one small topic that a batch reads to its end. A
+gateway without a ledger is judged by its readings alone. Only if *nothing* comes is there no progress to go by; then
+processing time counts, from when this process began to watch.
+
+A device may come through several gateways (a shared subscription), so state is by device, in shards by a hash of its
+name: a gateway's silence is known only to who sees all of its devices, so each shard is told all gateways' clocks.
+
+Exactly once in effect: a batch that is run again has the same input, state and processing time, so it makes the same
+rows; ``device_events`` ignores a batch it has, and ``devices`` is a MERGE that puts the same values again, and never
+those of an older batch over those of a newer one. A new checkpoint begins with silver's first row and both tables anew.
+"""
+
+from __future__ import annotations
+
+__all__ = ["DEVICES", "DEVICE_EVENTS", "main", "rules_of", "start"]
+
+import json
+import sys
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from bridge.wire import GATEWAY_DEVICE, GATEWAY_ID, LEDGER_VERSION, LEDGER_WORKER, MQTT_TOPIC, ledger_schema
+from config.errors import ConfigError
+from streaming import driver
+from streaming.checkpoint import prepare_checkpoint
+from streaming.device_processor import INPUT, OUTPUT, STATE_VERSION, ShardProcessor, with_clocks
+from streaming.device_state import Rules
+from streaming.kafka import source_options
+from streaming.lake import DeltaTable
+from streaming.silver_schema import FIXED
+from streaming.source import trigger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from config.settings import Settings
+    from streaming.job import JobContext
+    from streaming.storage import Folder
+
+QUERY: Final = "devices"
+_FILES_PER_BATCH: Final = "200"
+"""A first batch over a year of silver would else be one that no memory holds."""
+
+_VIEW: Final = "devices_changed"
+
+
+DEVICES: Final = StructType(
+    [
+        StructField("device", StringType(), nullable=False),
+        StructField("type", StringType()),
+        StructField("site", StringType()),
+        StructField("gateway", StringType()),
+        StructField("state", StringType()),
+        StructField("reason", StringType()),
+        StructField("since", TimestampType()),
+        StructField("last_seen", TimestampType()),
+        StructField("last_event_time", TimestampType()),
+        StructField("values", MapType(StringType(), DoubleType())),
+        StructField("value_times", MapType(StringType(), TimestampType())),
+        StructField("seq_last", LongType()),
+        StructField("gaps", IntegerType()),
+        StructField("missing", LongType()),
+        StructField(
+            "missing_ranges",
+            ArrayType(StructType([StructField("low", LongType()), StructField("high", LongType())])),
+        ),
+        StructField("duplicates", LongType()),
+        StructField("resets", LongType()),
+        StructField("transitions", LongType()),
+        StructField("flapping", BooleanType()),
+        StructField("batch", LongType()),
+    ]
+)
+"""One row per device."""
+
+DEVICE_EVENTS: Final = StructType(
+    [
+        StructField("at", TimestampType()),
+        StructField("event", StringType()),
+        StructField("device", StringType()),
+        StructField("gateway", StringType()),
+        StructField("detail", StringType()),
+        StructField("batch", LongType()),
+    ]
+)
+"""What happened. ``device`` is null where it happened to a gateway."""
+
+_SPARK: Final = {
+    # What RocksDB may take, over all stores of a process; without it each has caches of its own, without bounds.
+    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+
+
+def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
+    """Starts the query and returns it. Raises ConfigError if there is no silver, or the checkpoint does not fit."""
+    stream = settings.stream
+    silver = DeltaTable(spark, stream, "silver")
+    if not silver.exists():
+        raise ConfigError(
+            f"There is no table silver at {silver.url} yet, and devices are known from it: run gateway stream silver"
+            " first, or set stream.lake.path to where it is."
+        )
+    topics = _topics(settings)
+    checkpoint = prepare_checkpoint(
+        spark,
+        stream,
+        QUERY,
+        {"state": STATE_VERSION, "stream.devices.shards": stream.devices.shards, "kafka topics": ", ".join(topics)},
+    )
+    devices, events = DeltaTable(spark, stream, "devices"), DeltaTable(spark, stream, "device_events")
+    devices.create(DEVICES, delta_enableDeletionVectors="true")
+    events.create(DEVICE_EVENTS)
+    rules, shards = rules_of(settings), stream.devices.shards
+    readings = silver_readings(silver.read_stream(maxFilesPerTrigger=_FILES_PER_BATCH), shards)
+    inputs = readings.mapInArrow(
+        with_clocks(rules, shards), ", ".join(f"{name} {kind}" for name, kind in INPUT.items())
+    )
+    if topics:
+        records = _records(spark, settings, topics, allow_data_loss=context.allow_data_loss)
+        inputs = inputs.unionByName(beats(records, settings.ledger.topic, shards))
+        inputs = inputs.unionByName(presence(records, settings.ledger.topic, shards))
+    changes = inputs.groupBy("shard").transformWithState(ShardProcessor(rules), OUTPUT, "Update", "ProcessingTime")
+    sink = _Sink(devices, events, checkpoint)
+    # Timers fire in batches without data too; one that reads what there is and ends would never end with them.
+    extra = {"spark.sql.streaming.noDataMicroBatches.enabled": str(not stream.available_now).lower()}
+    with _conf(spark, _SPARK | extra):
+        query: StreamingQuery = (
+            changes.writeStream.queryName(QUERY)
+            .option("checkpointLocation", checkpoint.url)
+            .outputMode("update")
+            .trigger(**trigger(stream))
+            .foreachBatch(sink.write)
+            .start()
+        )
+    return query
+
+
+def rules_of(settings: Settings) -> Rules:
+    """The settings as the state machine takes them."""
+    devices = settings.stream.devices
+    return Rules(
+        offline_after_ms=_ms(devices.offline_after),
+        gateway_after_ms=_ms(devices.gateway_after),
+        gap_after_ms=_ms(devices.gap_after),
+        flap_transitions=devices.flap_transitions,
+        flap_window_ms=_ms(devices.flap_window),
+        forget_after_ms=_ms(devices.forget_after),
+        beat_ms=_ms(settings.ledger.interval),
+        tick_ms=max(10_000, _ms(settings.stream.trigger)),
+    )
+
+
+def silver_readings(silver: DataFrame, shards: int) -> DataFrame:
+    """Silver's rows as input of the shards: numbers and booleans (1, 0) of all signals in one map."""
+    signals = [
+        field.name
+        for field in silver.schema
+        if field.name not in FIXED.names and isinstance(field.dataType, NumericType | BooleanType)
+    ]
+    pairs = [part for name in signals for part in (F.lit(name), F.col(f"`{name}`").cast("double"))]
+    measured = F.create_map(*pairs) if pairs else F.create_map().cast("map<string, double>")
+    gateway = F.coalesce(F.col("gateway"), F.lit("")) if "gateway" in silver.columns else F.lit("")
+    return _input(
+        silver.where(F.col("device").isNotNull() & F.col("received_at").isNotNull()),
+        shard=_shard(F.col("device"), shards),
+        kind=F.lit("reading"),
+        ms=F.unix_millis("received_at"),
+        device=F.col("device"),
+        type=F.col("type"),
+        site=F.col("site"),
+        gateway=gateway,
+        seq=F.col("seq"),
+        device_ms=F.unix_millis(F.coalesce("device_time", "event_time", "received_at")),
+        event_ms=F.unix_millis(F.coalesce("event_time", "received_at")),
+        values=F.map_filter(measured, lambda _, value: value.isNotNull()),
+    )
+
+
+def beats(records: DataFrame, ledger: str, shards: int) -> DataFrame:
+    """The workers' entries in the ledger topic, one for each shard."""
+    entry = F.from_json(F.col("value").cast("string"), ledger_schema())
+    entries = records.where(F.col("topic") == F.lit(ledger)).select(entry.alias("it"))
+    good = (F.col("it.v") == LEDGER_VERSION) & (F.col("it.kind") == LEDGER_WORKER) & F.col("it.to_ms").isNotNull()
+    each = F.explode(F.sequence(F.lit(0), F.lit(shards - 1)))
+    return _input(
+        entries.where(good & F.col("it.gateway").isNotNull()).select("it", each.alias("one")),
+        shard=F.col("one"),
+        kind=F.lit("beat"),
+        ms=F.col("it.to_ms"),
+        gateway=F.col("it.gateway"),
+        worker=F.coalesce("it.worker", F.lit(0)),
+        life=F.coalesce("it.life", F.lit("")),
+        acknowledged=F.coalesce("it.acknowledged", F.lit(0)),
+        from_ms=F.coalesce("it.from_ms", "it.to_ms"),
+        state=F.coalesce("it.state", F.lit("")),
+    )
+
+
+def presence(records: DataFrame, ledger: str, shards: int) -> DataFrame:
+    """Births and deaths, not looked at yet (``device_presence``). Whose it is says the header ``gateway.device``, else
+    the record's key, else EMQX's ``clientid``; a record that does not say is left out."""
+    device = F.coalesce(
+        _header(GATEWAY_DEVICE),
+        F.col("key").cast("string"),
+        F.get_json_object(F.col("value").cast("string"), "$.clientid"),
+    )
+    named = records.where(F.col("topic") != F.lit(ledger)).withColumn("device", device)
+    return _input(
+        named.where(F.length("device") > 0),
+        shard=_shard(F.col("device"), shards),
+        kind=F.lit("presence"),
+        ms=F.unix_millis("timestamp"),
+        device=F.col("device"),
+        gateway=F.coalesce(_header(GATEWAY_ID), F.lit("")),
+        mqtt_topic=_header(MQTT_TOPIC),
+        payload=F.col("value"),
+    )
+
+
+class _Sink:
+    """Writes what a batch changed."""
+
+    def __init__(self, devices: DeltaTable, events: DeltaTable, checkpoint: Folder) -> None:
+        self._devices, self._events, self._checkpoint = devices, events, checkpoint
+        self._writer: str | None = None
+
+    def write(self, changes: DataFrame, batch: int) -> None:
+        changes = changes.persist()  # or the state would be computed once for each table
+        try:
+            kinds = {row["kind"] for row in changes.select("kind").distinct().collect()}
+            if batch == 0:
+                # What another checkpoint wrote is told again by this one.
+                self._events.replace(_events(changes, batch))
+                self._devices.replace(_devices(changes, batch).where("NOT gone").drop("gone"))
+                return
+            if "event" in kinds:
+                self._events.append(_events(changes, batch), query=self._name(), batch=batch)
+            if "device" in kinds:
+                self._merge(_devices(changes, batch))
+        finally:
+            changes.unpersist()
+
+    def _name(self) -> str:
+        """Of this checkpoint alone: batches of another have the same numbers."""
+        if self._writer is None:
+            text = self._checkpoint.read_text("metadata")
+            assert text is not None  # Spark writes it before the first batch
+            self._writer = f"{QUERY}-{json.loads(text)['id']}"
+        return self._writer
+
+    def _merge(self, rows: DataFrame) -> None:
+        rows.createOrReplaceTempView(_VIEW)
+        changed = ", ".join(f"t.`{name}` = s.`{name}`" for name in DEVICES.names if name != "device")
+        names = ", ".join(f"`{name}`" for name in DEVICES.names)
+        values = ", ".join(f"s.`{name}`" for name in DEVICES.names)
+        rows.sparkSession.sql(
+            f"MERGE INTO {self._devices.sql_name} t USING {_VIEW} s ON t.device = s.device"  # noqa: S608 (our own names)
+            " WHEN MATCHED AND s.gone AND t.batch <= s.batch THEN DELETE"
+            f" WHEN MATCHED AND t.batch <= s.batch THEN UPDATE SET {changed}"
+            f" WHEN NOT MATCHED AND NOT s.gone THEN INSERT ({names}) VALUES ({values})"
+        )
+
+
+def _events(changes: DataFrame, batch: int) -> DataFrame:
+    return (
+        changes.where("kind = 'event'")
+        .withColumns({"at": F.timestamp_millis("at"), "batch": F.lit(batch).cast("bigint")})
+        .select(*DEVICE_EVENTS.names)
+    )
+
+
+def _devices(changes: DataFrame, batch: int) -> DataFrame:
+    """The devices that changed, as the table has them, and ``gone`` for those that are forgotten."""
+    it = F.col("snapshot")
+    computed: dict[str, Column] = {
+        "device": F.col("device"),
+        "gateway": F.col("gateway"),
+        **{name: F.timestamp_millis(it[name]) for name in ("since", "last_seen", "last_event_time")},
+        "value_times": F.transform_values(it["value_times"], lambda _, at: F.timestamp_millis(at)),
+        "batch": F.lit(batch).cast("bigint"),
+    }
+    columns = [(computed[name] if name in computed else it[name]).alias(name) for name in DEVICES.names]
+    return changes.where("kind = 'device'").select(*columns, it.isNull().alias("gone"))
+
+
+def _topics(settings: Settings) -> tuple[str, ...]:
+    """The Kafka topics to read beside silver, the ledger first. None is fine."""
+    devices = settings.stream.devices
+    ledger = (settings.ledger.topic,) if devices.heartbeats and settings.ledger.topic else ()
+    if settings.ledger.topic and settings.ledger.topic in devices.presence_topics:
+        raise ConfigError(
+            f"stream.devices.presence_topics names {settings.ledger.topic!r}, which is ledger.topic: no device's birth"
+            " is there. Name the Kafka topic of the route that takes births and deaths."
+        )
+    return (*ledger, *dict.fromkeys(devices.presence_topics))
+
+
+def _records(spark: SparkSession, settings: Settings, topics: tuple[str, ...], *, allow_data_loss: bool) -> DataFrame:
+    options = {
+        **source_options(settings.kafka),
+        "subscribe": ",".join(topics),
+        "startingOffsets": "earliest",
+        "includeHeaders": "true",
+        "kafka.fetch.max.wait.ms": "10",
+        "failOnDataLoss": str(not allow_data_loss).lower(),
+    }
+    return spark.readStream.format("kafka").options(**options).load().coalesce(spark.sparkContext.defaultParallelism)
+
+
+def _input(rows: DataFrame, **columns: Column) -> DataFrame:
+    """``INPUT``'s columns: those given, null for the others."""
+    return rows.select(*(columns.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in INPUT.items()))
+
+
+def _shard(device: Column, shards: int) -> Column:
+    return F.pmod(F.xxhash64(device), F.lit(shards)).cast("int")
+
+
+def _header(name: str) -> Column:
+    found = F.filter("headers", lambda header: header["key"] == name)
+    return F.get(found, F.lit(0))["value"].cast("string")
+
+
+@contextmanager
+def _conf(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
+    """Spark's settings while a query starts, which keeps those of its start."""
+    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in conf}
+    for name, value in conf.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, earlier in before.items():
+            if earlier is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, earlier)
+
+
+def _ms(length: timedelta) -> int:
+    return length // timedelta(milliseconds=1)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the query until it ends or a signal comes. Returns the exit status (``config.errors.ExitStatus``)."""
+    return driver.main("devices", (start,), argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

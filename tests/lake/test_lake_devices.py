@@ -1,0 +1,181 @@
+"""The job ``devices`` on Spark: from a Delta silver and Kafka's records to its tables, over restarts."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.types import DoubleType, StructField
+
+from config.errors import ConfigError
+from config.settings import Settings
+from streaming import devices, lake_tables
+from streaming.job import JobContext
+from streaming.lake import DeltaTable
+from streaming.silver_schema import silver_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+pytestmark = pytest.mark.slow
+
+T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
+RECORD = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp,"
+    " headers array<struct<key: string, value: binary>>"
+)
+SILVER = silver_schema([StructField("temperature", DoubleType())])
+PATIENCE_S = 120
+
+
+class Lake:
+    """A silver that grows, Kafka's records as files, and the job that reads both until it has all."""
+
+    def __init__(self, spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.spark, self.folder = spark, folder
+        self.settings = Settings(
+            stream={
+                "lake": {"path": folder / "lake"},
+                "checkpoint": folder / "checkpoints",
+                "available_now": True,
+                "devices": {"shards": 2, "presence_topics": ["devices.presence"], "gateway_after": "3m"},
+            }
+        )
+        self.silver = DeltaTable(spark, self.settings.stream, "silver")
+        (folder / "records").mkdir()
+        monkeypatch.setattr(devices, "_records", self._records)
+
+    def _records(self, spark: SparkSession, *_: Any, **__: Any) -> DataFrame:
+        return spark.readStream.schema(RECORD).parquet(str(self.folder / "records"))
+
+    def readings(self, *rows: tuple[str, int, int], gateway: str = "edge") -> None:
+        """Device, sequence number, and minute of its reception, which is also its time."""
+        self.silver.create(SILVER)
+        made = []
+        for device, seq, minute in rows:
+            at = T0 + timedelta(minutes=minute)
+            row = dict.fromkeys(SILVER.names)
+            row |= {"device": device, "type": "pump", "seq": seq, "temperature": float(seq), "gateway": gateway}
+            row |= {"device_time": at, "event_time": at, "received_at": at, "record_id": f"{device}-{seq}"}
+            made.append(tuple(row.values()))
+        self.spark.createDataFrame(made, SILVER).coalesce(1).write.format("delta").mode("append").save(self.silver.url)
+
+    def records(self, *rows: tuple[str, str, dict[str, Any], int]) -> None:
+        """Topic, key, value and minute."""
+        made = [
+            (key.encode(), json.dumps(value).encode(), topic, 0, 0, T0 + timedelta(minutes=minute), [])
+            for topic, key, value, minute in rows
+        ]
+        frame = self.spark.createDataFrame(made, RECORD).coalesce(1)
+        frame.write.mode("append").parquet(str(self.folder / "records"))
+
+    def beats(self, minutes: range, *, gateway: str = "edge") -> None:
+        start_ms = int(T0.timestamp() * 1000)
+        self.records(
+            *(
+                ("gateway-ledger", f"{gateway}/0", {
+                    "v": 1, "kind": "worker", "gateway": gateway, "worker": 0, "life": "a", "state": "running",
+                    "from_ms": start_ms + (minute - 1) * 60_000, "to_ms": start_ms + minute * 60_000,
+                    "acknowledged": minute + 1000,
+                }, minute)
+                for minute in minutes
+            )
+        )  # fmt: skip
+
+    def run(self) -> None:
+        query = devices.start(self.spark, self.settings, JobContext(lambda _: None))
+        try:
+            assert query.awaitTermination(PATIENCE_S), "the job did not end"
+        finally:
+            query.stop()
+
+    def table(self) -> dict[str, Row]:
+        return {row.device: row for row in lake_tables.devices(self.spark, self.settings.stream).collect()}
+
+    def events(self) -> list[tuple[str, str | None, str | None]]:
+        rows = lake_tables.device_events(self.spark, self.settings.stream).where("event <> 'first_seen'").collect()
+        return sorted((row.event, row.device, row.gateway) for row in rows)
+
+
+@pytest.fixture
+def make_lake(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Lake]:
+    return lambda: Lake(spark, tmp_path, monkeypatch)
+
+
+def test_devices_over_restarts_an_outage_and_a_batch_that_is_run_again(
+    make_lake: Callable[[], Lake], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make_lake()
+    lake.readings(("a", 0, 0), ("b", 0, 0), ("c", 0, 0))
+    lake.readings(*(("c", minute, minute) for minute in range(1, 6)), gateway="other")
+    lake.beats(range(6))
+    lake.beats(range(6), gateway="other")
+    lake.run()
+    assert {name: row.state for name, row in lake.table().items()} == {"a": "online", "b": "online", "c": "online"}
+    assert lake.events() == []
+
+    # Gateway edge is down from minute 5 on; Spark is down all that time, and reads it in one go.
+    lake.readings(*(("c", minute, minute) for minute in range(6, 20)), gateway="other")
+    lake.beats(range(6, 20), gateway="other")
+    lake.records(("devices.presence", "d", {"status": "online"}, 7), ("devices.presence", "d", {"state": "offline"}, 9))
+
+    # The first try fails after it has written, as a kill between the write and Spark's commit would have it.
+    write = devices._Sink.write
+
+    def write_and_fail(self: Any, changes: DataFrame, batch: int) -> None:
+        write(self, changes, batch)
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(devices._Sink, "write", write_and_fail)
+    with pytest.raises(Exception, match="killed"):
+        lake.run()
+    monkeypatch.setattr(devices._Sink, "write", write)
+    before = lake.events()
+    lake.run()
+    assert lake.events() == before == [("gateway_lost", None, "edge"), ("offline", "d", None)]
+    table = lake.table()
+    assert {name: row.state for name, row in table.items()} == {
+        "a": "unknown", "b": "unknown", "c": "online", "d": "offline",
+    }  # fmt: skip
+
+    # It returns; a sends on, b has lost two readings and sends on.
+    lake.readings(("a", 1, 20), ("a", 2, 21), ("b", 3, 20))
+    lake.beats(range(20, 22))
+    lake.beats(range(20, 22), gateway="other")
+    lake.run()
+    assert lake.events() == sorted([*before, ("gateway_back", None, "edge"), ("gap", "b", "edge")])
+    table = lake.table()
+    a, b = table["a"], table["b"]
+    assert (a.state, a.seq_last, a.gaps, a.missing, a.transitions) == ("online", 2, 0, 0, 0)
+    assert (b.state, b.seq_last, b.gaps, b.missing, b["missing_ranges"][0].low) == ("online", 3, 1, 2, 1)
+    assert (a["values"], a["last_seen"].replace(tzinfo=UTC)) == ({"temperature": 2.0}, T0 + timedelta(minutes=21))
+
+    # The state is there to be asked.
+    url = f"{lake.settings.stream.checkpoint}/devices"
+    state = (
+        spark.read.format("statestore").option("stateVarName", "devices").load(url)
+        .selectExpr("user_map_key.device AS device", "user_map_value.state AS state", "user_map_value.last AS last")
+    )  # fmt: skip
+    assert sorted(map(tuple, state.collect())) == [
+        ("a", "online", 2), ("b", "online", 3), ("c", "online", 19), ("d", "offline", None),
+    ]  # fmt: skip
+
+    other = lake.settings.model_copy(
+        update={
+            "stream": lake.settings.stream.model_copy(
+                update={"devices": lake.settings.stream.devices.model_copy(update={"shards": 3})}
+            )
+        }
+    )
+    with pytest.raises(ConfigError, match=r"stream\.devices\.shards"):
+        devices.start(spark, other, JobContext(lambda _: None))
+
+
+def test_without_silver_the_job_says_what_to_run(make_lake: Callable[[], Lake], spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match="gateway stream silver"):
+        devices.start(spark, make_lake().settings, JobContext(lambda _: None))

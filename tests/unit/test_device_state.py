@@ -1,0 +1,367 @@
+"""Devices: silence, outages of gateways, births and deaths, flapping; the same in whatever batches the input comes."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streaming.device_gateways import Beat, Gateway
+from streaming.device_presence import parse_presence
+from streaming.device_shard import Clock, Input, Meta, Output, Shard
+from streaming.device_state import Device, Event, Presence, Reading, Rules
+
+RULES = Rules(offline_after_ms=600_000, gateway_after_ms=180_000, gap_after_ms=60_000, forget_after_ms=86_400_000)
+T0 = 1_700_000_000_000 // RULES.grid_ms * RULES.grid_ms
+MINUTE = 60_000
+
+
+@dataclass
+class MemoryStore:
+    """A shard's store, which gives copies away, as a real one does."""
+
+    meta: Meta = field(default_factory=Meta)
+    gateways: dict[str, Gateway] = field(default_factory=dict)
+    devices: dict[str, Device] = field(default_factory=dict)
+    due: dict[int, list[str]] = field(default_factory=dict)
+
+    def load(self, name: str) -> Device | None:
+        return copy.deepcopy(self.devices.get(name))
+
+    def save(self, device: Device) -> None:
+        self.devices[device.name] = copy.deepcopy(device)
+
+    def remove(self, name: str) -> None:
+        del self.devices[name]
+
+    def names(self) -> list[str]:
+        return list(self.devices)
+
+    def slots(self) -> list[int]:
+        return list(self.due)
+
+    def take_slot(self, slot: int) -> list[str]:
+        return self.due.pop(slot, [])
+
+    def add_to_slot(self, slot: int, name: str) -> None:
+        self.due.setdefault(slot, []).append(name)
+
+
+class Rig:
+    """One shard; each call is a batch. Readings bring their gateway's clock along, as the job adds it."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.events: list[Event] = []
+        self.wall = T0 + 10**9  # far from the stream's times, which must not matter
+
+    def __call__(self, *inputs: Input, later: int = 5_000) -> Output:
+        self.wall += later
+        clocks = {Clock(one.gateway, to_grid(one.received_ms)) for one in inputs if isinstance(one, Reading)}
+        output = Shard(self.store, RULES, first=True).run([*inputs, *clocks], self.wall)
+        self.events += output.events
+        return output
+
+    def wait(self, length: int) -> None:
+        for _ in range(-(-length // RULES.tick_ms)):
+            self(later=RULES.tick_ms)
+
+    def told(self, *, without: tuple[str, ...] = ("first_seen",)) -> list[tuple[str, str | None]]:
+        return [(event.event, event.device or event.gateway) for event in self.events if event.event not in without]
+
+    def state(self, device: str) -> str:
+        return self.store.devices[device].state
+
+
+def to_grid(ms: int) -> int:
+    return ms // RULES.grid_ms * RULES.grid_ms
+
+
+def reading(device: str, at: int, *, gateway: str = "edge", seq: int | None = None, **values: float) -> Reading:
+    ms = T0 + at
+    return Reading(device, "pump", None, gateway, seq, ms, ms, ms, values)
+
+
+def beat(minute: int, acknowledged: int, *, gateway: str = "edge", life: str = "a", state: str = "running") -> Beat:
+    return Beat(gateway, 0, life, acknowledged, T0 + (minute - 1) * MINUTE, T0 + minute * MINUTE, state)
+
+
+def birth(device: str, at: int, *, online: bool = True, session: int | None = None) -> Presence:
+    return Presence(device, "edge", online, session, T0 + at, "tcp_closed")
+
+
+def test_a_device_is_offline_when_others_of_its_gateway_go_on_without_it() -> None:
+    rig = Rig()
+    rig(reading("a", 0), reading("b", 0))
+    for minute in range(1, 11):
+        rig(reading("b", minute * MINUTE))
+    assert rig.told() == [("offline", "a")]
+    assert rig.events[-1].at_ms == T0 + 10 * MINUTE, "the moment is the end of the silence, not of the batch"
+    rig(reading("a", 11 * MINUTE))
+    assert rig.told()[-1] == ("online", "a")
+    assert rig.store.devices["a"].transitions == 2
+
+
+def test_one_gateway_that_is_down_is_one_event_and_its_devices_are_unknown() -> None:
+    rig = Rig()
+    rig(reading("a", 0), reading("b", 1000), reading("c", 0, gateway="other"), beat(0, 9), beat(0, 9, gateway="other"))
+    for minute in range(1, 15):
+        rig(reading("c", minute * MINUTE, gateway="other"), beat(minute, 9 + minute, gateway="other"))
+    assert rig.told() == [("gateway_lost", "edge")]
+    assert [rig.state(name) for name in "abc"] == ["unknown", "unknown", "online"]
+    rig(reading("a", 15 * MINUTE), beat(15, 1, life="b"))
+    assert rig.told() == [("gateway_lost", "edge"), ("gateway_back", "edge")]
+    assert [rig.state(name) for name in "ab"] == ["online", "unknown"]
+    for minute in range(16, 26):
+        rig(reading("a", minute * MINUTE), beat(minute, 1 + minute, life="b"), beat(minute, 9, gateway="other"))
+        rig(reading("c", minute * MINUTE, gateway="other"))
+    assert rig.told()[2:] == [("offline", "b")], "it had as long as any device, from the gateway's return"
+    assert rig.store.devices["a"].transitions == 0
+
+
+def test_a_gateway_without_traffic_is_there_and_its_devices_are_silent() -> None:
+    rig = Rig()
+    rig(reading("a", 0), beat(0, 5))
+    for minute in range(1, 13):
+        rig(beat(minute, 6))  # the reading itself, then nothing
+    assert rig.told() == [("offline", "a")]
+
+
+def test_a_silver_that_is_behind_makes_nobody_offline() -> None:
+    """The ledger goes on and counts records; they are just not in silver yet."""
+    rig = Rig()
+    rig(reading("a", 0), beat(0, 5))
+    for minute in range(1, 60):
+        rig(beat(minute, 5 + minute))
+    assert rig.told() == []
+    rig(*(reading("a", minute * MINUTE) for minute in range(1, 60)))
+    assert rig.told() == []
+    assert rig.state("a") == "online"
+
+
+def test_a_silver_that_stands_still_is_told_and_makes_devices_unknown() -> None:
+    rig = Rig()
+    rig(reading("a", 0), beat(0, 5))
+    for minute in range(1, 14):
+        rig(beat(minute, 5 + minute), later=5_000)
+        rig.wait(MINUTE - 5_000)
+    assert rig.told() == [("gateway_stalled", "edge")]
+    assert rig.state("a") == "unknown"
+    rig(*(reading("a", minute * MINUTE) for minute in range(1, 14)))
+    assert rig.told()[1:] == [("gateway_back", "edge")]
+    assert rig.state("a") == "online"
+
+
+def test_when_nothing_comes_at_all_time_counts_and_names_the_gateway() -> None:
+    rig = Rig()
+    rig(reading("a", 0), beat(0, 5))
+    rig.wait(RULES.gateway_after_ms - 10_000)
+    assert rig.told() == []
+    rig.wait(30_000)
+    assert rig.told() == [("gateway_lost", "edge")]
+    assert rig.state("a") == "unknown"
+
+
+def test_time_in_which_the_job_was_down_does_not_count() -> None:
+    rig = Rig()
+    rig(reading("a", 0), beat(0, 5))
+    for _ in range(20):
+        rig(later=RULES.gateway_after_ms)  # each call after a stop of its own
+    assert rig.told() == []
+    rig.wait(RULES.gateway_after_ms + 20_000)
+    assert rig.told() == [("gateway_lost", "edge")]
+
+
+def test_a_backlog_is_taken_in_order_of_time_before_anybody_is_judged() -> None:
+    """Three hours without Spark: one batch has it all, the newest readings of one device before the oldest of another,
+    and in it an hour in which the gateway was down."""
+    rig = Rig()
+    rig(reading("a", 0), reading("b", 0), beat(0, 2))
+    minutes = [minute for minute in range(1, 180) if not 60 <= minute < 120]
+    backlog = [reading(name, minute * MINUTE) for name in "ab" for minute in minutes]
+    rig(*backlog, *(beat(minute, 2 * minute) for minute in minutes), later=3 * 3_600_000)
+    assert rig.told() == [("gateway_lost", "edge"), ("gateway_back", "edge")]
+    assert [rig.state(name) for name in "ab"] == ["online", "online"]
+
+
+def test_readings_without_a_gateway_are_judged_by_all_ledgers_together() -> None:
+    rig = Rig()
+    rig(reading("a", 0, gateway=""), beat(0, 5), beat(0, 5, gateway="other"))
+    for minute in range(1, 20):
+        rig(beat(minute, 5 + minute), beat(minute, 5, gateway="other"))
+    assert rig.told() == []
+    rig.wait(RULES.gateway_after_ms + 20_000)
+    assert sorted(rig.told()) == [("gateway_lost", "edge"), ("gateway_lost", "other")]
+    assert rig.state("a") == "unknown"
+
+
+def test_a_death_is_offline_at_once_and_what_was_on_its_way_does_not_bring_it_back() -> None:
+    rig = Rig()
+    rig(reading("a", 0))
+    rig(birth("a", 5_000, online=False), reading("a", 5_200))
+    assert rig.told() == [("offline", "a")]
+    rig(reading("a", 60_000))
+    assert rig.told()[-1] == ("online", "a")
+
+
+def test_births_and_deaths_of_an_older_connection_change_nothing() -> None:
+    rig = Rig()
+    rig(birth("a", 0, session=100), birth("a", 2000, session=200))
+    rig(birth("a", 3000, online=False, session=100))  # the end of the connection that was taken over
+    assert rig.state("a") == "online"
+    rig(birth("a", 4000, online=False, session=200))
+    assert rig.state("a") == "offline"
+
+
+def test_flapping_begins_and_ends() -> None:
+    rig = Rig()
+    rig(reading("other", 0))
+    for turn in range(RULES.flap_transitions + 1):
+        rig(birth("a", turn * MINUTE, online=turn % 2 == 1), birth("b", 0))
+    assert ("flapping", "a") not in rig.told()
+    rig(birth("a", 10 * MINUTE, online=True))
+    assert rig.store.devices["a"].flapping
+    assert rig.told().count(("flapping", "a")) == 1
+    rig.store.devices["a"].gateway = "edge"
+    rig(*(reading("other", minute * MINUTE) for minute in range(1, 90)))
+    assert rig.told().count(("flapping_ended", "a")) == 1
+
+
+def test_a_gap_is_told_when_it_stays_and_when_it_closes() -> None:
+    rig = Rig()
+    rig(reading("a", 0, seq=1), reading("a", 1000, seq=3), reading("a", 2000, seq=2))
+    rig(reading("a", 2 * MINUTE, seq=4), reading("a", 2 * MINUTE + 1, seq=7))
+    rig(reading("a", 4 * MINUTE, seq=8))
+    assert rig.told() == [("gap", "a")]
+    assert rig.events[-1].detail == "5 to 6 are missing (2)"
+    late = reading("a", 5 * MINUTE, seq=5)._replace(device_ms=T0 + 2 * MINUTE)
+    rig(late, late._replace(seq=6))
+    assert rig.told()[1:] == [("gap_closed", "a")]
+    rig(reading("a", 6 * MINUTE, seq=0))
+    assert rig.told()[2:] == [("reset", "a")]
+
+
+def test_a_device_that_is_gone_is_forgotten() -> None:
+    rig = Rig()
+    rig(reading("a", 0), reading("b", 0))
+    output = rig(*(reading("b", nine * 9 * MINUTE) for nine in range(1, 170)))
+    assert output.changed["a"] is None
+    assert "a" not in rig.store.devices
+    assert rig.told()[-1] == ("forgotten", "a")
+    assert sum(names.count("a") for names in rig.store.due.values()) == 0
+
+
+def test_the_last_value_is_the_newest_by_event_time() -> None:
+    rig = Rig()
+    rig(reading("a", 1000, t=1.0, h=5.0), reading("a", 2000, t=2.0))
+    rig(reading("a", 3000, t=9.0)._replace(event_ms=T0 + 500))
+    assert rig.store.devices["a"].values == {"t": (2.0, T0 + 2000), "h": (5.0, T0 + 1000)}
+
+
+LOG = st.lists(
+    st.tuples(
+        st.integers(0, 90 * 60),  # seconds
+        st.sampled_from(["reading", "reading", "reading", "birth", "death", "beat"]),
+        st.sampled_from("abc"),
+        st.sampled_from(["edge", "other"]),
+        st.integers(0, 30),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+def inputs_of(log: list[tuple[int, str, str, str, int]]) -> list[Input]:
+    made: list[Input] = []
+    for second, kind, device, gateway, number in sorted(log, key=lambda one: one[0]):
+        at = second * 1000 + len(made)  # no two at the same moment
+        if kind == "reading":
+            made.append(reading(device, at, gateway=gateway, seq=number, t=float(number)))
+        elif kind == "beat":
+            made.append(Beat(gateway, 0, "a", number, T0 + at - MINUTE, T0 + at, "running"))
+        else:
+            made.append(Presence(device, gateway, kind == "birth", None, T0 + at, ""))
+    return made
+
+
+@settings(max_examples=300, deadline=None)
+@given(LOG, st.sets(st.integers(0, 40)))
+def test_batches_and_restarts_make_no_difference(log: list[tuple[int, str, str, str, int]], cuts: set[int]) -> None:
+    """The same input in one batch, and in others with the job stopped for an hour between them."""
+    inputs = inputs_of(log)
+    whole, parts = Rig(), Rig()
+    whole(*inputs)
+    edges = [0, *sorted(cut for cut in cuts if 0 < cut < len(inputs)), len(inputs)]
+    for begin, end in pairwise(edges):
+        parts(*inputs[begin:end], later=3_600_000)
+    assert sorted(map(repr, parts.events)) == sorted(map(repr, whole.events))
+    assert parts.store.devices == whole.store.devices
+
+
+@settings(max_examples=200, deadline=None)
+@given(LOG, st.data())
+def test_readings_of_a_batch_come_in_any_order(log: list[tuple[int, str, str, str, int]], data: st.DataObject) -> None:
+    inputs = inputs_of(log)
+    in_order, shuffled = Rig(), Rig()
+    in_order(*inputs)
+    shuffled(*data.draw(st.permutations(inputs)))
+    assert shuffled.store == in_order.store
+    assert shuffled.events == in_order.events
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(2, 40), st.data())
+def test_a_reading_in_a_later_batch_gives_the_same_state(count: int, data: st.DataObject) -> None:
+    """Overtaken by less than the silence that would matter: nothing is left of it but, perhaps, events of gaps."""
+    inputs = [reading("a", number * 1000, seq=number, t=float(number)) for number in range(count)]
+    order = data.draw(st.permutations(inputs))
+    in_order, late = Rig(), Rig()
+    for one in inputs:
+        in_order(one)
+    for one in order:
+        late(one)
+    kept = [rig.store.devices["a"] for rig in (in_order, late)]
+    assert kept[0].values == kept[1].values
+    assert [one.sequence.missing_count for one in kept] == [0, 0]
+    assert [(one.sequence.last, one.sequence.resets, one.sequence.duplicates) for one in kept] == [
+        (count - 1, 0, 0)
+    ] * 2
+    assert [(one.state, one.seen_ms, one.transitions) for one in kept] == [("online", T0 + (count - 1) * 1000, 0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("topic", "payload", "online"),
+    [
+        ("$SYS/brokers/emqx@10.0.0.1/clients/pump/7/connected", b'{"clientid": "pump/7", "connected_at": 5}', True),
+        ("$SYS/brokers/emqx@10.0.0.1/clients/pump/7/disconnected", b'{"clientid": "pump/7", "connected_at": 5}', False),
+        ("$SYS/brokers/emqx@10.0.0.1/clients/pump/7/subscribed", b'{"clientid": "pump/7"}', None),
+        (None, b'{"clientid": "p", "connected_at": 5, "ts": 6}', True),
+        (None, b'{"clientid": "p", "connected_at": 5, "disconnected_at": 9, "reason": "normal"}', False),
+        ("spBv1.0/plant/DBIRTH/node/pump", b"\x08\x01", True),
+        ("spBv1.0/plant/NDEATH/node", b"\x08\x01", False),
+        ("spBv1.0/plant/DDATA/node/pump", b"\x08\x01", None),
+        ("devices/pump/status", b"offline", False),
+        ("devices/pump/status", b'"Online"', True),
+        ("devices/pump/status", b'{"status": "offline", "ts": 1}', False),
+        ("devices/pump/status", b'{"state": "ONLINE"}', True),
+        ("devices/pump/status", b'{"online": false}', False),
+        ("devices/pump/status", b'{"status": "charging"}', None),
+        ("devices/pump/status", b"\xff\xfe", None),
+        ("devices/pump/status", None, None),
+        ("devices/pump/status", b"[1]", None),
+    ],
+)
+def test_births_and_deaths_are_known_in_the_forms_in_use(
+    topic: str | None, payload: bytes | None, online: bool | None
+) -> None:
+    found = parse_presence("d", "edge", topic, payload, 7)
+    assert (None if found is None else found.online) is online
+
+
+def test_a_death_tells_its_reason_and_its_connection() -> None:
+    found = parse_presence("d", "edge", None, b'{"status": "offline", "connected_at": 5, "reason": "keepalive"}', 7)
+    assert found == Presence("d", "edge", online=False, session_ms=5, received_ms=7, detail="keepalive")
