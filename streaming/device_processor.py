@@ -6,7 +6,7 @@ __all__ = ["INPUT", "OUTPUT", "STATE_VERSION", "ShardProcessor", "with_clocks"]
 
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
     from streaming.device_shard import Input
-    from streaming.device_state import Event, Rules
+    from streaming.device_state import Rules
 
 STATE_VERSION: Final = 1
 """Raised with each change of the state's columns or of what they mean: a checkpoint of another version is refused."""

@@ -115,12 +115,6 @@ DEVICE_EVENTS: Final = StructType(
 )
 """What happened. ``device`` is null where it happened to a gateway."""
 
-_SPARK: Final = {
-    # What RocksDB may take, over all stores of a process; without it each has caches of its own, without bounds.
-    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-}
-
 
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
     """Starts the query and returns it. Raises ConfigError if there is no silver, or the checkpoint does not fit."""
@@ -136,7 +130,12 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
         spark,
         stream,
         QUERY,
-        {"state": STATE_VERSION, "stream.devices.shards": stream.devices.shards, "kafka topics": ", ".join(topics)},
+        {
+            "state": STATE_VERSION,
+            "stream.devices.shards": stream.devices.shards,
+            "stream.shuffle_partitions": stream.shuffle_partitions,
+            "Kafka topics": ", ".join(topics) or "none",
+        },
     )
     devices, events = DeltaTable(spark, stream, "devices"), DeltaTable(spark, stream, "device_events")
     devices.create(DEVICES, delta_enableDeletionVectors="true")
@@ -154,7 +153,7 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
     sink = _Sink(devices, events, checkpoint)
     # Timers fire in batches without data too; one that reads what there is and ends would never end with them.
     extra = {"spark.sql.streaming.noDataMicroBatches.enabled": str(not stream.available_now).lower()}
-    with _conf(spark, _SPARK | extra):
+    with _conf(spark, extra):
         query: StreamingQuery = (
             changes.writeStream.queryName(QUERY)
             .option("checkpointLocation", checkpoint.url)
