@@ -51,6 +51,10 @@ class GoldSettings(Table):
     All are put together from their greatest common length (an hour at the most), which is kept as a window too: 1 min
     with the defaults. Shorter steps make more rows. They are fixed once the job has begun."""
 
+    trigger: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(hours=24))] = timedelta(seconds=30)
+    """Time between micro-batches of this job. Each batch computes the windows that are open anew, so twice as many cost
+    twice as much; longer shows an open window later."""
+
 
 class DevicesSettings(Table):
     offline_after: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=366))] = timedelta(minutes=10)
@@ -140,4 +144,8 @@ class AnomalySettings(Table):
 class AuditSettings(Table):
     settle: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(hours=24))] = timedelta(minutes=5)
     """How long after a minute's end it is judged: the ledger is written once a minute, and records may be on their
-    way."""
+    way. An entry that comes later still revises the judgement; shorter means more that is revised."""
+
+    keep: Annotated[Duration, Field(ge=timedelta(hours=1), le=timedelta(days=31))] = timedelta(days=1)
+    """How long a minute is judged again when something comes. Longer than messages may wait in a gateway's spool, and
+    than Kafka may be away; each day keeps a row or two for every minute and partition."""

@@ -28,7 +28,7 @@ from streaming.checkpoint import prepare_checkpoint
 from streaming.job import BatchCounts
 from streaming.lake import DeltaTable
 from streaming.source import trigger
-from streaming.time_ranges import TimeRange, joined, widened
+from streaming.time_ranges import TimeRange, aligned, joined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,6 +74,12 @@ class _Gold:
     def shapes(self) -> tuple[WindowShape, ...]:
         return (self.step, *self.longer)
 
+    def reach(self, ranges: Sequence[TimeRange]) -> list[TimeRange]:
+        """When the windows are that a part of ``ranges`` is in."""
+        us = timedelta(microseconds=1)
+        wide = (one for shape in self.shapes for one in aligned(ranges, shape.length // us, shape.every // us))
+        return joined(wide, _MOST_RANGES)
+
 
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
     """Starts the query and returns it. Raises ConfigError if there is no table silver yet, or if the checkpoint was
@@ -91,7 +97,7 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
         gold.silver.read_stream(maxBytesPerTrigger=_BATCH_BYTES)
         .writeStream.queryName(QUERY)
         .option("checkpointLocation", checkpoint.url)
-        .trigger(**trigger(stream))
+        .trigger(**trigger(stream.model_copy(update={"trigger": stream.gold.trigger})))
         .foreachBatch(write)
         .start()
     )
@@ -175,28 +181,29 @@ def _replace(gold: _Gold, changed: DataFrame, silver: DataFrame, *, takes_away: 
         rows = silver.where(_within("event_date", "event_time", ranges))
         only = touched if count <= _MOST_PANES else None
         parts = gold_transforms.panes(rows, gold.step, only).withColumn("fresh", F.expr("true")).persist()
-        reach = widened(ranges, max(shape.length for shape in gold.shapes) // timedelta(microseconds=1))
+        reach = gold.reach(ranges)
         known = gold.table.read().where(_within("window_date", "window_start", reach))
         before = gold_transforms.panes_of_gold(known, gold.step).withColumn("fresh", F.expr("false"))
         computed = parts
         if takes_away:
             computed = parts.unionByName(gold_transforms.emptied(before, parts, touched))
-        _merge(gold, _figures(gold, computed, before), reach)
+        _merge(gold, _figures(gold, computed, before, ranges), reach)
     finally:
         touched.unpersist()
         if parts is not None:
             parts.unpersist()
 
 
-def _figures(gold: _Gold, parts: DataFrame, before: DataFrame) -> DataFrame:
-    """Rows of the table for panes computed anew and the longer windows they are in, with the panes from ``before``."""
+def _figures(gold: _Gold, parts: DataFrame, before: DataFrame, ranges: Sequence[TimeRange]) -> DataFrame:
+    """Rows of the table for panes computed anew, which are within ``ranges``, and the longer windows they are in, with
+    the panes from ``before``."""
     figures = parts.withColumn("window", F.lit(gold.step.label)).drop("fresh")
     if gold.longer:
         series = parts.select("level", "key", "signal").distinct()
         others = before.join(series, ["level", "key", "signal"], "left_semi").join(
             parts.select("level", "key", "signal", "start"), ["level", "key", "signal", "start"], "left_anti"
         )
-        figures = figures.unionByName(gold_transforms.rolled_up(parts.unionByName(others), gold.longer))
+        figures = figures.unionByName(gold_transforms.rolled_up(parts.unionByName(others), gold.longer, ranges))
     return gold_transforms.gold_rows(figures, gold.shapes, gold.units)
 
 

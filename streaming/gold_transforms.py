@@ -27,6 +27,8 @@ __all__ = [
 ]
 
 from datetime import timedelta
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from config.window_shapes import WindowShape
+    from streaming.time_ranges import TimeRange
 
 LEVELS: Final = ("device", "type", "site")
 """What readings are put together by: the values of the column ``level``, each a column of silver."""
@@ -163,11 +166,14 @@ def panes(rows: DataFrame, step: WindowShape, only: DataFrame | None = None) -> 
     )
 
 
-def rolled_up(parts: DataFrame, windows: Sequence[WindowShape]) -> DataFrame:
+def rolled_up(
+    parts: DataFrame, windows: Sequence[WindowShape], fresh_within: Sequence[TimeRange] | None = None
+) -> DataFrame:
     """Windows put together from panes: ``window``, ``level``, ``key``, ``signal``, ``start`` (µs) and the figures.
 
     ``parts`` are panes with a column ``fresh``. A window that has a fresh pane comes out, and all its panes have to be
-    there; the others need not, and do not. A pane of 0 readings makes its windows come out and adds nothing to them.
+    there; the others need not, and do not. ``fresh_within``: when the fresh panes are, which spares adding up the other
+    windows first. A pane of 0 readings makes its windows come out and adds nothing to them.
 
     A standard deviation out of those of the parts needs how far the parts' means are from that of the whole, squared
     and added up. Means that are far from 0 would cancel each other out beyond a double's precision, so they are
@@ -183,6 +189,7 @@ def rolled_up(parts: DataFrame, windows: Sequence[WindowShape]) -> DataFrame:
         parts.withColumns({"middle": middle, "squares": within})
         .withColumn("off", F.col("mean") - F.col("middle"))
         .withColumn("in", F.explode(_instances(F.col("start"), windows)))
+        .where(_overlapping(windows, fresh_within))
         .groupBy(*_SERIES, "in.number", F.col("in.start").alias("whole"))
         .agg(
             F.max("fresh").alias("fresh"),
@@ -263,6 +270,15 @@ def _instances(at: Column, windows: Sequence[WindowShape]) -> Column:
             for back in range(0, _us(shape.length), _us(shape.every))
         )
     )
+
+
+def _overlapping(windows: Sequence[WindowShape], ranges: Sequence[TimeRange] | None) -> Column:
+    """Whether the window ``in`` has a part of the ranges."""
+    if ranges is None:
+        return F.lit(1) == F.lit(1)
+    start = F.col("in.start")
+    end = start + F.get(F.array(*(F.lit(_us(shape.length)) for shape in windows)), F.col("in.number"))
+    return reduce(or_, ((start < one.end) & (end > one.first) for one in ranges))
 
 
 def _label(windows: Sequence[WindowShape], number: Column) -> Column:

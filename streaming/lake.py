@@ -31,6 +31,8 @@ TABLES: Final = (
     "device_events",
     "anomalies",
     "audit",
+    "audit_seen",
+    "audit_ledger",
     "registry",
 )
 """The tables' names: folders below ``stream.lake.path``, or names in ``stream.lake.catalog``."""

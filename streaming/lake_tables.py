@@ -11,6 +11,7 @@ from __future__ import annotations
 
 __all__ = [
     "anomalies",
+    "audit",
     "bronze",
     "bronze_gaps",
     "device_events",
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from config.settings import StreamSettings
+
+
+def audit(spark: SparkSession, stream: StreamSettings) -> DataFrame:
+    """What is in Kafka against the gateways' ledger. Columns: ``streaming.audit_transforms.AUDIT``."""
+    return _written(spark, stream, "audit", job="audit")
 
 
 def bronze(spark: SparkSession, stream: StreamSettings) -> DataFrame:

@@ -96,6 +96,14 @@ SERIES: Final = (
            "Offsets that Kafka no longer had when they were to be read, and that were stepped over because of"
            " --allow-data-loss. The job names their range.",
            "the topic's retention; stream.max_offsets_per_trigger", ("query", "topic")),
+    Series("gateway_stream_audit_missing_records", "gauge", "records",
+           "Records that Kafka acknowledged to a gateway and does not have, in the minutes of the last"
+           " stream.audit.keep. 0 for other queries than the audit.",
+           "none: records are lost; the table audit says which route, partition and minute"),
+    Series("gateway_stream_audit_unaccounted_records", "gauge", "records",
+           "Records in Kafka with a gateway's name that its ledger does not name, in the minutes of the last"
+           " stream.audit.keep: as after a crash, or copies after a lost answer. 0 for other queries than the audit.",
+           "stream.audit.settle, if the account only comes late"),
     Series("gateway_stream_group_commit_failures_total", "counter", "commits",
            "Times the offsets could not be committed to Kafka under stream.group. Reading is not affected: they are"
            " there to be looked at.",

@@ -91,6 +91,12 @@ class StreamMetrics:
         with self._lock:
             self._add("data_loss_offsets_total", offsets, query, topic)
 
+    def audit(self, query: str, *, missing: int, unaccounted: int) -> None:
+        """What an audit found out of balance, in records, of all that it looks at."""
+        with self._lock:
+            self._set("audit_missing_records", missing, query)
+            self._set("audit_unaccounted_records", unaccounted, query)
+
     def commit_failed(self, query: str) -> None:
         """The query's offsets could not be committed to its group."""
         with self._lock:

@@ -4,14 +4,15 @@ Whoever starts a job reads them with :func:`parse`; the job writes them with :fu
 that a reader (the demo's view, a wrapper, a test) stays light. Times are milliseconds since 1970 (UTC), rows are Kafka
 records.
 
-===========  ================================================================================================
-``started``  the queries run; the first batch is being read
-``batch``    one micro-batch is complete and committed
-``window``   a window's aggregates as they stand now; a later line for the same window and type replaces it
-``gap``      Kafka lost records before they were read; told only where a job may go on without them
-``stopped``  all queries have ended in order; the last line
-``failed``   a query ended with an error, named in a sentence; the last line
-===========  ================================================================================================
+=============  ==============================================================================================
+``started``    the queries run; the first batch is being read
+``batch``      one micro-batch is complete and committed
+``window``     a window's aggregates as they stand now; a later line for the same window and type replaces it
+``gap``        Kafka lost records before they were read; told only where a job may go on without them
+``imbalance``  a minute of a partition is not what the gateway's ledger says; again when that changes
+``stopped``    all queries have ended in order; the last line
+``failed``     a query ended with an error, named in a sentence; the last line
+=============  ==============================================================================================
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ __all__ = [
     "Event",
     "FailedEvent",
     "GapEvent",
+    "ImbalanceEvent",
     "MeasurementSummary",
     "StartedEvent",
     "StoppedEvent",
@@ -117,6 +119,26 @@ class GapEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class ImbalanceEvent:
+    """What one minute of one partition holds is not what the gateway's ledger says was acknowledged."""
+
+    event: ClassVar[str] = "imbalance"
+    query: str
+    batch: int
+    gateway: str
+    route: str | None
+    topic: str
+    partition: int
+    minute_ms: int
+    acknowledged: int
+    present: int
+    missing: int
+    """Acknowledged and not in Kafka, although nothing has expired: lost."""
+    unaccounted: int
+    """In Kafka with the gateway's name, and in none of its accounts: as after a crash."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoppedEvent:
     """All queries ended in order: by a signal, or because everything there was is read."""
 
@@ -135,10 +157,11 @@ class FailedEvent:
     error: str
 
 
-Event = StartedEvent | BatchEvent | WindowEvent | GapEvent | StoppedEvent | FailedEvent
+Event = StartedEvent | BatchEvent | WindowEvent | GapEvent | ImbalanceEvent | StoppedEvent | FailedEvent
 
 _KINDS: Mapping[str, type[Event]] = {
-    kind.event: kind for kind in (StartedEvent, BatchEvent, WindowEvent, GapEvent, StoppedEvent, FailedEvent)
+    kind.event: kind
+    for kind in (StartedEvent, BatchEvent, WindowEvent, GapEvent, ImbalanceEvent, StoppedEvent, FailedEvent)
 }
 
 

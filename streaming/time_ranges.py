@@ -3,7 +3,7 @@ between them. Pure; times are µs since 1970."""
 
 from __future__ import annotations
 
-__all__ = ["TimeRange", "joined", "widened"]
+__all__ = ["TimeRange", "aligned", "joined"]
 
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -34,6 +34,13 @@ def joined(ranges: Iterable[TimeRange], most: int) -> list[TimeRange]:
     return [TimeRange(merged[a].first, merged[b - 1].end) for a, b in pairwise(cuts)]
 
 
-def widened(ranges: Sequence[TimeRange], by: int) -> list[TimeRange]:
-    """The ranges with ``by`` more on both sides."""
-    return joined((TimeRange(one.first - by, one.end + by) for one in ranges), max(1, len(ranges)))
+def aligned(ranges: Sequence[TimeRange], length: int, every: int) -> list[TimeRange]:
+    """From the begin of the first to the end of the last window that each range has a part in: of ``length``, one
+    beginning ``every`` so often, aligned to 0."""
+    return joined(
+        (
+            TimeRange(one.first - one.first % every - (length - every), (last := one.end - 1) - last % every + length)
+            for one in ranges
+        ),
+        max(1, len(ranges)),
+    )

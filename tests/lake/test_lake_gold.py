@@ -158,7 +158,7 @@ def lake(folder: Path, **more: Any) -> Settings:
 def append(spark: SparkSession, settings: Settings, batch: Sequence[Reading]) -> None:
     silver = DeltaTable(spark, settings.stream, "silver")
     silver.create(SILVER, PARTITIONS)
-    silver.append(rows(spark, batch), query="test", batch=batch[0].offset)
+    silver.append(rows(spark, batch), query=f"test-{batch[0].offset}-{len(batch)}", batch=0)
 
 
 def run(spark: SparkSession, settings: Settings) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streaming.time_ranges import TimeRange, joined, widened
+from streaming.time_ranges import TimeRange, aligned, joined
 
 RANGES = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 20)).map(lambda it: TimeRange(it[0], it[0] + it[1])))
+
+many = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def covered(ranges: list[TimeRange]) -> set[int]:
     return {moment for one in ranges for moment in range(one.first, one.end)}
 
 
+@many
 @given(RANGES, st.integers(1, 8))
 def test_ranges_are_disjoint_in_order_few_and_cover_all(ranges: list[TimeRange], most: int) -> None:
     made = joined(ranges, most)
@@ -24,6 +27,7 @@ def test_ranges_are_disjoint_in_order_few_and_cover_all(ranges: list[TimeRange],
     assert covered(ranges) <= covered(made)
 
 
+@many
 @given(RANGES)
 def test_with_room_enough_nothing_is_covered_that_need_not_be(ranges: list[TimeRange]) -> None:
     assert covered(joined(ranges, 1000)) == covered(ranges)
@@ -35,7 +39,10 @@ def test_the_smallest_gaps_are_filled() -> None:
     assert joined([], 3) == []
 
 
-@given(RANGES, st.integers(0, 30))
-def test_widened_ranges_cover_what_is_near(ranges: list[TimeRange], by: int) -> None:
-    wide = covered(widened(joined(ranges, 5), by))
-    assert {moment + off for moment in covered(ranges) for off in (-by, 0, by)} <= wide
+@many
+@given(RANGES, st.integers(1, 9), st.integers(1, 4))
+def test_aligned_ranges_are_those_of_the_windows(ranges: list[TimeRange], every: int, times: int) -> None:
+    length = every * times
+    starts = [start for start in range(-every * 5, 400) if not start % every]
+    windows = {s for s in starts if covered([TimeRange(s, s + length)]) & covered(ranges)}
+    assert covered(aligned(ranges, length, every)) == covered([TimeRange(s, s + length) for s in windows])
