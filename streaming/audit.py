@@ -14,6 +14,7 @@ from __future__ import annotations
 
 __all__ = ["main", "start"]
 
+import json
 import sys
 import time
 from datetime import UTC, datetime
@@ -88,6 +89,11 @@ class _Auditor:
         self._seen.create(SEEN)
         self._entries.create(ENTRIES)
         self._audit.create(AUDIT, AUDIT_PARTITIONS)
+        if not checkpoint.exists("metadata"):
+            # What they hold is the state of a checkpoint that is gone; all of it is read again.
+            for table in (self._seen, self._entries):
+                spark.sql(f"DELETE FROM {table.sql_name}")  # noqa: S608 (the table's name is ours)
+        self._writer: str | None = None
         self._judged_s: float | None = None
         self._purged_s = time.monotonic()
 
@@ -101,7 +107,7 @@ class _Auditor:
                 (self._seen, audit_transforms.seen(slim, ledger)),
                 (self._entries, audit_transforms.entries(slim, ledger)),
             ):
-                table.append(rows.withColumn("read_at", F.lit(now)), query=QUERY, batch=batch)
+                table.append(rows.withColumn("read_at", F.lit(now)), query=self._writers_name(), batch=batch)
             count = slim.count()
         finally:
             slim.unpersist()
@@ -113,6 +119,13 @@ class _Auditor:
             self._judge(records.sparkSession, batch, now)
             self._judged_s = time.monotonic()
         self._context.tally.put(QUERY, batch, BatchCounts(count, 0))
+
+    def _writers_name(self) -> str:
+        """Whose batches the tables know by number: this checkpoint's. Another one's begin at 0 again."""
+        if self._writer is None:
+            metadata = json.loads(self._checkpoint.read_text("metadata") or "{}")
+            self._writer = f"{QUERY}-{metadata['id']}"
+        return self._writer
 
     def _judge(self, spark: SparkSession, batch: int, now: datetime) -> None:
         settings = self._settings.stream.audit

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 from config.window_shapes import WindowShape, parse_window, step_of
 from streaming import driver, gold_transforms, lake_tables
 from streaming.checkpoint import prepare_checkpoint
+from streaming.device_schemas import load_device_schemas
 from streaming.job import BatchCounts
 from streaming.lake import DeltaTable
 from streaming.source import trigger
@@ -147,7 +148,8 @@ def forget_device(spark: SparkSession, settings: Settings, device: str) -> None:
 def _gold(spark: SparkSession, settings: Settings) -> _Gold:
     stream = settings.stream
     windows = tuple(map(parse_window, stream.gold.windows))
-    return _Gold(DeltaTable(spark, stream, "silver"), DeltaTable(spark, stream, "gold"), windows, {})
+    units = {name: signal.unit or None for name, signal in load_device_schemas(stream.silver.schemas).signals.items()}
+    return _Gold(DeltaTable(spark, stream, "silver"), DeltaTable(spark, stream, "gold"), windows, units)
 
 
 def _write(gold: _Gold, new: DataFrame) -> BatchCounts:
