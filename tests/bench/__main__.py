@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _HEAP_MIB = 1024  # Kafka should not be what is short
 _MEMORY_ROW = "rss"
-_AUTH_ROWS = "auth"
+_GROUPS = ("auth", "spark")  # of rows whose names begin so
 _FEEDS_MEMORY_ROW = ("cold-topics", "drain-qos1")  # measured for it when nothing else is
 
 
@@ -37,9 +37,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         nargs="+",
-        choices=[*names, _AUTH_ROWS],
+        choices=[*names, *_GROUPS],
         metavar="NAME",
-        help=f"these rows alone: {', '.join(names)}; {_AUTH_ROWS} for all auth rows",
+        help=f"these rows alone: {', '.join(names)}; {' or '.join(_GROUPS)} for all rows that begin so",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine, rows and ratios as JSON")
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="measurements of each row (default: 3)")
@@ -53,10 +53,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _chosen(only: Sequence[str] | None) -> list[Row]:
     if only is None:
-        return list(ROWS)
+        return [row for row in ROWS if not row.asked]
     wanted = set(only)
-    if _AUTH_ROWS in wanted:
-        wanted.update(row.name for row in ROWS if row.name.startswith(f"{_AUTH_ROWS}-"))
+    for group in wanted.intersection(_GROUPS):
+        wanted.update(row.name for row in ROWS if row.name.startswith(f"{group}-"))
     if wanted == {_MEMORY_ROW}:
         wanted.update(_FEEDS_MEMORY_ROW)
     return [row for row in ROWS if row.name in wanted]

@@ -24,6 +24,9 @@ Figure = Literal[
     "per_s",
     "share_of_echo",
     "share_of_small",
+    "rows_per_cpu_s",
+    "share_of_bronze",
+    "p99_s",
 ]
 
 
@@ -83,3 +86,4 @@ class Row:
     run: Callable[[Site], Measurement]
     minimum_runs: int = 1
     kafka: bool = True  # whether it needs one
+    asked: bool = False  # run only when it is named: it takes minutes

@@ -24,6 +24,9 @@ _COLUMNS: tuple[tuple[Figure, str], ...] = (
     ("per_s", "answers/s"),
     ("share_of_echo", "of echo"),
     ("share_of_small", "of small"),
+    ("rows_per_cpu_s", "rows/CPU s"),
+    ("share_of_bronze", "of bronze"),
+    ("p99_s", "p99 s"),
 )
 
 

@@ -52,6 +52,9 @@ class Result:
             "per_s",
             "share_of_echo",
             "share_of_small",
+            "rows_per_cpu_s",
+            "share_of_bronze",
+            "p99_s",
         )
         shown: dict[str, Any] = {"name": self.row.name}
         shown |= {figure: _rounded(self.value(figure)) for figure in figures}

@@ -16,6 +16,7 @@ from tests.bench.subject import Baseline, Gateway
 from tests.bench.workload_auth import auth_authorise, auth_cached, auth_cold, auth_echo, auth_large, auth_mixed
 from tests.bench.workload_broker import drained, live, live_with_latency, started
 from tests.bench.workload_replay import replayed
+from tests.bench.workload_spark import spark_first_batch, spark_job, spark_silver, spark_steady
 from tests.bench.workload_spool import spool_write
 
 if TYPE_CHECKING:
@@ -93,6 +94,11 @@ def _cpu(limit: float) -> Target:
     return Target("cpu_s_per_million", limit)
 
 
+def _spark(name: str, what: str, job: str, at_least: float) -> Row:
+    target = Target("rows_per_cpu_s", at_least, at_least=True)
+    return Row(name, what, (target,), partial(spark_job, name=job), asked=True)
+
+
 _RSS: Final = Target("rss_mib", RSS_LIMIT_MIB)
 
 ROWS: Final = (
@@ -167,6 +173,29 @@ ROWS: Final = (
         (Target("share_of_small", 0.85, at_least=True), Target("seconds", 2)),
         auth_large,
         kafka=False,
+    ),
+    _spark("spark-bronze", "2 million 200-byte records into bronze", "bronze", 120_000),
+    _spark("spark-window", "as spark-bronze, aggregated over windows of event time", "windows", 100_000),
+    Row(
+        "spark-silver",
+        "as spark-bronze, into silver",
+        (Target("rows_per_cpu_s", 50_000, at_least=True), Target("share_of_bronze", 0.4, at_least=True)),
+        spark_silver,
+        asked=True,
+    ),
+    Row(
+        "spark-steady",
+        "5k msg/s for two minutes, publish to the row in silver",
+        (Target("p99_s", 10),),
+        spark_steady,
+        asked=True,
+    ),
+    Row(
+        "spark-first-batch",
+        "process start of silver to its first batch, jars there",
+        (Target("seconds", 25),),
+        partial(spark_first_batch, name="silver"),
+        asked=True,
     ),
 )
 

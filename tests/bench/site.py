@@ -30,6 +30,7 @@ class Site:
         self._directory = directory
         self._numbers = itertools.count()
         self._dead_letters = self._ledger = ""
+        self.figures: Final[dict[str, float]] = {}  # what a row keeps for another one to be compared with
 
     @property
     def kafka(self) -> Kafka:

@@ -1,0 +1,119 @@
+"""A Spark job as a process of the benchmark: what it prints, and the CPU of it and all its children."""
+
+from __future__ import annotations
+
+__all__ = ["Finished", "SparkJob"]
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+import psutil
+
+from gateway.embedded.jars import resolve
+from gateway.embedded.java import ensure_java
+from streaming.progress import BatchEvent, StartedEvent, parse
+from tests.bench.processes import BenchError, stop
+from tests.bench.subject import to_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from streaming.progress import Event
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_LOG_END: Final = 1500
+_STOP_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A job that read what there was and ended. CPU is user plus system time of its Python, its JVM and whatever they
+    started: ``start_cpu_s`` until its queries had begun, ``cpu_s`` from there to the end of the last process."""
+
+    rows: int
+    start_cpu_s: float
+    cpu_s: float
+    seconds: float
+    first_batch_s: float
+
+
+class SparkJob:
+    """``streaming.NAME`` with these settings; a context manager that leaves nothing running."""
+
+    def __init__(self, name: str, directory: Path, settings: Mapping[str, object], *words: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = directory / "gateway.toml"
+        file.write_text(to_toml(settings))
+        self._log = directory / f"{name}.log"
+        jars = os.pathsep.join(map(str, resolve("spark")))
+        path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "JAVA_HOME": str(ensure_java().spark_home()), "PYTHONPATH": path}
+        command = [sys.executable, "-m", "tests.bench.spark_subject", name, "--config", str(file), "--jars", jars]
+        self._began_s = time.monotonic()
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, *words], cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        self._ended = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if not self._ended:
+            stop(self._process, _STOP_S)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def next_event(self) -> Event:
+        """The next line it prints. Blocks; raises BenchError when it has ended instead."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if event := parse(line):
+                return event
+        raise BenchError(f"the job ended too early; its log ends {self._log_end()}")
+
+    def finish(self) -> Finished:
+        """Waits until it has read what there is and has ended. Raises BenchError if it fails."""
+        start_cpu_s = first_batch_s = 0.0
+        rows = 0
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            match parse(line):
+                case StartedEvent():
+                    start_cpu_s = self._cpu_s()
+                case BatchEvent() as batch:
+                    first_batch_s = first_batch_s or time.monotonic() - self._began_s
+                    rows += batch.rows
+                case _:
+                    pass
+        _pid, status, usage = os.wait4(self._process.pid, 0)  # with the CPU of all that it waited for
+        self._ended = True
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        if self._process.returncode:
+            raise BenchError(f"the job ended with status {self._process.returncode}; its log ends {self._log_end()}")
+        return Finished(
+            rows=rows,
+            start_cpu_s=start_cpu_s,
+            cpu_s=usage.ru_utime + usage.ru_stime - start_cpu_s,
+            seconds=time.monotonic() - self._began_s,
+            first_batch_s=first_batch_s,
+        )
+
+    def _cpu_s(self) -> float:
+        """Of the process tree, so far."""
+        this = psutil.Process(self._process.pid)
+        total = 0.0
+        for process in (this, *this.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += sum(process.cpu_times()[:4])  # user, system, and theirs whom it has waited for
+        return total
+
+    def _log_end(self) -> str:
+        return repr(self._log.read_text(errors="replace")[-_LOG_END:])

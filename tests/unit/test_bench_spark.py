@@ -1,0 +1,34 @@
+"""The Spark rows of the benchmark: what they write to Kafka, and how delays are counted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.bench.payloads import PAYLOAD_BYTES
+from tests.bench.records import PARTITIONS
+from tests.bench.spark_load import Paced, RecordSource
+from tests.bench.workload_spark import delays
+
+
+def test_a_record_is_telemetry_of_the_size_the_rows_are_about() -> None:
+    source = RecordSource()
+    for number in (0, 1, 999, 1_000, 1_999_999):
+        record = source.record(number, 1_763_683_200_000)
+        fields = json.loads(record["value"])
+        assert len(record["value"]) == PAYLOAD_BYTES
+        assert fields["device"] == f"sensor-{number % 1_000:06d}"
+        assert fields["ts"] == 1_763_683_200_000
+        assert {"type", "seq", "temperature", "humidity", "voltage", "rssi"} <= fields.keys()
+    again = source.record(1_000, 0)
+    assert again["partition"] == source.record(0, 0)["partition"], "a device stays in its partition"
+    assert json.loads(again["value"])["seq"] == json.loads(source.record(0, 0)["value"])["seq"] + 1
+
+
+def test_a_delay_counts_to_the_first_report_that_has_the_record() -> None:
+    sent: list[tuple[float, ...]] = [() for _ in range(PARTITIONS)]
+    sent[0], sent[3] = (10.0, 11.0, 12.0), (11.5,)
+    ends = [(12.0, {0: 2}), (15.0, {0: 2, 3: 1}), (16.0, {0: 3, 3: 1})]
+    assert sorted(delays(Paced(tuple(sent)), ends, 0.0)) == pytest.approx([1.0, 2.0, 3.5, 4.0])
+    assert sorted(delays(Paced(tuple(sent)), ends, 11.5)) == pytest.approx([3.5, 4.0]), "what came before is warming up"
