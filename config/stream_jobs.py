@@ -7,6 +7,7 @@ __all__ = [
     "DevicesSettings",
     "GoldSettings",
     "LakeSettings",
+    "RetentionSettings",
     "SilverSettings",
 ]
 
@@ -16,10 +17,48 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from config.grammar import Count, Duration
+from config.grammar import ByteCount, Count, Duration
 from config.model import Table
 from config.names import KafkaTopicName
 from config.window_shapes import check_windows
+
+_Kept = Annotated[Duration, Field(ge=timedelta(days=1), le=timedelta(days=36_600))] | None
+
+
+class RetentionSettings(Table):
+    """How long each table's rows are kept, by their day; unset: for ever. Whole days go, the next time `gateway stream
+    maintain` runs."""
+
+    bronze: _Kept = None
+    """Records as they came, by the day the gateway received them. What `silver` is rebuilt from; with `silver` alone,
+    a schema that was wrong cannot be corrected any more."""
+
+    silver: _Kept = None
+    """Typed readings, by the day of their event time. Longer than any message may be late:
+    one that comes again after its first copy is gone is taken for a new one, and `gold` computes a window from what is
+    left of it."""
+
+    silver_quarantine: _Kept = None
+    """Records that could not be decoded, by the day the gateway received them."""
+
+    gold: _Kept = None
+    """Aggregates, by the day their window begins. Longer than `silver`: they are small, and not computed again once
+    the readings are gone."""
+
+    device_events: _Kept = None
+    """Online, offline, gaps, by day."""
+
+    anomalies: _Kept = None
+    """Alerts, by day."""
+
+    audit: _Kept = None
+    """Counts against the ledger, by day."""
+
+    telemetry: _Kept = None
+    """The job `ingest`'s table `stream.output`, by the day the gateway received the records."""
+
+    quarantine: _Kept = None
+    """The job `ingest`'s table `stream.quarantine`, likewise."""
 
 
 class LakeSettings(Table):
@@ -29,6 +68,25 @@ class LakeSettings(Table):
     catalog: Annotated[str, Field(min_length=1)] | None = None
     """Catalog and schema (`main.iot`, `spark_catalog.default`) in which the Delta tables are named, instead of being
     known by their folders alone. The catalog itself is configured with `--conf spark.sql.catalog.…`."""
+
+    compact_after: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(days=366))] = timedelta(days=1)
+    """How long a day must be over before `gateway stream maintain` puts its small files together. 1 day leaves late
+    records time to arrive; 0 compacts yesterday at midnight and again when more came."""
+
+    target_file_size: Annotated[ByteCount, Field(ge=1 << 20, le=1 << 34)] = 128 << 20
+    """Size of the files that compaction makes. Larger ones are fewer to list, and less parallel to read."""
+
+    vacuum_after: Annotated[Duration, Field(ge=timedelta(hours=1), le=timedelta(days=3660))] = timedelta(days=7)
+    """How long files that no longer belong to a Delta table stay, for readers and streams that began before. It has to
+    be longer than any query, any batch, and any time that a job which reads a table as a stream may be behind. What
+    `forget` deletes is in such files until then."""
+
+    maintain_days: Annotated[Count, Field(ge=1, le=100_000)] = 31
+    """Days of one table that one run of `gateway stream maintain` compacts at most, oldest first; the rest is the next
+    run's. Bounds how long a run takes after a long time without."""
+
+    retention: RetentionSettings = RetentionSettings()
+    """How long each table's rows are kept."""
 
 
 class BronzeSettings(Table):

@@ -112,7 +112,7 @@ class _BatchWriter:
             self._must_go_on(gaps)
         else:
             self._must_go_on(gaps)
-            written = self._write(records, batch, counted=not first)
+            written = self._write(records, batch, counted=not (first and self._table.skips_repeated))
             if written != expected:
                 gaps = self._lost_while_reading(planned, batch, gaps)
                 self._must_go_on(gaps)

@@ -7,8 +7,9 @@ such a number, a MERGE, is made so that doing it twice changes nothing.
 
 from __future__ import annotations
 
-__all__ = ["TABLES", "DeltaTable", "tables_folder"]
+__all__ = ["DEFAULT_RETENTION", "RETENTION", "TABLES", "DeltaTable", "retention_property", "tables_folder"]
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from streaming.storage import Folder, location
@@ -43,6 +44,17 @@ def tables_folder(stream: StreamSettings, name: str) -> str:
     return f"{location(stream.lake.path).rstrip('/')}/{name}"
 
 
+RETENTION: Final = "delta.deletedFileRetentionDuration"
+"""The property that says how long VACUUM leaves files that the newest version does not need."""
+DEFAULT_RETENTION: Final = timedelta(days=7)
+"""Delta's own."""
+
+
+def retention_property(kept: timedelta) -> str:
+    """A length of time as Delta's properties have it."""
+    return f"interval {kept // timedelta(seconds=1)} seconds"
+
+
 class DeltaTable:
     """One Delta table of the lake. Blocks where it touches files; what Spark raises comes through.
 
@@ -55,6 +67,7 @@ class DeltaTable:
         self.url = tables_folder(stream, name)
         self._catalog_name = None if stream.lake.catalog is None else f"{stream.lake.catalog}.{name}"
         self.sql_name = self._catalog_name or f"delta.`{self.url}`"
+        self._vacuum_after = stream.lake.vacuum_after
 
     def exists(self) -> bool:
         return Folder(self._spark, self.url).exists("_delta_log")
@@ -63,7 +76,10 @@ class DeltaTable:
         """Makes the table, empty, if it is not there. ``properties``: Delta's, with ``_`` for ``.`` in their names."""
         columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in schema)
         partitioning = f" PARTITIONED BY ({', '.join(partitioned_by)})" if partitioned_by else ""
-        settings = ", ".join(f"'{name.replace('_', '.')}' = '{value}'" for name, value in properties.items())
+        named = {name.replace("_", "."): value for name, value in properties.items()}
+        if self._vacuum_after != DEFAULT_RETENTION:
+            named.setdefault(RETENTION, retention_property(self._vacuum_after))
+        settings = ", ".join(f"'{name}' = '{value}'" for name, value in named.items())
         told = f" TBLPROPERTIES ({settings})" if settings else ""
         place = f" LOCATION '{self.url}'" if self._catalog_name else ""
         self._spark.sql(

@@ -75,7 +75,8 @@ class BatchTable:
             "/".join([*(f"{name}=*" for name in self._partitioning[:-1]), f"batch={batch}"])
         )
         if not folders:
-            return self._spark.createDataFrame([], schema)
+            # Not createDataFrame, which takes a second to load pandas for no rows.
+            return self._spark.range(0).select(*(F.lit(None).cast(it.dataType).alias(it.name) for it in schema))
         return self._spark.read.schema(schema).option("basePath", self.url).parquet(*folders)
 
 

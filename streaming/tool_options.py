@@ -32,8 +32,25 @@ def _add_reset(parser: ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and end")
 
 
+def _add_maintain(parser: ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and end")
+    parser.add_argument("--table", action="append", metavar="NAME", help="this table alone; may be repeated")
+
+
+def _add_forget(parser: ArgumentParser) -> None:
+    parser.add_argument("device", metavar="DEVICE", help="the device's own name, as in the column device")
+    parser.add_argument("--dry-run", action="store_true", help="say how many rows would go, and end")
+    parser.add_argument(
+        "--now",
+        action="store_true",
+        help="remove the files as well, at once instead of after stream.lake.vacuum_after: stop all jobs first",
+    )
+
+
 TOOLS: Final[Mapping[str, tuple[str, Callable[[ArgumentParser], None]]]] = {
     "status": ("show how far each query is, and what the tables hold", _add_status),
+    "maintain": ("put small files together, delete what is past its retention", _add_maintain),
+    "forget": ("delete a device's rows from all tables", _add_forget),
     "reset": ("begin a job anew: put its checkpoint aside", _add_reset),
 }
 """Name -> what it does, for ``--help``, and what adds its own options."""

@@ -244,6 +244,14 @@ def test_a_failure_of_spark_or_kafka_becomes_a_sentence(text: str, kind: type[St
     assert error.__cause__ is failure
 
 
+def test_an_error_of_ours_out_of_a_batch_comes_back_whole() -> None:
+    sentence = "Kafka no longer has t/0 offsets 50 to 79 (deleted). " + "Nothing was stepped over. " * 40
+    trace = f"Traceback (most recent call last):\n  File x\nstreaming.errors.DataLossError: {sentence}\n\n\tat y"
+    error = explain("bronze", RuntimeError(trace), Settings(stream=StreamSettings(topics=("t",))))
+    assert type(error) is DataLossError
+    assert str(error) == sentence.strip()
+
+
 def test_the_page_tells_of_every_column_reason_and_event() -> None:
     page = (Path(__file__).parents[2] / "docs" / "streaming.md").read_text()
     columns = {*TELEMETRY.names, *QUARANTINE.names, *WINDOWS.names}
