@@ -134,8 +134,9 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
             "state": STATE_VERSION,
             "stream.devices.shards": stream.devices.shards,
             "stream.shuffle_partitions": stream.shuffle_partitions,
-            "Kafka topics": ", ".join(topics) or "none",
+            "Kafka beside silver": "read" if topics else "not read",
         },
+        topics=topics,
     )
     devices, events = DeltaTable(spark, stream, "devices"), DeltaTable(spark, stream, "device_events")
     devices.create(DEVICES, delta_enableDeletionVectors="true")
@@ -315,14 +316,20 @@ def _devices(changes: DataFrame, batch: int) -> DataFrame:
 
 def _topics(settings: Settings) -> tuple[str, ...]:
     """The Kafka topics to read beside silver, the ledger first. None is fine."""
-    devices = settings.stream.devices
-    ledger = (settings.ledger.topic,) if devices.heartbeats and settings.ledger.topic else ()
-    if settings.ledger.topic and settings.ledger.topic in devices.presence_topics:
+    devices, ledger = settings.stream.devices, settings.ledger
+    if ledger.topic and ledger.topic in devices.presence_topics:
         raise ConfigError(
-            f"stream.devices.presence_topics names {settings.ledger.topic!r}, which is ledger.topic: no device's birth"
-            " is there. Name the Kafka topic of the route that takes births and deaths."
+            f"stream.devices.presence_topics names {ledger.topic!r}, which is ledger.topic: no device's birth is there."
+            " Name the Kafka topic of the route that takes births and deaths."
         )
-    return (*ledger, *dict.fromkeys(devices.presence_topics))
+    if not devices.heartbeats or not ledger.topic:
+        return tuple(dict.fromkeys(devices.presence_topics))
+    if devices.gateway_after < 2 * ledger.interval:
+        raise ConfigError(
+            f"stream.devices.gateway_after is {devices.gateway_after}, but a gateway writes to its ledger every"
+            f" {ledger.interval} only (ledger.interval): it would be lost again and again. Give it several intervals."
+        )
+    return (ledger.topic, *dict.fromkeys(devices.presence_topics))
 
 
 def _records(spark: SparkSession, settings: Settings, topics: tuple[str, ...], *, allow_data_loss: bool) -> DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -174,6 +175,32 @@ def test_devices_over_restarts_an_outage_and_a_batch_that_is_run_again(
     )
     with pytest.raises(ConfigError, match=r"stream\.devices\.shards"):
         devices.start(spark, other, JobContext(lambda _: None))
+
+
+def test_a_silence_of_everything_is_noticed_while_no_batch_has_data(
+    make_lake: Callable[[], Lake], spark: SparkSession
+) -> None:
+    """The timers: nothing comes any more, of nobody."""
+    lake = make_lake()
+    lake.settings = Settings(
+        stream={
+            "lake": {"path": lake.folder / "lake"},
+            "checkpoint": lake.folder / "checkpoints",
+            "trigger": "1s",
+            "devices": {"shards": 1, "offline_after": "2s", "heartbeats": False},
+        }
+    )
+    lake.readings(("a", 0, 0))
+    query = devices.start(spark, lake.settings, JobContext(lambda _: None))
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while lake.events() != [("gateway_lost", None, "edge")]:
+            assert query.exception() is None
+            assert time.monotonic() < deadline, "nobody noticed"
+            query.awaitTermination(1)
+    finally:
+        query.stop()
+    assert lake.table()["a"].state == "unknown"
 
 
 def test_without_silver_the_job_says_what_to_run(make_lake: Callable[[], Lake], spark: SparkSession) -> None:
