@@ -46,9 +46,9 @@ _EFFECTS: Final = {
                           " deleted since remains"),
     "gold": _Effect((), "gold stays: every window is computed again from silver and takes the place of what is there"),
     "devices": _Effect(("devices", "device_events"), "devices and their events are computed again from all of silver"),
-    "anomalies": _Effect(("anomalies",), "anomalies are found again in all of silver; what is in the Kafka topic stays"
-                                         " there, and comes a second time"),
-    "audit": _Effect(("audit",), "the account is made again of what Kafka still holds"),
+    "anomalies": _Effect((), "the table anomalies stays: an alert that is there is not inserted again; the Kafka topic"
+                             " gets all of them a second time, with the alert_id they had"),
+    "audit": _Effect(("audit", "audit_seen", "audit_ledger"), "the account is made again of what Kafka still holds"),
 }  # fmt: skip
 _OWN_FILES: Final = {"bronze": ("bronze", "bronze.json", "bronze_topics.json")}
 """In the folder of checkpoints, where a query has more there than Spark's folder and our note."""
