@@ -98,6 +98,16 @@ class SilverSettings(Table):
     schemas: Path | None = None
     """Folder with a schema for each device type. Unset: the schemas that come with the gateway."""
 
+    registry: Path | None = None
+    """Table of the devices, with the columns `device`, `type` and `site`: the folder (or URL) of a Delta table or of
+    Parquet files, or a CSV file with a header line. It is read again when it has changed. Unset: readings have no
+    site."""
+
+    clockless_within: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(days=366))] = timedelta(days=7)
+    """How far apart two copies of a message may be received and still be found to be one, for device types whose
+    readings carry no time of their own (`time = { received = true }` in their schema). Others are compared however far
+    apart: a copy has the time of its original. Longer makes every batch look through more files."""
+
 
 class GoldSettings(Table):
     windows: Annotated[tuple[str, ...], Field(min_length=1, max_length=8), AfterValidator(check_windows)] = (

@@ -25,6 +25,10 @@ class BatchCounts(NamedTuple):
 
     rows: int
     quarantined: int
+    duplicates: int = 0
+    """Of ``rows``, those that the table had already, or that came twice in the batch."""
+    strangers: int = 0
+    """Of ``rows``, readings of devices that the registry has no site for."""
 
 
 class Tally:

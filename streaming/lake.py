@@ -17,7 +17,7 @@ from streaming.storage import Folder, location
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
     from pyspark.sql.types import StructType
 
     from config.settings import StreamSettings
@@ -74,7 +74,9 @@ class DeltaTable:
 
     def create(self, schema: StructType, partitioned_by: Sequence[str] = (), **properties: str) -> None:
         """Makes the table, empty, if it is not there. ``properties``: Delta's, with ``_`` for ``.`` in their names."""
-        columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in schema)
+        columns = ", ".join(
+            f"`{field.name}` {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}" for field in schema
+        )
         partitioning = f" PARTITIONED BY ({', '.join(partitioned_by)})" if partitioned_by else ""
         named = {name.replace("_", "."): value for name, value in properties.items()}
         if self._vacuum_after != DEFAULT_RETENTION:
@@ -109,6 +111,10 @@ class DeltaTable:
             .option("txnVersion", batch)
             .option("mergeSchema", str(merge_schema).lower())
         )
+        self.save(writer)
+
+    def save(self, writer: DataFrameWriter) -> None:
+        """Lets a prepared writer write to this table."""
         if self._catalog_name:
             writer.saveAsTable(self._catalog_name)
         else:

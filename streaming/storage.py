@@ -51,6 +51,14 @@ class Folder:
             return []
         return [str(status.getPath().getName()) for status in self._files.listStatus(self._path(name))]
 
+    def versions(self) -> list[tuple[str, int, int]]:
+        """URL, milliseconds of the last change and bytes of every file below, or of the file itself, in order."""
+        found, files = [], self._files.listFiles(self._root, True)
+        while files.hasNext():
+            it = files.next()
+            found.append((str(it.getPath()), int(it.getModificationTime()), int(it.getLen())))
+        return sorted(found)
+
     def modified_s(self, name: str) -> float:
         """When a file was last written, in Unix time."""
         return float(self._files.getFileStatus(self._path(name)).getModificationTime()) / 1000

@@ -1,0 +1,174 @@
+"""What silver makes of decoded records. Each function returns the DataFrame it is named for; no session, no I/O.
+
+    decoded ─▶ judged ─▶ enriched ─┬─▶ readings ─▶ firsts ─▶ (MERGE into silver)
+                                   └─▶ rejects ─▶ (silver_quarantine)
+
+No expression here may raise: one poisoned record would then stop the stream for ever.
+"""
+
+from __future__ import annotations
+
+__all__ = ["enriched", "firsts", "judged", "readings", "rejects", "repeated_ids", "slices"]
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+
+from bridge.wire import GATEWAY_ID, GATEWAY_MESSAGE_ID, GATEWAY_MESSAGE_ID_KIND, MQTT_TOPIC, MessageIdKind
+from streaming.silver_schema import FIXED, QUARANTINE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+REJECT: Final = "_reject"
+CLOCKED: Final = "_clocked"
+SLICE: Final = timedelta(minutes=10)
+"""Length of the slices of device time that a batch is described by."""
+
+_PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
+_ID_HASH = "_id_hash"
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def judged(
+    decoded: DataFrame, *, signals: Sequence[str], max_ahead: timedelta, clockless: Collection[str] = ()
+) -> DataFrame:
+    """Silver's columns but ``ingested_at``, and ``_reject``: quarantine's columns but ``ingested_at``, null if good.
+
+    One DataFrame for both, so that a record is decoded once; payload and headers are carried along for bad ones only.
+    ``event_time`` is the device's time, but at most ``max_ahead`` after the Kafka record's own timestamp, which is when
+    the gateway received the message. ``site`` is null as yet. ``clockless``: types whose readings carry no time of
+    their own; ``_clocked`` says of a row whether its type is none of them.
+    """
+    device_time = F.timestamp_millis("ts_ms")
+    latest = F.timestamp_micros(F.unix_micros("timestamp") + F.lit(max_ahead // _MICROSECOND))
+    message_id = F.when(
+        _header(GATEWAY_MESSAGE_ID_KIND) == F.lit(MessageIdKind.DEVICE.value), _header(GATEWAY_MESSAGE_ID)
+    )
+    place = {"kafka_topic": F.col("topic"), "kafka_partition": F.col("partition"), "kafka_offset": F.col("offset")}
+    aside = {
+        **place,
+        "kafka_time": F.col("timestamp"),
+        "ingest_date": F.to_date("timestamp"),
+        **{name: F.col(name) for name in ("reason", "detail", "key", "value", "headers")},
+    }
+    reject = F.struct(*(aside[name].alias(name) for name in QUARANTINE.names if name != "ingested_at"))
+    return (
+        decoded.withColumns(
+            {
+                "site": F.lit(None).cast("string"),
+                "device_time": device_time,
+                "event_time": F.least(device_time, latest),
+                "clock_ahead": F.coalesce(device_time > latest, F.lit(False)),
+                "received_at": F.col("timestamp"),
+                "message_id": message_id,
+                "mqtt_topic": _header(MQTT_TOPIC),
+                **place,
+                "gateway": _header(GATEWAY_ID),
+                CLOCKED: ~F.coalesce(F.col("type").isin(*clockless), F.lit(False)) if clockless else F.lit(True),
+                REJECT: F.when(F.col("reason").isNotNull(), reject),
+            }
+        )
+        .withColumns({"record_id": _record_id(), "event_date": F.to_date("event_time")})
+        .select(*(name for name in FIXED.names if name != "ingested_at"), *signals, CLOCKED, REJECT)
+    )
+
+
+def readings(rows: DataFrame) -> DataFrame:
+    """The good records as silver's rows, all columns but ``ingested_at``."""
+    return rows.where(F.col(REJECT).isNull()).drop(REJECT, CLOCKED)
+
+
+def rejects(rows: DataFrame) -> DataFrame:
+    """The bad records as they came, with reason and the fields that are to blame, all columns but ``ingested_at``."""
+    return rows.where(F.col(REJECT).isNotNull()).select(f"{REJECT}.*")
+
+
+def enriched(rows: DataFrame, registry: DataFrame) -> DataFrame:
+    """The rows with the registry's site and type; what a device says of its type counts where the registry has none.
+
+    ``registry`` has ``device`` (each once), ``type`` and ``site``. A device it does not know keeps a null site.
+    """
+    known = F.broadcast(
+        registry.select(F.col("device").alias("_device"), F.col("type").alias("_type"), F.col("site").alias("_site"))
+    )
+    joined = rows.join(known, F.col("device") == F.col("_device"), "left")
+    return joined.withColumns({"type": F.coalesce("_type", "type"), "site": F.col("_site")}).select(*rows.columns)
+
+
+def slices(rows: DataFrame) -> DataFrame:
+    """What a batch has, by slices of device time: ``bad`` and ``clocked`` (booleans), ``rows``, ``ids`` (rows with a
+    device's message id), ``strangers`` (rows without a site), ``first_us`` and ``last_us`` (microseconds since 1970).
+    """
+    at = F.unix_micros("device_time")
+    bad = F.col(REJECT).isNotNull()
+    width = F.lit(SLICE // _MICROSECOND)
+    return rows.groupBy(
+        bad.alias("bad"), F.col(CLOCKED).alias("clocked"), F.when(~bad, at - F.pmod(at, width)).alias("slice")
+    ).agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.count("message_id").alias("ids"),
+        F.count_if(F.col("site").isNull()).alias("strangers"),
+        F.min(at).alias("first_us"),
+        F.max(at).alias("last_us"),
+    )
+
+
+def repeated_ids(rows: DataFrame) -> DataFrame:
+    """Hashes of the record ids that occur more than once, ``_id_hash``; very rarely also two ids with one hash.
+
+    Only rows with a device's message id can repeat. Hashes, because grouping by numbers costs a fraction of grouping by
+    texts, and nearly always the answer is that nothing repeats.
+    """
+    return (
+        rows.where(F.col("message_id").isNotNull())
+        .groupBy(F.xxhash64("record_id").alias(_ID_HASH))
+        .count()
+        .where("count > 1")
+        .select(_ID_HASH)
+    )
+
+
+def firsts(rows: DataFrame, repeated: DataFrame) -> DataFrame:
+    """The rows without those that repeat an earlier one: by receive time, then by place in Kafka.
+
+    ``repeated`` is what :func:`repeated_ids` said of the rows. Rows it does not name are neither sorted nor moved.
+    """
+    order = Window.partitionBy("record_id").orderBy("received_at", *_PLACE)
+    suspects = (
+        rows.where(F.col("message_id").isNotNull())
+        .select("record_id", "received_at", *_PLACE, F.xxhash64("record_id").alias(_ID_HASH))
+        .join(F.broadcast(repeated), _ID_HASH, "left_semi")
+    )
+    later = suspects.withColumn("_nth", F.row_number().over(order)).where("_nth > 1").select(*_PLACE)
+    return rows.join(F.broadcast(later), list(_PLACE), "left_anti")
+
+
+def _record_id() -> Column:
+    """``m:LENGTH:DEVICE:TIME:ID`` where there is a device's message id, ``k:TOPIC:PARTITION:OFFSET:TIME`` where not.
+
+    The length keeps device ``a`` with id ``b:c`` apart from device ``a:b`` with id ``c``. The device's time is part of
+    it because counters start again, after a reset or a new battery: the same id at another time is another reading. A
+    device without a clock has only the id. The receive time is part of a place, because a topic that is deleted and
+    made again has the same offsets again.
+    """
+    device = F.coalesce(F.col("device"), F.lit(""))
+    at = F.when(F.col(CLOCKED) & F.col("ts_ms").isNotNull(), F.col("ts_ms").cast("string")).otherwise(F.lit(""))
+    own = F.concat(F.lit("m:"), F.length(device), F.lit(":"), device, F.lit(":"), at, F.lit(":"), "message_id")
+    place = F.concat(
+        F.lit("k:"), "topic", F.lit(":"), "partition", F.lit(":"), "offset", F.lit(":"), F.unix_millis("timestamp")
+    )
+    return F.coalesce(own, place)
+
+
+def _header(name: str) -> Column:
+    """The value of the record's first header of that name, as text; null if it has none.
+
+    By position, not with ``filter``: Spark interprets functions that take a function, and compiles the others.
+    """
+    at = F.array_position(F.col("headers.key"), name)
+    return F.when(at > 0, F.get(F.col("headers.value"), (at - 1).cast("int"))).cast("string")
