@@ -129,10 +129,11 @@ def panes(rows: DataFrame, step: WindowShape, only: DataFrame | None = None) -> 
     if not signals:
         signals, rows = ("none",), rows.withColumn("none", F.lit(None).cast("double"))
     names = F.array(*map(F.lit, signals))
+    # Under names of our own: a device type may well have a signal called level, or start.
+    values = {f"_{number}": F.col(name).cast("double") for number, name in enumerate(signals)}
     readings = F.array(
-        *(F.struct(F.lit(number).alias("signal"), F.col(name).cast("double").alias("value"))
-          for number, name in enumerate(signals))
-    )  # fmt: skip
+        *(F.struct(F.lit(number).alias("signal"), F.col(name).alias("value")) for number, name in enumerate(values))
+    )
     at = F.unix_micros("event_time")
     start = _floor(at, step.length)
     order = (
@@ -141,8 +142,13 @@ def panes(rows: DataFrame, step: WindowShape, only: DataFrame | None = None) -> 
         + F.pmod("kafka_partition", F.lit(_OFFSET_FACTOR))
     )
     taken = (
-        rows.select(start.alias("start"), order.alias("order"), F.explode(_levels(LEVELS)).alias("of"), *signals)
-        .select("start", "order", "of.level", "of.key", *signals)
+        rows.select(
+            start.alias("start"),
+            order.alias("order"),
+            F.explode(_levels(LEVELS)).alias("of"),
+            *(value.alias(name) for name, value in values.items()),
+        )
+        .select("start", "order", "of.level", "of.key", *values)
         .where("key IS NOT NULL")
     )
     if only is not None:

@@ -186,6 +186,21 @@ def test_windows_that_are_no_multiple_of_each_other_are_put_together_from_their_
     assert_same(table(made), expected(batch, windows))
 
 
+def test_signals_may_be_called_as_columns_are(spark: SparkSession) -> None:
+    """A pump has a level."""
+    step = parse_window("1m tumbling")
+    plain = rows(spark, readings(20, seed=2))
+    odd = plain.withColumnsRenamed({"temperature": "level", "energy": "start"})
+    only = gold_transforms.touched_panes(odd, step)
+    called = {"temperature": "level", "energy": "start"}
+    wanted = {(one.level, one.key, called[one.signal], one.start, one.mean)
+              for one in gold_transforms.panes(plain, step).collect()}  # fmt: skip
+    got = {(one.level, one.key, one.signal, one.start, one.mean)
+           for one in gold_transforms.panes(odd, step, only).collect()}  # fmt: skip
+    assert got == wanted
+    assert len(got) > 20
+
+
 def test_touched_windows_are_those_with_a_reading(spark: SparkSession) -> None:
     batch = readings(60, seed=3)
     shapes = [parse_window(text) for text in WINDOWS]
