@@ -122,10 +122,12 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 
 
 def _metadata(annotation: Any) -> Iterator[object]:
-    """What stands behind the type in ``Annotated[…]``, also inside ``… | None``."""
+    """What stands behind the type in ``Annotated[…]``, also inside ``… | None`` and of a mapping's values."""
     if typing.get_origin(annotation) in {typing.Union, types.UnionType}:
         for one in typing.get_args(annotation):
             yield from _metadata(one)
+    elif typing.get_origin(annotation) is dict:
+        yield from _metadata(typing.get_args(annotation)[1])
     elif typing.get_origin(annotation) is typing.Annotated:
         inner, *others = typing.get_args(annotation)
         yield from _metadata(inner)

@@ -167,7 +167,7 @@ class AnomalySettings(Table):
     """Kafka topic that alerts, and scores from `score_from` on, are written to. Missing, it is made if
     `kafka.topics.create` allows it, else the job does not start."""
 
-    score_from: Annotated[float, Field(ge=0)] = 4.0
+    score_from: Annotated[float, Field(ge=0, le=1e6)] = 4.0
     """Scores from here on go to the topic, also those below `threshold` that are no alert. 0 sends one record for each
     number that a device measures, several times the telemetry."""
 
@@ -195,7 +195,7 @@ class AnomalySettings(Table):
     """The least that counts as one standard deviation, as a share of the median, so that a constant signal may have its
     last digit change: 0.005 lets 230 V vary by 1.15 V, and calls 6.9 V an anomaly."""
 
-    min_scale: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
+    min_scale: dict[str, Annotated[float, Field(gt=0, le=1e12)]] = Field(default={})
     """The same for single signals, in their own unit and instead of the share: `{ temperature = 0.2 }`."""
 
     skip: tuple[str, ...] = ()

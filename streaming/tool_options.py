@@ -47,11 +47,25 @@ def _add_forget(parser: ArgumentParser) -> None:
     )
 
 
+def _add_report(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        dest="file",  # "output" is the table of the job ingest
+        default="stream-report.html",
+        help="the HTML file to write (default: stream-report.html)",
+    )
+    parser.add_argument("--from", metavar="TIME", dest="begin", help="only what was received from then on (UTC)")
+    parser.add_argument("--to", metavar="TIME", dest="end", help="only what was received before (UTC)")
+    parser.add_argument("--device", metavar="NAME", help="only this device")
+
+
 TOOLS: Final[Mapping[str, tuple[str, Callable[[ArgumentParser], None]]]] = {
     "status": ("show how far each query is, and what the tables hold", _add_status),
     "maintain": ("put small files together, delete what is past its retention", _add_maintain),
     "forget": ("delete a device's rows from all tables", _add_forget),
     "reset": ("begin a job anew: put its checkpoint aside", _add_reset),
+    "report": ("write an HTML page with plots about devices, anomalies, late and lost data", _add_report),
 }
 """Name -> what it does, for ``--help``, and what adds its own options."""
 

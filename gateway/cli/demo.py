@@ -115,6 +115,7 @@ def _run(arguments: argparse.Namespace) -> int:
         told += f"\n{result.access.sentence()}"
     if result.chaos is not None:
         told += f"\n\n{render_chaos(result.chaos)}\n"
+    told += f"\n{_report_sentence(result, options)}"
     if options.json:
         print(json.dumps(result.as_json()))
         print(told, file=sys.stderr)
@@ -127,6 +128,12 @@ def _run(arguments: argparse.Namespace) -> int:
     if options.keep is not None:
         _say_what_is_kept(options)
     return int(result.account.exit_status)
+
+
+def _report_sentence(result: DemoResult, options: DemoOptions) -> str:
+    if result.report is not None:
+        return f"Report, with plots: {result.report}"
+    return "Report: none could be made." if options.spark else "Report: none without Spark, whose tables it shows."
 
 
 async def _show(options: DemoOptions) -> DemoResult:
@@ -158,6 +165,7 @@ def _say_what_is_kept(options: DemoOptions) -> None:
     print(f"Kept in {root}:", file=sys.stderr)
     if options.spark:
         print("  telemetry/     the Parquet files Spark wrote; windows/ its aggregates", file=sys.stderr)
+        print("  demo-report.html  devices, signals, late and lost data, with plots", file=sys.stderr)
     print("  kafka/         Kafka's data and log", file=sys.stderr)
     if options.auth:
         print("  auth/          users, rules and secrets; gateway auth … --config auth/auth.toml", file=sys.stderr)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gateway.demo.access import AccessCounts
     from gateway.demo.account import Account
     from gateway.demo.chaos import ChaosResult
@@ -26,6 +28,9 @@ class DemoResult:
     """With faults: what was done, and how the plain bridge fared. The account is the gateway's alone."""
     access: AccessCounts | None = None
     """With an access service: what it answered."""
+
+    report: Path | None = None
+    """The page with plots, if one was made."""
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -22,6 +22,7 @@ from gateway.demo.faults import Faults
 from gateway.demo.options import PARTITIONS, TOPIC
 from gateway.demo.outbox import ledger_from_json
 from gateway.demo.records import count_kafka, count_parquet
+from gateway.demo.report import write_report
 from gateway.demo.result import DemoResult
 from gateway.demo.services import DemoError, Services
 from gateway.demo.state import DemoState, StepState, WitnessCounts
@@ -141,6 +142,7 @@ class _Demo:
         state.witness = _with_ends(state.witness, ends)
         stages = [examine("kafka", kafka, ledger, ordered=True)]
         chaos = None if self._faults is None else await self._faults.examine(ledger)
+        report = None
         if self._options.spark:
             self._say("Spark catches up with Kafka")
             state.catching_up = True
@@ -150,6 +152,10 @@ class _Demo:
             self._background.append(asyncio.create_task(services.stop_kafka()))
             self._say("reading every message back from Parquet")
             stages.append(await self._count_parquet(ledger))
+            self._say("drawing the report")
+            report = await in_thread(
+                lambda: write_report(services.root, self._options.keep and services.root, self._view.warn)
+            )
         access = None
         if self._access is not None:
             access = await self._access.counts()
@@ -167,7 +173,7 @@ class _Demo:
         )
         self._say("done")
         seconds = state.flow_seconds(time.monotonic())
-        return DemoResult(account, seconds, state.witness.p50_ms, state.witness.p99_ms, chaos, access)
+        return DemoResult(account, seconds, state.witness.p50_ms, state.witness.p99_ms, chaos, access, report)
 
     async def _clean_up(self) -> None:
         for task in self._background:

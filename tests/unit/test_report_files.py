@@ -1,0 +1,133 @@
+"""The report from the Parquet tables of the job ``ingest``, without Spark; and the one that the demo ends with."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from gateway.demo import report as demo_report
+from gateway.demo.report import write_report
+from streaming import report_files
+from streaming.report_files import read_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BEGIN_US = 1_795_248_000_000_000
+_MOMENT = pa.timestamp("us", tz="UTC")
+TELEMETRY = pa.schema(
+    [("device", pa.string()), ("type", pa.string()), ("seq", pa.int64()), ("device_time", _MOMENT),
+     ("event_time", _MOMENT), ("temperature", pa.float64()), ("rssi", pa.int64()), ("message_id", pa.string()),
+     ("kafka_offset", pa.int64()), ("kafka_time", _MOMENT)]
+)  # fmt: skip
+QUARANTINE = pa.schema([("reason", pa.string()), ("value", pa.binary()), ("kafka_time", _MOMENT)])
+
+
+def readings() -> Iterator[dict[str, Any]]:
+    """Two devices, 100 seconds; one reading is wrong, three are missing, one came twice, one device is 10 s late."""
+    random_ = random.Random(1)
+    for second in range(100):
+        for number in range(2):
+            if number == 0 and second in {40, 41, 60}:
+                continue
+            moment = BEGIN_US + second * 1_000_000
+            row = {
+                "device": f"room-{number}",
+                "type": ("hall", "room")[number],
+                "seq": second,
+                "device_time": moment,
+                "event_time": moment,
+                "temperature": 90.0 if (number, second) == (1, 70) else 20.0 + random_.gauss(0, 0.1),
+                "rssi": None if number else -60,
+                "kafka_offset": 2 * second + number,
+                "kafka_time": moment + (10_000_000 if number else 2_000),
+            }
+            yield row
+            if (number, second) == (0, 50):
+                yield row
+
+
+def write(folder: Path, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
+    inside = folder / "ingest_date=2026-11-21" / "batch=3"
+    inside.mkdir(parents=True)
+    parquet.write_table(pa.Table.from_pylist(rows, schema=schema), inside / "part.parquet")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write(tmp_path / "telemetry", list(readings()), TELEMETRY)
+    return tmp_path
+
+
+def test_what_the_tables_hold_is_counted(root: Path) -> None:
+    bad = [{"reason": "not_json", "value": b"{", "kafka_time": BEGIN_US + at} for at in range(4)]
+    write(root / "quarantine", bad, QUARANTINE)
+    found = read_files(root / "telemetry", root / "quarantine", "here")
+    assert {one.label: one.value for one in found.findings} == {
+        "readings": "198",
+        "devices": "2",
+        "alerts": "1",
+        "in quarantine": "4",
+        "missing numbers": "3",
+        "sent twice": "1",
+        "late by more than 5 min": "0.0%",
+    }
+    assert found.lost is not None
+    assert found.lost.rows == [("room-0", 3, "40 to 41, 60")]
+    (signal,) = found.signals
+    assert (signal.device, signal.name, signal.unit) == ("room-1", "temperature", "°C")
+    assert [(mark.value, mark.kind) for mark in signal.marks] == [(90.0, "outlier")]
+    assert found.lateness is not None
+    assert found.lateness.counts == [0, 98, 0, 100, 0, 0, 0, 0]
+    assert found.quarantine is not None
+    assert [count for _, count in found.quarantine.stacks["not_json"]] == [4.0]
+    counted = {one.label: sum(rate for _, rate in one.points) * found.throughput_s for one in found.throughput}
+    assert counted["hall"] == 98
+
+
+def test_of_too_many_readings_the_newest_are_taken_and_that_is_said(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_files, "MOST_ROWS", 50)
+    found = read_files(root / "telemetry", root / "quarantine", "here")
+    assert found.findings[0].value == "50"
+    assert found.begin_s is not None
+    assert found.begin_s > BEGIN_US / 1e6 + 50
+    assert found.bounds[-1] == "Older readings than the newest 50."
+
+
+def test_folders_that_are_not_there_are_said(tmp_path: Path) -> None:
+    found = read_files(tmp_path / "telemetry", tmp_path / "quarantine", "here")
+    assert found.begin_s is None
+    assert found.absent["throughput"] == f"There are no readings in {tmp_path / 'telemetry'}."
+    assert found.absent["lost.quarantine"] == "No record is in quarantine."
+
+
+def test_the_demos_report_goes_into_the_kept_folder_else_into_the_cache(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATEWAY_CACHE", str(tmp_path / "cache"))
+    warned: list[str] = []
+    cached = write_report(root, None, warned.append)
+    assert cached == tmp_path / "cache" / "demo-report.html"
+    assert "room-1: temperature" in cached.read_text()
+    kept = write_report(root, root, warned.append)
+    assert kept == root / "demo-report.html"
+    assert warned == []
+
+
+def test_a_report_that_cannot_be_made_is_a_warning_and_no_failure_of_the_demo(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_the_way = root / "file"
+    in_the_way.write_text("")
+    monkeypatch.setattr(demo_report, "cache_directory", lambda: in_the_way)
+    warned: list[str] = []
+    assert write_report(root, None, warned.append) is None
+    (warning,) = warned
+    assert warning.startswith("There is no report: The report cannot be written to ")

@@ -1,0 +1,185 @@
+"""The report's page: it needs nothing else, escapes what devices are called, and says what it has not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+import pytest
+
+from streaming.report_data import Bars, Finding, Histogram, Report, Series, bucket_s
+from streaming.report_facts import LATENESS, MOST_SIGNALS, lateness_counts, ranges, stacked, worst_of
+from streaming.report_page import render
+from tests.unit.report_sample import BEGIN_S, full_report
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class _Reader(HTMLParser):
+    """Elements, ids and text of a page; fails on one that is not closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"</{tag}> closes something else"
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def read(page: str) -> _Reader:
+    reader = _Reader()
+    reader.feed(page)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return render(full_report())
+
+
+def test_the_page_refers_to_nothing_outside_and_runs_nothing(page: str) -> None:
+    reader = read(page)
+    assert not {"script", "link", "img", "iframe", "object", "image"} & {tag for tag, _ in reader.elements}
+    addresses = set(re.findall(r"https?://[^\"'<> ]+", page))
+    assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}, "names of XML, not fetched"
+    for _, attributes in reader.elements:
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            if name in {"href", "xlink:href", "src"}:
+                assert value is not None
+                assert value.startswith("#")
+    assert "@import" not in page
+    assert set(re.findall(r"url\((.)", page)) <= {"#"}
+
+
+def test_ids_are_unique_and_every_reference_has_one(page: str) -> None:
+    reader = read(page)
+    ids = [value for _, attributes in reader.elements if (value := attributes.get("id"))]
+    assert len(ids) == len(set(ids))
+    wanted = {value[1:] for _, it in reader.elements if (value := it.get("xlink:href"))}
+    wanted |= set(re.findall(r"url\(#([^)]+)\)", page))
+    assert wanted
+    assert wanted <= set(ids)
+
+
+def test_what_devices_are_called_is_text_and_no_markup(page: str) -> None:
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+def test_every_plot_has_a_title_axis_labels_with_units_and_what_to_look_for(page: str) -> None:
+    figures = page.split("<figure>")[1:]
+    plots = [figure for figure in figures if "<svg" in figure]
+    assert len(plots) == 7
+    for plot in plots:
+        caption = plot.split("</figcaption>")[0]
+        assert re.search(r"<h3>[^<]+</h3><p>[^<]{20,}</p>", caption), caption
+        assert 'role="img" aria-label="' in plot
+        labels = re.findall(r">([^<]+)</text>", plot)
+        assert "time (UTC)" in labels or {"readings", "received after"} <= set(labels), labels
+    assert ">temperature (°C)</text>" in page
+    assert ">readings/s</text>" in page
+
+
+def test_colours_are_the_pages_own_in_light_dark_and_print(page: str) -> None:
+    svg = "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL))
+    assert set(re.findall(r"#[0-9a-f]{6}\b", svg)) == set()
+    used = set(re.findall(r"var\(--(\w+)\)", page))
+    for block in (page.split(":root {")[1:])[:3]:
+        assert used <= set(re.findall(r"--(\w+):", block.split("}")[0]))
+    assert "prefers-color-scheme: dark" in page
+    assert "@media print" in page
+
+
+def test_the_page_stays_small(page: str) -> None:
+    assert len(page) < 600_000
+
+
+def test_numbers_are_aligned_and_cut_tables_say_how_much_is_left_out(page: str) -> None:
+    assert '<td class="number">1,200,400</td>' in page
+    assert "3 of 133 rows." in page
+
+
+def test_a_report_without_anything_says_so_in_every_section() -> None:
+    absent = {"signals.anomalies": "There is no table anomalies yet: gateway stream anomalies writes it."}
+    reader = read(render(Report("the lake /data", BEGIN_S, None, None, absent=absent)))
+    text = " ".join(reader.texts)
+    assert "no readings" in text
+    assert text.count("Nothing to show.") == 4
+    assert "There is no table anomalies yet" in text
+    assert reader.named("svg") == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"throughput": [Series("one", [(BEGIN_S, 3.0)])]},
+        {"throughput": [Series("none", [])]},
+        {"quarantine": Bars(1.0, {"not_json": [(BEGIN_S, 1.0)]})},
+        {"lateness": Histogram(["under 1 s"], [0])},
+        {"signals": [replace(full_report().signals[0], points=[], marks=[])]},
+        {"findings": [Finding("readings", "0")]},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_very_little_data_is_drawn_without_a_warning(change: dict[str, object]) -> None:
+    read(render(replace(Report("here", BEGIN_S, BEGIN_S, BEGIN_S), **change)))  # type: ignore[arg-type]
+
+
+# ── what is put into it ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_lateness_falls_into_the_range_that_names_it() -> None:
+    assert len(LATENESS) == 8
+    assert lateness_counts([-5.0, 0.0, 0.99, 1.0, 59.9, 60.0, 4000.0, 86_400.0, 1e9]) == [1, 2, 1, 1, 1, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [([], ""), ([3], "3"), ([3, 4, 5, 9], "3 to 5, 9"), ([1, 3, 5, 7, 9], "1, 3, 5, 7, …")],
+)
+def test_missing_numbers_are_told_as_ranges(numbers: Sequence[int], words: str) -> None:
+    assert ranges(numbers) == words
+
+
+def test_reasons_without_a_colour_are_put_together() -> None:
+    bars = stacked([(f"reason{number}", 0.0, 100.0 - number) for number in range(12)], 60.0)
+    assert list(bars.stacks) == [*(f"reason{number}" for number in range(7)), "others"]
+    assert bars.stacks["others"] == [(0.0, sum(100.0 - number for number in range(7, 12)))]
+
+
+def test_one_signal_does_not_take_the_whole_page() -> None:
+    alerts = {(f"pump-{number:02}", "temperature"): 50 - number for number in range(20)}
+    alerts |= {(f"room-{number:02}", "humidity"): 2 for number in range(20)}
+    chosen = worst_of(alerts)
+    assert len(chosen) == MOST_SIGNALS
+    assert chosen[0] == ("pump-00", "temperature")
+    assert sum(signal == "humidity" for _, signal in chosen) == MOST_SIGNALS // 3
+    assert len(worst_of({("a", "x"): 1})) == 1
+
+
+def test_stretches_of_time_have_round_lengths() -> None:
+    assert [bucket_s(span, 60) for span in (0, 60, 61, 86_400, 30 * 86_400)] == [1, 1, 2, 1800, 43_200]
