@@ -7,6 +7,7 @@ __all__ = ["INPUT", "OUTPUT", "STATE_VERSION", "ShardProcessor", "with_clocks"]
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -200,7 +201,7 @@ def with_clocks(rules: Rules, shards: int) -> Callable[[Iterable[pa.RecordBatch]
         for batch in batches:
             schema = batch.schema
             # Small integers and a few names, so sets of Python objects would cost more than to have them unique first.
-            steps = pa.compute.divide(batch.column("ms"), rules.grid_ms)
+            steps = pc.divide(batch.column("ms"), rules.grid_ms)
             pairs = pa.table({"gateway": batch.column("gateway"), "step": steps}).group_by(["gateway", "step"])
             seen.update((row["gateway"], row["step"]) for row in pairs.aggregate([]).to_pylist())
             yield batch
