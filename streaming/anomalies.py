@@ -57,6 +57,7 @@ from bridge.wire import GATEWAY_DEVICE, GATEWAY_ID, GATEWAY_MESSAGE_ID, GATEWAY_
 from config.errors import ConfigError
 from streaming import driver
 from streaming.checkpoint import prepare_checkpoint
+from streaming.delta_upkeep import retried
 from streaming.detector_state import STATE_VERSION, DeviceDetector
 from streaming.detectors import Limits, severity
 from streaming.job import BatchCounts
@@ -320,10 +321,11 @@ def _write(rows: DataFrame, batch: int, *, table: DeltaTable, settings: Settings
         assert counted is not None
         if counted[1]:
             alerts.createOrReplaceTempView("new_anomalies")
-            spark.sql(
+            statement = (
                 f"MERGE INTO {table.sql_name} AS old USING new_anomalies AS new ON old.alert_id = new.alert_id"
                 " WHEN NOT MATCHED THEN INSERT *"
             )
+            retried(lambda: spark.sql(statement))  # compaction or forget may have rewritten what it read
         if counted[0]:
             publish(kept, settings)
         context.tally.put(QUERY, batch, BatchCounts(counted[0], 0))

@@ -26,6 +26,7 @@ from config.errors import ConfigError
 from streaming import audit_transforms, driver
 from streaming.audit_transforms import AUDIT, AUDIT_PARTITIONS, ENTRIES, EXTENTS, SEEN
 from streaming.checkpoint import prepare_checkpoint
+from streaming.delta_upkeep import retried
 from streaming.job import BatchCounts
 from streaming.kafka import topics
 from streaming.kafka_log import KafkaLog
@@ -163,7 +164,7 @@ class _Auditor:
         same = " AND ".join(f"t.{name} <=> s.{name}" for name in _KEY)
         differs = " OR ".join(f"t.{name} <> s.{name}" for name in _COUNTS)
         since = f"TIMESTAMP'{oldest:%Y-%m-%d %H:%M:%S}'"
-        rows.sparkSession.sql(
+        statement = (
             f"MERGE INTO {self._audit.sql_name} t USING {_VIEW} s"
             f" ON t.minute_date >= DATE'{oldest:%Y-%m-%d}' AND t.minute >= {since} AND {same}"
             f" WHEN MATCHED AND ({differs}) THEN UPDATE SET *"
@@ -172,6 +173,7 @@ class _Auditor:
             f" WHEN NOT MATCHED BY SOURCE AND t.minute_date >= DATE'{oldest:%Y-%m-%d}' AND t.minute >= {since}"
             " THEN DELETE"
         )
+        retried(lambda: rows.sparkSession.sql(statement))  # compaction or retention may have rewritten what it read
 
     def _tell(self, rows: DataFrame, batch: int) -> None:
         """Says which rows are out of balance that were not yet, or not so; and how much there is by now."""

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from config.errors import ConfigError, ExitStatus
+from streaming import job_lock
 from streaming.failures import cause
 from streaming.layers import delta_layers, keeps_for, parquet_layers
 from streaming.storage import Folder, location
@@ -50,14 +51,22 @@ class Plan(NamedTuple):
     """What a run is about."""
 
     stream: StreamSettings
-    today: date
+    now: datetime
     dry_run: bool
+
+    @property
+    def today(self) -> date:
+        """The UTC day it is."""
+        return self.now.date()
 
     def compactable(self, day: date) -> bool:
         """Whether a day has been over for long enough."""
         over_at = datetime.combine(day + timedelta(days=1), datetime.min.time(), UTC)
-        now = datetime.combine(self.today, datetime.max.time(), UTC)
-        return over_at + self.stream.lake.compact_after <= now
+        return over_at + self.stream.lake.compact_after <= self.now
+
+    def is_running(self, job: str) -> bool:
+        """Whether a process on this machine runs the job."""
+        return job_lock.holder(location(self.stream.checkpoint).rstrip("/"), job) is not None
 
     def keeps_from(self, name: str) -> date | None:
         """The oldest day of a table that stays; None: all stay."""
@@ -67,7 +76,7 @@ class Plan(NamedTuple):
 
 def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> int:
     """Does all that is due and prints it. Returns OK, or INCOMPLETE if some table could not be done."""
-    plan = Plan(settings.stream, datetime.now(UTC).date(), bool(arguments.dry_run))
+    plan = Plan(settings.stream, datetime.now(UTC), bool(arguments.dry_run))
     wanted = set(arguments.table or ())
     status = ExitStatus.OK
     found: set[str] = set()
@@ -173,6 +182,10 @@ def _delta(spark: SparkSession, plan: Plan, layer: Layer) -> Iterator[Done]:
     size = plan.stream.lake.target_file_size
     # A file of three quarters of the size is as good as one of the whole: its day is not written anew for it.
     due = [it for it in upkeep.days(size * 3 // 4) if it.small and (it.day is None or plan.compactable(it.day))]
+    if any(it.day is None for it in due) and plan.is_running(layer.name):
+        # In no days, so each of its batches touches what would be put together, and one of the two would be in vain.
+        yield Done(layer.name, "kept", f"not compacted while the job {layer.name} runs")
+        due = []
     for it in due[: plan.stream.lake.maintain_days]:
         removed, added = (it.small, 1) if plan.dry_run else upkeep.optimize(it.day, size)
         if removed:

@@ -118,12 +118,11 @@ async def test_every_record_is_kept_as_it_came_and_a_repeated_batch_is_no_second
     assert len(set(places(rows(spark, chosen)))) == len(rows(spark, chosen)) == 122
 
 
-@pytest.mark.parametrize("kind", FORMATS)
 async def test_what_kafka_deleted_before_it_was_read_is_told_to_the_offset(
-    spark: SparkSession, kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path, kind: str
+    spark: SparkSession, kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     topic = await make_topic(partitions=1)
-    chosen = settings(tmp_path, kafka, topic, kind=kind)
+    chosen = settings(tmp_path, kafka, topic)
     produce(kafka.bootstrap, topic, messages(range(50), base_ms(), 1))
     run(spark, chosen)
     produce(kafka.bootstrap, topic, messages(range(50, 100), base_ms(), 1))
@@ -197,8 +196,8 @@ async def test_a_new_checkpoint_beside_old_rows_is_refused(
     spark: SparkSession, kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     topic = await make_topic(partitions=1)
-    chosen = settings(tmp_path, kafka, topic, kind="delta")
+    chosen = settings(tmp_path, kafka, topic)
     produce(kafka.bootstrap, topic, messages(range(5), base_ms(), 1))
     run(spark, chosen)
     with pytest.raises(ConfigError, match=r"stream\.lake\.path and stream\.checkpoint"):
-        run(spark, settings(tmp_path, kafka, topic, kind="delta", checkpoint=tmp_path / "others"))
+        run(spark, settings(tmp_path, kafka, topic, checkpoint=tmp_path / "others"))

@@ -84,20 +84,20 @@ def test_small_files_of_past_days_become_one_and_old_days_go(
     spark: SparkSession, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chosen = settings(tmp_path, kind, compact_after=timedelta(0), retention=RetentionSettings(bronze=timedelta(days=5)))
-    lots = [[record(10 * at, YESTERDAY), record(10 * at + 1, TODAY), record(10 * at + 2, OLD)] for at in range(4)]
+    lots = [[record(10 * at, YESTERDAY), record(10 * at + 1, TODAY), record(10 * at + 2, OLD)] for at in range(3)]
     write_bronze(spark, chosen, lots)
     day = tmp_path / "lake" / "bronze" / f"ingest_date={YESTERDAY}"
     before = files(day)
-    assert before >= 4
+    assert before >= 3
 
     assert maintain.run(spark, chosen, told(dry_run=True)) == ExitStatus.OK
-    assert len(offsets(spark, chosen)) == 12
+    assert len(offsets(spark, chosen)) == 9
     assert files(day) == before, "a dry run changes nothing"
     dry = capsys.readouterr().out
     assert maintain.run(spark, chosen, told()) == ExitStatus.OK
     done = capsys.readouterr().out
 
-    assert offsets(spark, chosen) == sorted(10 * at + second for at in range(4) for second in (0, 1))
+    assert offsets(spark, chosen) == sorted(10 * at + second for at in range(3) for second in (0, 1))
     for line in (dry, done):
         assert re.search(rf"bronze +compacted +{YESTERDAY}", line), line
         assert re.search(r"bronze +deleted", line), line
@@ -109,8 +109,8 @@ def test_small_files_of_past_days_become_one_and_old_days_go(
         assert files(day) == 1
         assert not (tmp_path / "lake" / "bronze" / f"ingest_date={OLD}").exists()
         assert not [it for it in (tmp_path / "lake" / "bronze").iterdir() if it.name.startswith(".")]
-    assert maintain.run(spark, chosen, told()) == ExitStatus.OK
-    assert "compacted" not in capsys.readouterr().out, "what is done is not done again"
+        assert maintain.run(spark, chosen, told()) == ExitStatus.OK
+        assert "compacted" not in capsys.readouterr().out, "what is done is not done again"
 
 
 def test_a_batch_that_may_be_repeated_and_one_that_comes_meanwhile_keep_their_rows(
@@ -223,10 +223,12 @@ def test_a_device_is_forgotten_in_every_table_and_only_that_device(
     ]
     aside.append(spark.createDataFrame(bad, QUARANTINE), query="test", batch=0)
 
-    assert forget.run(spark, chosen, told(device=NAME, dry_run=True)) == ExitStatus.OK
-    assert len(offsets(spark, chosen)) == 7
-    assert "silver                           2" in capsys.readouterr().out
-    assert forget.run(spark, chosen, told(device=NAME)) == ExitStatus.OK
+    now = kind == "delta"
+    if not now:
+        assert forget.run(spark, chosen, told(device=NAME, dry_run=True)) == ExitStatus.OK
+        assert len(offsets(spark, chosen)) == 7
+        assert re.search(r"^silver +2$", capsys.readouterr().out, re.MULTILINE)
+    assert forget.run(spark, chosen, told(device=NAME, now=now)) == ExitStatus.OK
 
     shown = capsys.readouterr().out
     assert re.search(r"^bronze +4 +0$", shown, re.MULTILINE), shown
@@ -235,11 +237,11 @@ def test_a_device_is_forgotten_in_every_table_and_only_that_device(
     assert offsets(spark, chosen) == [0, 3, 5]
     assert [row.device for row in silver.read().collect()] == ["other", "other"]
     assert aside.read().count() == 1
-    if kind == "parquet":
+    if not now:
         there = b"".join(it.read_bytes() for it in (tmp_path / "lake" / "bronze").rglob("*") if it.is_file())
         assert b"o'brien" not in there, "no file has it any more"
-    assert forget.run(spark, chosen, told(device=NAME, now=True)) == ExitStatus.OK
-    for table in ("silver", "silver_quarantine"):
+        return
+    for table in ("bronze", "silver", "silver_quarantine"):
         left = spark.read.parquet(*map(str, (tmp_path / "lake" / table).rglob("*.parquet")))
         text = left.select(F.to_json(F.struct(*left.columns)).alias("row")).collect()
         assert not [row for row in text if "brien" in row.row], f"a file of {table} has it still"
