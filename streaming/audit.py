@@ -155,7 +155,10 @@ class _Auditor:
             for one in planned_ranges(self._checkpoint, batch)
             if one.end is not None and one.topic != self._settings.ledger.topic
         }
-        earliest, latest = self._log.earliest(read_to), self._log.latest(read_to)
+        try:
+            earliest, latest = self._log.earliest(read_to), self._log.latest(read_to)
+        finally:
+            self._log.close()
         return [(*place, earliest[place], end, latest[place]) for place, end in sorted(read_to.items())]
 
     def _replace(self, rows: DataFrame, oldest: datetime) -> None:

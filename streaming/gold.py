@@ -7,7 +7,8 @@ of what the table has. So data that comes days late corrects the windows it belo
 (after a crash before or after the write) writes the same or nothing: exactly once in effect, without batch numbers.
 
 No row is ever deleted here: silver only gains readings while this job watches. Whoever takes readings away (``forget``)
-calls :func:`forget_device`, and what retention took from silver stays in gold.
+calls :func:`forget_device`. What retention took from silver stays in gold: a reading that comes for such a day, later
+than silver is kept, is counted as late and changes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["create", "forget_device", "main", "recompute", "start"]
 
 import sys
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Observation
@@ -64,12 +65,19 @@ class _Gold:
     table: DeltaTable
     windows: tuple[WindowShape, ...]
     units: Mapping[str, str | None]
+    kept: timedelta | None
+    """``stream.lake.retention.silver``: how long a day stays in silver."""
     step: WindowShape = field(init=False)
     longer: tuple[WindowShape, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "step", step_of(self.windows))
         object.__setattr__(self, "longer", tuple(shape for shape in self.windows if shape != self.step))
+
+    @property
+    def whole_since(self) -> datetime:
+        """From when on silver has all readings it ever had."""
+        return _EPOCH if self.kept is None else datetime.combine(datetime.now(UTC).date() - self.kept, time.min, UTC)
 
     @property
     def shapes(self) -> tuple[WindowShape, ...]:
@@ -138,9 +146,8 @@ def forget_device(spark: SparkSession, settings: Settings, device: str) -> None:
     if not gold.table.exists():
         return
     readings = gold.silver.read()
-    _replace(
-        gold, readings.where(F.col("device") == device), readings.where(F.col("device") != device), takes_away=True
-    )
+    mine = readings.where((F.col("device") == device) & (F.col("event_time") >= F.lit(gold.whole_since)))
+    _replace(gold, mine, readings.where(F.col("device") != device), takes_away=True)
     # Of days that silver no longer has.
     spark.sql(f"DELETE FROM {gold.table.sql_name} WHERE level = 'device' AND key = :device", {"device": device})  # noqa: S608 (the table's name is ours)
 
@@ -149,16 +156,23 @@ def _gold(spark: SparkSession, settings: Settings) -> _Gold:
     stream = settings.stream
     windows = tuple(map(parse_window, stream.gold.windows))
     units = {name: signal.unit or None for name, signal in load_device_schemas(stream.silver.schemas).signals.items()}
-    return _Gold(DeltaTable(spark, stream, "silver"), DeltaTable(spark, stream, "gold"), windows, units)
+    silver, table = DeltaTable(spark, stream, "silver"), DeltaTable(spark, stream, "gold")
+    return _Gold(silver, table, windows, units, stream.lake.retention.silver)
 
 
 def _write(gold: _Gold, new: DataFrame) -> BatchCounts:
-    """Brings the table up to date with a batch of silver's new rows."""
+    """Brings the table up to date with a batch of silver's new rows.
+
+    A row of a day beyond silver's retention is counted as late: silver has no others of its windows any more, which stay
+    as they are.
+    """
+    since = F.lit(gold.whole_since)
     for attempt in range(1, _ATTEMPTS + 1):
         seen = Observation()
-        watched = new.observe(seen, F.count(F.lit(1)).alias("rows"))
+        late = F.count_if(F.col("event_time") < since)
+        watched = new.observe(seen, F.count(F.lit(1)).alias("rows"), late.alias("late"))
         try:
-            _replace(gold, watched, gold.silver.read())
+            _replace(gold, watched.where(F.col("event_time") >= since), gold.silver.read())
         except Exception as error:
             # Compaction or forget has rewritten files that this read. What is computed anew is right whatever came
             # between.
@@ -166,7 +180,7 @@ def _write(gold: _Gold, new: DataFrame) -> BatchCounts:
                 raise
         else:
             break
-    return BatchCounts(seen.get["rows"], 0)
+    return BatchCounts(seen.get["rows"], 0, late=seen.get["late"])
 
 
 def _replace(gold: _Gold, changed: DataFrame, silver: DataFrame, *, takes_away: bool = False) -> None:

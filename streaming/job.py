@@ -29,6 +29,8 @@ class BatchCounts(NamedTuple):
     """Of ``rows``, those that the table had already, or that came twice in the batch."""
     strangers: int = 0
     """Of ``rows``, readings of devices that the registry has no site for."""
+    late: int = 0
+    """Rows that came too late for what they belong to, and changed nothing."""
 
 
 class Tally:

@@ -84,7 +84,8 @@ class ProgressListener(StreamingQueryListener):
             batch=progress.batchId,
             rows=rows,
             quarantined=0 if counts is None else counts.quarantined,
-            late=sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators),
+            late=sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators)
+            + (0 if counts is None else counts.late),
             rows_per_s=round(rows * 1000 / duration_ms, 1) if duration_ms else 0.0,
             duration_ms=duration_ms,
             end_offsets=_offsets(progress),

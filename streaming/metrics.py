@@ -79,6 +79,7 @@ class StreamMetrics:
             self._set("processed_rows_per_second", _number(progress.processedRowsPerSecond), query)
             if counts is not None:
                 self._add("rows_quarantined_total", counts.quarantined, query)
+                self._add("rows_late_total", counts.late, query)
             self._phases(query, progress.durationMs)
             self._state(query, progress.stateOperators)
             if (watermark := progress.eventTime.get("watermark")) is not None:

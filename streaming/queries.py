@@ -13,6 +13,8 @@ import queue
 import signal
 import time
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from streaming.errors import StreamError, UnfinishedBatchError
@@ -22,7 +24,7 @@ from streaming.listener import ProgressListener, Terminated
 from streaming.progress import StartedEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -42,6 +44,7 @@ Mailbox = queue.SimpleQueue[Message]
 """What is waited on while queries run: queries that ended, and signals, any of which means stop."""
 
 _BETWEEN_LOOKS_S = 0.05
+_NEW_COLUMNS = "DELTA_SCHEMA_CHANGED"
 _LAST_REPORTS_S = 10.0
 _ENDING_SHARE = 0.2
 """Of ``shutdown_timeout``, what is kept for ending queries, Spark and the JVM after the last batch; 5 s at the most."""
@@ -60,10 +63,12 @@ def run_queries(
     listener = ProgressListener(context, mailbox.put, None if group is None else group.offer)
     session.streams.addListener(listener)
     running: dict[str, StreamingQuery] = {}
+    widened: dict[str, _Widened] = {}
     try:
         for job in jobs:
             query = job(session, settings, context)
             running[str(query.id)] = query
+            widened[str(query.id)] = _Widened(partial(job, session, settings, context))
         context.emit(
             StartedEvent(
                 queries=tuple(str(query.name) for query in running.values()),
@@ -73,7 +78,7 @@ def run_queries(
                 metrics=context.metrics_url,
             )
         )
-        _wait(running, mailbox, settings)
+        _wait(running, mailbox, settings, widened)
     finally:
         with suppress(Exception):  # a JVM that is gone refuses both, and what ended us is more worth telling
             for query in running.values():
@@ -83,13 +88,34 @@ def run_queries(
             group.close()
 
 
-def _wait(running: dict[str, StreamingQuery], mailbox: Mailbox, settings: Settings) -> None:
+@dataclass(slots=True)
+class _Widened:
+    """How a query goes on whose source has got new columns: Delta ends it, and it begins anew where it was."""
+
+    start: Callable[[], StreamingQuery]
+    last_batch: int | None = None
+    ended: bool = False
+
+    def again(self, query: StreamingQuery, failure: BaseException) -> StreamingQuery | None:
+        """The query begun anew; None if that is not why it ended, or nothing was done since it last was."""
+        if _NEW_COLUMNS not in str(failure):
+            return None
+        last_batch = _last_batch(query)
+        if self.ended and last_batch in (None, self.last_batch):
+            return None
+        self.ended, self.last_batch = True, last_batch
+        return self.start()
+
+
+def _wait(
+    running: dict[str, StreamingQuery], mailbox: Mailbox, settings: Settings, widened: Mapping[str, _Widened]
+) -> None:
     """Takes out of ``running`` what ends, until nothing is left or there is something to raise."""
     while running:
         message = mailbox.get()
         match message:
             case Terminated():
-                _take_out(running, message, settings)
+                _take_out(running, message, settings, widened)
             case SparkEnded():
                 raise _spark_ended(message)
             case signal.Signals():
@@ -98,10 +124,19 @@ def _wait(running: dict[str, StreamingQuery], mailbox: Mailbox, settings: Settin
                 _stop(running, mailbox, settings, deadline_s)
 
 
-def _take_out(running: dict[str, StreamingQuery], message: Terminated, settings: Settings) -> None:
+def _take_out(
+    running: dict[str, StreamingQuery],
+    message: Terminated,
+    settings: Settings,
+    widened: Mapping[str, _Widened] | None = None,
+) -> None:
+    """Takes out a query that has ended. Raises what it failed with, unless it can be begun anew (``widened``)."""
     query = running.pop(message.query_id, None)
-    if query is not None and (failure := query.exception()):
+    if query is None or (failure := query.exception()) is None:
+        return
+    if widened is None or (again := widened[message.query_id].again(query, failure)) is None:
         raise explain(str(query.name), failure, settings)
+    running[message.query_id] = again
 
 
 def _spark_ended(message: SparkEnded) -> StreamError:

@@ -231,3 +231,25 @@ def test_counts_are_taken_once() -> None:
     assert tally.take("windows", 3) is None
     assert tally.take("ingest", 3) == (10, 1)
     assert tally.take("ingest", 3) is None
+
+
+def test_a_query_whose_source_has_got_new_columns_begins_anew_and_one_that_gets_nowhere_does_not() -> None:
+    """Delta ends a query that reads a table when the table's columns change, and asks for it to be started again."""
+    mailbox: Mailbox = queue.SimpleQueue()
+    changed = RuntimeError("[DELTA_SCHEMA_CHANGED_WITH_VERSION] Detected schema change in version 7: …")
+    identity = uuid.uuid4()
+    lives: list[FakeQuery] = []
+
+    def job(*_: Any) -> Any:
+        query = FakeQuery("gold", mailbox)
+        query.id = identity  # Spark's id of a query is its checkpoint's
+        lives.append(query)
+        if len(lives) <= 2:
+            query.commit()
+        query.end(changed)
+        return query
+
+    session: Any = FakeSession()
+    with pytest.raises(StreamError, match="DELTA_SCHEMA_CHANGED_WITH_VERSION"):
+        run_queries(session, Settings(), [job], JobContext(lambda _: None), mailbox)
+    assert len(lives) == 2, "the second life was at the same batch as the first"
