@@ -163,8 +163,8 @@ def _gold(spark: SparkSession, settings: Settings) -> _Gold:
 def _write(gold: _Gold, new: DataFrame) -> BatchCounts:
     """Brings the table up to date with a batch of silver's new rows.
 
-    A row of a day beyond silver's retention is counted as late: silver has no others of its windows any more, which stay
-    as they are.
+    A row of a day beyond silver's retention is counted as late: silver has no others of its windows any more, and they
+    stay as they are.
     """
     since = F.lit(gold.whole_since)
     for attempt in range(1, _ATTEMPTS + 1):
