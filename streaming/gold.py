@@ -148,8 +148,9 @@ def forget_device(spark: SparkSession, settings: Settings, device: str) -> None:
     readings = gold.silver.read()
     mine = readings.where((F.col("device") == device) & (F.col("event_time") >= F.lit(gold.whole_since)))
     _replace(gold, mine, readings.where(F.col("device") != device), takes_away=True)
-    # Of days that silver no longer has.
-    spark.sql(f"DELETE FROM {gold.table.sql_name} WHERE level = 'device' AND key = :device", {"device": device})  # noqa: S608 (the table's name is ours)
+    # Of days that silver no longer has. Delta's DELETE takes no parameters.
+    name = "'" + device.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    spark.sql(f"DELETE FROM {gold.table.sql_name} WHERE level = 'device' AND key = {name}")  # noqa: S608 (quoted above)
 
 
 def _gold(spark: SparkSession, settings: Settings) -> _Gold:
