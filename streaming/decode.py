@@ -19,8 +19,9 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
 from bridge.wire import MQTT_TOPIC
+from streaming.decode_binary import binary_payloads
 from streaming.decode_faults import judged
-from streaming.decode_shapes import header, read_schemas, shapes
+from streaming.decode_shapes import BINARY, header, read_schemas, shapes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,10 +51,12 @@ def decoded(records: DataFrame, schemas: DeviceSchemas, *, observed_as: str = "d
     made = shapes(schemas)
     text = F.col("value").cast("string")
     claimed = records.withColumn("_route", _route(schemas))
+    binary = [shape.number for shape in made if shape.group is None]
+    if binary:
+        claimed = claimed.withColumn(BINARY, binary_payloads(made, F.col("_route"), F.col("value")))
     parsed = _parsed(claimed, schemas, made, text)
     good = _by_shape(made, lambda shape: shape.good(text), F.lit(False))
     plainly = F.col("_whole") & F.col("_corrupt").isNull() & F.is_valid_utf8(text)
-    binary = [shape.number for shape in made if shape.group is None]
     if binary:
         plainly = plainly | F.col("_shape").isin(*binary)
     marked = (

@@ -6,7 +6,7 @@ JSON shapes that can be read by one schema are one *group*: a record is parsed w
 
 from __future__ import annotations
 
-__all__ = ["BINARY", "MAX_TS_MS", "Shape", "any_of", "payload_column", "read_schemas", "shapes"]
+__all__ = ["BINARY", "MAX_TS_MS", "Shape", "any_of", "payload_column", "read_schemas", "shapes", "slot"]
 
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -113,6 +113,8 @@ class Shape:
         ]
         ts_ms = self.ts_ms
         tests += [self.device.isNotNull(), ts_ms.isNotNull() & ts_ms.between(0, MAX_TS_MS)]
+        if self.group is None:
+            tests.append(F.col(BINARY).getField("reason").isNull())
         if self.type.sequence is not None and self.type.sequence.kind != "field":
             tests.append(self.sequence.isNotNull())
         return reduce(and_, tests)
@@ -206,11 +208,16 @@ def read_schemas(made: Sequence[Shape], type_field: str) -> dict[int, StructType
 def payload_column(shape: Shape, field: PayloadField) -> Column:
     """A field where the decoding of its shape put it."""
     if shape.group is None:
-        return F.col(BINARY).getField(f"{field.kind}:{field.name}")
+        return F.col(BINARY).getField(slot(shape, field))
     value = F.col(f"_json{shape.group}")
     for name in field.path:
         value = value.getField(name)
     return value
+
+
+def slot(shape: Shape, field: PayloadField) -> str:
+    """The name of a binary payload's field in the struct it is decoded to. Names of fields can differ in case only."""
+    return f"shape{shape.number}_field{shape.type.fields.index(field)}"
 
 
 def converted(value: Column, convert: Any) -> Column:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "BadPayloadError",
     "Binary",
     "DeviceType",
     "Format",
@@ -17,12 +18,23 @@ __all__ = [
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from config.errors import GatewayError
+
 if TYPE_CHECKING:
     from streaming.units import Linear
 
 Kind = Literal["double", "long", "string", "boolean"]
 Format = Literal["json", "avro", "protobuf"]
 TimeFormat = Literal["s", "ms", "us", "ns", "iso8601"]
+
+
+class BadPayloadError(GatewayError):
+    """Bytes that are no payload of their type: a word of ``streaming.transforms.BadRecord``, and the words for it."""
+
+    def __init__(self, reason: str, detail: str | None) -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
 
 
 @dataclass(frozen=True, slots=True)

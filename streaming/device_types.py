@@ -88,7 +88,16 @@ def _file(folder: Path, name: str, table: TypeTable) -> Path:
 def _read(file: Path, form: Format, table: TypeTable) -> tuple[tuple[PayloadField, ...], Binary | None]:
     if form == "json":
         return json_fields(file, table.ignore), None
-    raise ConfigError(f"{file}: {form} is not read yet.")
+    try:
+        if form == "avro":
+            from streaming.avro_schemas import avro_fields as binary_fields
+        else:
+            from streaming.protobuf_schemas import protobuf_fields as binary_fields
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{file}: reading {form} needs the package {error.name}: pip install 'mqtt-kafka-gateway[streaming]'."
+        ) from error
+    return binary_fields(file, table)
 
 
 def _ignorable(fields: Sequence[PayloadField], table: TypeTable, form: Format) -> set[str]:
