@@ -100,5 +100,9 @@ class JobProcess:
         wait_for("the job's JVM is gone", lambda: not any(one.is_running() for one in self._family), 30.0)
         return status
 
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
     def log(self) -> str:
         return self.err.read_text()

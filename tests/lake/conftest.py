@@ -10,6 +10,7 @@ from config.settings import Settings
 from gateway.embedded.jars import resolve
 from streaming.session import start_spark
 from tests.brokers.fixtures import *  # noqa: F403 (brokers for those that want one)
+from tests.chaos.fixtures import *  # noqa: F403 (gateways)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -54,16 +54,16 @@ _COPIES = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One reading as a device sent it. ``values``: as recorded, in the device's own units."""
+    """One reading as a device sent it. ``measured``: as recorded, in the device's own units."""
 
     device: str
     type: str
     seq: int | None
     ts_ms: int
-    values: dict[str, float]
+    measured: dict[str, float]
 
     def payload(self) -> bytes:
-        fields: dict[str, Any] = {"device": self.device, "type": self.type, "ts": self.ts_ms, **self.values}
+        fields: dict[str, Any] = {"device": self.device, "type": self.type, "ts": self.ts_ms, **self.measured}
         if self.seq is not None:
             fields["seq"] = self.seq
         return json.dumps(fields, separators=(",", ":")).encode()
