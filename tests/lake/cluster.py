@@ -53,7 +53,7 @@ class SparkCluster:
         try:
             with urllib.request.urlopen(self._web, timeout=5) as answer:
                 return dict(json.load(answer))
-        except OSError:
+        except (OSError, ValueError):  # it answers with a page before it has all of its addresses
             return None
 
     def _alive(self) -> int:
