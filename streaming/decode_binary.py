@@ -31,7 +31,7 @@ _TYPES: dict[Kind, DataType] = {
     "string": StringType(),
     "boolean": BooleanType(),
 }
-_LARGEST = 2**63 - 1
+_LONGS = (-(2**63), 2**63 - 1)
 
 
 def binary_payloads(made: Sequence[Shape], route: Column, value: Column) -> Column:
@@ -99,7 +99,7 @@ def _read(read: Callable[[bytes], list[Any]], payload: bytes | None) -> list[Any
         raise BadPayloadError("empty", None)
     found = read(payload)
     for value in found:
-        if type(value) is int and not -_LARGEST <= value <= _LARGEST:
+        if type(value) is int and not _LONGS[0] <= value <= _LONGS[1]:
             raise BadPayloadError("out_of_range", f"{value} is too large")
     return found
 
