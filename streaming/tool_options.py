@@ -8,6 +8,8 @@ from __future__ import annotations
 
 __all__ = ["TOOLS", "add_tool_arguments"]
 
+from argparse import ArgumentTypeError
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from streaming.options import JOBS, add_common_arguments
@@ -60,10 +62,33 @@ def _add_report(parser: ArgumentParser) -> None:
     parser.add_argument("--device", metavar="NAME", help="only this device")
 
 
+def _add_backfill(parser: ArgumentParser) -> None:
+    for name, dest, what in (("--from", "first_ms", "the beginning of"), ("--to", "end_ms", "the moment behind")):
+        parser.add_argument(
+            name,
+            dest=dest,
+            type=_moment_ms,
+            required=True,
+            metavar="TIME",
+            help=f"{what} the receive times to fill: 2026-11-20, 2026-11-20T08:30, UTC unless it says otherwise",
+        )
+    parser.add_argument("--max-days", type=int, default=7, help="refuse a longer stretch (default: 7)")
+
+
+def _moment_ms(text: str) -> int:
+    """Milliseconds since 1970 of a day or a moment in ISO 8601."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is no time: write 2026-11-20, 2026-11-20T08:30 or …+01:00") from None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
 TOOLS: Final[Mapping[str, tuple[str, Callable[[ArgumentParser], None]]]] = {
     "status": ("show how far each query is, and what the tables hold", _add_status),
     "maintain": ("put small files together, delete what is past its retention", _add_maintain),
     "forget": ("delete a device's rows from all tables", _add_forget),
+    "backfill": ("read a stretch of time again from bronze or Kafka, and fill what silver lacks", _add_backfill),
     "reset": ("begin a job anew: put its checkpoint aside", _add_reset),
     "report": ("write an HTML page with plots about devices, anomalies, late and lost data", _add_report),
 }

@@ -1,0 +1,50 @@
+"""Several jobs in one process, each to its end, silver's readers after silver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from config.settings import StreamSettings
+from config.stream_jobs import LakeSettings
+from streaming.progress import BatchEvent, StartedEvent, StoppedEvent
+from streaming.status import collect
+from tests.integration.job_process import JobProcess
+from tests.integration.streaming_support import base_ms, messages, produce
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gateway.embedded.kafka import KafkaCluster
+
+
+async def test_jobs_share_a_process_and_keep_their_places_apart(
+    kafka: KafkaCluster, make_topic: Any, tmp_path: Path
+) -> None:
+    topic = await make_topic(partitions=2)
+    produce(kafka.bootstrap, topic, messages(range(80), base_ms(), 2))
+    config = tmp_path / "gateway.toml"
+    config.write_text(f'[kafka]\nbootstrap_servers = ["{kafka.bootstrap}"]\n')
+    stream = StreamSettings(checkpoint=tmp_path / "checkpoints", lake=LakeSettings(path=tmp_path / "lake"))
+    words = ("--config", str(config), "--topic", topic, "--metrics-port", "0", "--available-now")
+    folders = ("--checkpoint", str(stream.checkpoint), "--lake", str(stream.lake.path))
+    job = JobProcess(tmp_path, *words, *folders, "--jobs", "gold,bronze,silver", name="all")
+    try:
+        assert job.wait() == 0, job.log()
+    finally:
+        job.kill()
+    events = job.events()
+    started = [event for event in events if isinstance(event, StartedEvent)]
+    assert [set(event.queries) for event in started] == [{"bronze", "silver"}, {"gold"}]
+    assert started[0].metrics is not None
+    assert started[0].metrics.startswith("http://127.0.0.1:")
+    rows = {event.query: event.rows for event in events if isinstance(event, BatchEvent) and event.rows}
+    assert rows == {"bronze": 80, "silver": 80, "gold": 80}
+    assert isinstance(events[-1], StoppedEvent)
+
+    found = collect(stream)
+    assert {one.query: one.process for one in found.queries} == {"bronze": None, "silver": None, "gold": None}
+    offsets = {one.query: sum(one.progress.offsets.get(topic, {}).values()) for one in found.queries}
+    assert offsets == {"bronze": 80, "silver": 80, "gold": 0}
+    tables = {one.name: one.rows for one in found.tables}
+    assert tables["silver"] == 80
+    assert tables["gold"]

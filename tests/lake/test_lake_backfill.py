@@ -1,0 +1,115 @@
+"""A stretch of time filled from bronze and from Kafka: what is missing comes, what is there stays, again and again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from config.errors import ConfigError
+from config.settings import KafkaSettings, Settings, StreamSettings
+from config.stream_jobs import GoldSettings, LakeSettings
+from streaming import backfill, gold, lake_tables
+from streaming.bronze_table import BRONZE
+from tests.integration.streaming_support import Message, produce
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from gateway.embedded.kafka import KafkaCluster
+
+FIRST = datetime(2026, 3, 1, 22, 0, tzinfo=UTC)
+
+
+def ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def payload(number: int, at: datetime) -> bytes:
+    reading = {"device": f"d{number % 3}", "type": "pump", "seq": number, "ts": ms(at) + 50, "temperature": 20.5}
+    return b"{broken" if number % 10 == 9 else json.dumps(reading).encode()
+
+
+def moments(count: int) -> list[datetime]:
+    """One each ten minutes, over midnight."""
+    return [FIRST + timedelta(minutes=10 * number) for number in range(count)]
+
+
+def told(first: datetime, end: datetime, max_days: int = 7) -> argparse.Namespace:
+    return argparse.Namespace(first_ms=ms(first), end_ms=ms(end), max_days=max_days)
+
+
+def settings_for(folder: Path, **more: Any) -> Settings:
+    lake, windows = LakeSettings(path=folder / "lake"), GoldSettings(windows=("1h tumbling",))
+    stream = StreamSettings(lake=lake, gold=windows, **more.pop("stream", {}))
+    return Settings(stream=stream, **more)
+
+
+def write_bronze(spark: SparkSession, settings: Settings, count: int) -> None:
+    rows = [
+        (None, payload(number, at), 0, number, at, 0, [("mqtt.topic", b"x")], at.date(), "t", 0)
+        for number, at in enumerate(moments(count))
+    ]
+    table = spark.createDataFrame(rows, BRONZE).coalesce(1)
+    table.write.partitionBy("ingest_date", "topic", "batch").parquet(f"{settings.stream.lake.path}/bronze")
+
+
+def test_what_is_missing_is_filled_once(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_for(tmp_path)
+    write_bronze(spark, settings, 24)  # 22:00 to 01:50; 9 and 19 are broken
+    stretch = told(FIRST + timedelta(minutes=30), FIRST + timedelta(hours=3))  # 3 to 17
+    assert backfill.run(spark, settings, stretch) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(
+        "2026-03-01 22:30 to 2026-03-02 00:00 from bronze: 8 readings, 8 of them new in silver; 1"
+    )
+    assert lines[1].startswith(
+        "2026-03-02 00:00 to 2026-03-02 01:00 from bronze: 6 readings, 6 of them new in silver; 0"
+    )
+    assert len(lines) == 2, "there is no gold to compute again"
+    silver = lake_tables.silver(spark, settings.stream)
+    assert sorted(row.kafka_offset for row in silver.collect()) == [n for n in range(3, 18) if n != 9]
+
+    gold.create(spark, settings)
+    assert backfill.run(spark, settings, told(FIRST, FIRST + timedelta(hours=2))) == 0  # some of it again, and before
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].endswith("11 readings, 3 of them new in silver; 1 bad, 0 of them new in quarantine")
+    assert said[-1] == "gold: the windows of 11 readings are computed again"
+    assert lake_tables.silver(spark, settings.stream).count() == 17
+    assert lake_tables.silver_quarantine(spark, settings.stream).count() == 1
+    types = lake_tables.gold(spark, settings.stream).where("level = 'type' AND signal = 'temperature'").collect()
+    assert {it.window_start.astimezone(UTC): it.readings for it in types} == {FIRST: 6, FIRST + timedelta(hours=1): 5}
+
+
+async def test_without_bronze_it_comes_from_kafka(
+    spark: SparkSession, kafka: KafkaCluster, make_topic: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = await make_topic(partitions=2)
+    base = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    places = [base + timedelta(minutes=number) for number in range(8)]
+    # Partition 1 has nothing behind the stretch's beginning.
+    batch = [Message(payload(number, at), ms(at), int(number < 2)) for number, at in enumerate(places)]
+    produce(kafka.bootstrap, topic, batch)
+    settings = settings_for(
+        tmp_path, stream={"topics": (topic,)}, kafka=KafkaSettings(bootstrap_servers=(kafka.bootstrap,))
+    )
+    for new in (4, 0):
+        assert backfill.run(spark, settings, told(places[3], places[7])) == 0
+        said = capsys.readouterr().out
+        assert "from Kafka: 4 readings" in said
+        assert f"{new} of them new in silver" in said
+
+
+def test_a_stretch_that_is_none_or_too_long_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    settings = settings_for(tmp_path)
+    with pytest.raises(ConfigError, match="nothing is between"):
+        backfill.run(spark, settings, told(FIRST, FIRST))
+    with pytest.raises(ConfigError, match="--max-days 7"):
+        backfill.run(spark, settings, told(FIRST, FIRST + timedelta(days=8)))
