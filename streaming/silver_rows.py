@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 
 from bridge.wire import GATEWAY_ID, GATEWAY_MESSAGE_ID, GATEWAY_MESSAGE_ID_KIND, MQTT_TOPIC, MessageIdKind
 from streaming.silver_schema import FIXED, QUARANTINE
+from streaming.transforms import MAX_TS_MS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -44,7 +45,8 @@ def judged(
     the gateway received the message. ``site`` is null as yet. ``clockless``: types whose readings carry no time of
     their own; ``_clocked`` says of a row whether its type is none of them.
     """
-    device_time = F.timestamp_millis("ts_ms")
+    # Also of a bad record this is computed, and of a time beyond the years Spark knows it would raise.
+    device_time = F.timestamp_millis(F.when(F.col("ts_ms").between(0, MAX_TS_MS), F.col("ts_ms")))
     latest = F.timestamp_micros(F.unix_micros("timestamp") + F.lit(max_ahead // _MICROSECOND))
     message_id = F.when(
         _header(GATEWAY_MESSAGE_ID_KIND) == F.lit(MessageIdKind.DEVICE.value), _header(GATEWAY_MESSAGE_ID)
