@@ -16,6 +16,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+
 from streaming import driver
 from streaming.checkpoint import prepare_checkpoint
 from streaming.decode import decoded
@@ -28,7 +30,7 @@ from streaming.silver_table import arrivals, prepare_tables
 from streaming.source import read_records, trigger
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from config.settings import Settings
@@ -38,11 +40,17 @@ if TYPE_CHECKING:
     from streaming.storage import Folder
 
 QUERY = "silver"
+_MOST_RECORDS = 400_000
+"""Of one batch, where ``stream.max_offsets_per_trigger`` does not say: it is held in memory, 500 bytes a record."""
 
 
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
     """Starts the query and returns it. Raises ConfigError if schemas, registry, tables or checkpoint do not fit."""
-    records = read_records(spark, settings, allow_data_loss=context.allow_data_loss)
+    source = settings
+    if settings.stream.max_offsets_per_trigger is None:
+        bounded = settings.stream.model_copy(update={"max_offsets_per_trigger": _MOST_RECORDS})
+        source = settings.model_copy(update={"stream": bounded})
+    records = read_records(spark, source, allow_data_loss=context.allow_data_loss)
     return start_from(records, settings, context)
 
 
@@ -73,8 +81,16 @@ def silver_rows(records: DataFrame, settings: Settings, schemas: DeviceSchemas) 
         judged,
         signals=schemas.columns.names,
         max_ahead=settings.stream.max_ahead,
-        clockless=[kind.name for kind in schemas.types.values() if kind.time.kind == "received"],
+        clocked=_clocked(schemas),
     )
+
+
+def _clocked(schemas: DeviceSchemas) -> Column:
+    """Whether a record's type is one whose readings carry a time of their own."""
+    timed = {kind.name: kind.time.kind != "received" for kind in schemas.types.values()}
+    if schemas.other is not None and schemas.other.time.kind == "received":
+        return F.col("type").isin([name for name, has in timed.items() if has])
+    return ~F.col("type").isin([name for name, has in timed.items() if not has])
 
 
 class _BatchWriter:

@@ -21,12 +21,14 @@ from streaming.silver_schema import FIXED, QUARANTINE
 from streaming.transforms import MAX_TS_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import Column, DataFrame
 
 REJECT: Final = "_reject"
 CLOCKED: Final = "_clocked"
+WAS: Final = "_was"
+"""The reason a record is in quarantine for, where it comes from there."""
 SLICE: Final = timedelta(minutes=10)
 """Length of the slices of device time that a batch is described by."""
 
@@ -35,21 +37,20 @@ _ID_HASH = "_id_hash"
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def judged(
-    decoded: DataFrame, *, signals: Sequence[str], max_ahead: timedelta, clockless: Collection[str] = ()
-) -> DataFrame:
+def judged(decoded: DataFrame, *, signals: Sequence[str], max_ahead: timedelta, clocked: Column) -> DataFrame:
     """Silver's columns but ``ingested_at``, and ``_reject``: quarantine's columns but ``ingested_at``, null if good.
 
     One DataFrame for both, so that a record is decoded once; payload and headers are carried along for bad ones only.
     ``event_time`` is the device's time, but at most ``max_ahead`` after the Kafka record's own timestamp, which is when
-    the gateway received the message. ``site`` is null as yet. ``clockless``: types whose readings carry no time of
-    their own; ``_clocked`` says of a row whether its type is none of them.
+    the gateway received the message. ``site`` is null as yet. ``clocked``, kept as ``_clocked``: whether a row's
+    type is one whose readings carry a time of their own. A column ``_was`` is carried along.
     """
     # Also of a bad record this is computed, and of a time beyond the years Spark knows it would raise.
     device_time = F.timestamp_millis(F.when(F.col("ts_ms").between(0, MAX_TS_MS), F.col("ts_ms")))
     latest = F.timestamp_micros(F.unix_micros("timestamp") + F.lit(max_ahead // _MICROSECOND))
     message_id = F.when(
-        _header(GATEWAY_MESSAGE_ID_KIND) == F.lit(MessageIdKind.DEVICE.value), _header(GATEWAY_MESSAGE_ID)
+        _header(GATEWAY_MESSAGE_ID_KIND) == F.lit(MessageIdKind.DEVICE.value),
+        F.nullif(_header(GATEWAY_MESSAGE_ID), F.lit("")),  # an empty one names nothing
     )
     place = {"kafka_topic": F.col("topic"), "kafka_partition": F.col("partition"), "kafka_offset": F.col("offset")}
     aside = {
@@ -59,6 +60,7 @@ def judged(
         **{name: F.col(name) for name in ("reason", "detail", "key", "value", "headers")},
     }
     reject = F.struct(*(aside[name].alias(name) for name in QUARANTINE.names if name != "ingested_at"))
+    kept = [WAS] if WAS in decoded.columns else []
     return (
         decoded.withColumns(
             {
@@ -71,18 +73,18 @@ def judged(
                 "mqtt_topic": _header(MQTT_TOPIC),
                 **place,
                 "gateway": _header(GATEWAY_ID),
-                CLOCKED: ~F.coalesce(F.col("type").isin(*clockless), F.lit(False)) if clockless else F.lit(True),
+                CLOCKED: F.coalesce(clocked, F.lit(True)),
                 REJECT: F.when(F.col("reason").isNotNull(), reject),
             }
         )
         .withColumns({"record_id": _record_id(), "event_date": F.to_date("event_time")})
-        .select(*(name for name in FIXED.names if name != "ingested_at"), *signals, CLOCKED, REJECT)
+        .select(*(name for name in FIXED.names if name != "ingested_at"), *signals, CLOCKED, REJECT, *kept)
     )
 
 
 def readings(rows: DataFrame) -> DataFrame:
     """The good records as silver's rows, all columns but ``ingested_at``."""
-    return rows.where(F.col(REJECT).isNull()).drop(REJECT, CLOCKED)
+    return rows.where(F.col(REJECT).isNull()).drop(REJECT, CLOCKED, WAS)
 
 
 def rejects(rows: DataFrame) -> DataFrame:

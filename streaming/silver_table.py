@@ -44,7 +44,7 @@ _QUARANTINE_PROPERTIES: Final = {
     "delta_checkpointInterval": "50",
 }
 _Done = TypeVar("_Done")
-_MOST_SLICES: Final = 10_000
+_MOST_SLICES: Final = 100_000
 _ATTEMPTS: Final = 5
 _CONFLICT: Final = "DELTA_CONCURRENT_"
 
@@ -71,16 +71,13 @@ def arrivals(rows: DataFrame, *, clockless_within: timedelta) -> Arrivals:
     looked for this far around.
     """
     found = slices(rows).limit(_MOST_SLICES + 1).collect()
-    good = [it for it in found if not it.bad]
-    around = clockless_within // timedelta(microseconds=1)
-    times: list[Span] | None = None
-    if len(found) <= _MOST_SLICES and all(it.first_us is not None for it in good):
-        times = spans(
-            Span(it.first_us, it.last_us) if it.clocked else Span(it.first_us - around, it.last_us + around)
-            for it in good
-        )
     if len(found) > _MOST_SLICES:  # a fleet of clocks that each show another month
         return _count(rows)
+    good = [it for it in found if not it.bad]
+    around = clockless_within // timedelta(microseconds=1)
+    times = spans(
+        Span(it.first_us, it.last_us) if it.clocked else Span(it.first_us - around, it.last_us + around) for it in good
+    )
     return Arrivals(
         sum(it.rows for it in good),
         sum(it.rows for it in found if it.bad),

@@ -84,11 +84,35 @@ def _moment_ms(text: str) -> int:
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
+def _add_replay(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--reason", action="append", metavar="WORD", help="only records in quarantine for this; may be repeated"
+    )
+    parser.add_argument(
+        "--topic", action="append", metavar="NAME", dest="kafka_topic", help="only of this Kafka topic; may be repeated"
+    )
+    parser.add_argument(
+        "--from", dest="since_ms", type=_moment_ms, metavar="TIME", help="only received at this time (UTC) or later"
+    )
+    parser.add_argument(
+        "--to", dest="until_ms", type=_moment_ms, metavar="TIME", help="only received before this time (UTC)"
+    )
+    parser.add_argument("--limit", type=_whole_number, metavar="N", help="no more than this many, the oldest first")
+    parser.add_argument("--dry-run", action="store_true", help="say how many would be good now, and end")
+
+
+def _whole_number(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise ValueError(text)
+    return number
+
+
 TOOLS: Final[Mapping[str, tuple[str, Callable[[ArgumentParser], None]]]] = {
     "status": ("show how far each query is, and what the tables hold", _add_status),
     "maintain": ("put small files together, delete what is past its retention", _add_maintain),
     "forget": ("delete a device's rows from all tables", _add_forget),
     "backfill": ("read a stretch of time again from bronze or Kafka, and fill what silver lacks", _add_backfill),
+    "replay": ("take records out of silver's quarantine that can be decoded by now", _add_replay),
     "reset": ("begin a job anew: put its checkpoint aside", _add_reset),
     "report": ("write an HTML page with plots about devices, anomalies, late and lost data", _add_report),
 }

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-__all__ = ["DAY_MS", "NOON_MS", "Sent", "batch_of", "expected_rows", "found_rows", "run", "settings"]
+__all__ = [
+    "DAY_MS",
+    "KAFKA",
+    "NOON_MS",
+    "Sent",
+    "batch_of",
+    "expected_rows",
+    "found_rows",
+    "run",
+    "schema_folder",
+    "settings",
+    "silver_lines",
+]
 
 import json
 import queue
@@ -68,7 +80,20 @@ class Sent:
         return (self.device.encode(), self.value, "telemetry", self.offset % 2, self.offset, at, 0, headers)
 
 
+def schema_folder(folder: Path, **fields: str) -> Path:
+    """Schemas of one type, ``thermostat``, with these fields: the fewer, the sooner a plan is made."""
+    every = {"device": "string", "type": "string", "seq": "integer", "ts": "integer", **fields}
+    properties = {name: {"type": kind} for name, kind in every.items()}
+    folder.mkdir(exist_ok=True)
+    (folder / "schemas.toml").write_text('other_types = "quarantine"\n[types.thermostat]\n')
+    (folder / "thermostat.json").write_text(
+        json.dumps({"type": "object", "properties": properties, "required": ["device", "type", "seq", "ts"]})
+    )
+    return folder
+
+
 def settings(folder: Path, **chosen: Any) -> Settings:
+    chosen = {"schemas": schema_folder(folder / "schemas", temperature="number"), **chosen}
     return Settings(
         stream=StreamSettings(
             available_now=True,
@@ -107,7 +132,7 @@ def expected_rows(sent: Sequence[Sent], sites: Mapping[str, str | None] | None =
     for it in sent:
         if it.raw is not None:
             continue
-        own = it.message_id if it.kind == "device" else None
+        own = it.message_id or None if it.kind == "device" else None
         if own is not None:
             if (it.device, it.ts, own) in seen:
                 continue
@@ -120,7 +145,12 @@ def expected_rows(sent: Sequence[Sent], sites: Mapping[str, str | None] | None =
 
 
 def found_rows(spark: SparkSession, chosen: Settings) -> list[tuple[Any, ...]]:
-    found = lake_tables.silver(spark, chosen.stream).selectExpr(
+    return silver_lines(lake_tables.silver(spark, chosen.stream))
+
+
+def silver_lines(rows: DataFrame) -> list[tuple[Any, ...]]:
+    """Rows of silver as :func:`expected_rows` has them."""
+    found = rows.selectExpr(
         "device", "seq", "unix_millis(device_time)", "unix_millis(event_time)", "clock_ahead", "message_id",
         "kafka_offset", "string(event_date)", "site",
     )  # fmt: skip

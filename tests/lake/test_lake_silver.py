@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
-from streaming import lake_tables
+from config.errors import ConfigError
+from config.settings import Settings
+from streaming import lake_tables, replay, silver
+from streaming.device_schemas import load_device_schemas
 from streaming.progress import BatchEvent
+from streaming.silver_rows import firsts, readings, rejects, repeated_ids
+from streaming.silver_schema import silver_schema
 from streaming.silver_table import SilverTables
-from tests.lake.silver_support import DAY_MS, NOON_MS, Sent, batch_of, expected_rows, found_rows, run, settings
+from streaming.tool_options import add_tool_arguments
+from tests.lake.silver_support import (
+    DAY_MS,
+    KAFKA,
+    NOON_MS,
+    Sent,
+    batch_of,
+    expected_rows,
+    found_rows,
+    run,
+    schema_folder,
+    settings,
+    silver_lines,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,3 +138,156 @@ def test_a_crash_between_the_tables_leaves_neither_twice(
 
     assert found_rows(spark, chosen) == expected_rows(first)
     assert lake_tables.silver_quarantine(spark, chosen.stream).count() == 2
+
+
+def probe(offset: int, received_ms: int = NOON_MS, **values: Any) -> Sent:
+    return Sent(offset, received_ms, "probe-1", offset, NOON_MS + offset, f"id-{offset}", values=values)
+
+
+def replayed(spark: SparkSession, chosen: Settings, *words: str) -> int:
+    parser = argparse.ArgumentParser()
+    add_tool_arguments(parser, "replay")
+    return replay.run(spark, chosen, parser.parse_args(words))
+
+
+def test_schemas_grow_at_a_restart_and_replay_moves_what_is_good_by_now(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = settings(tmp_path, schemas=schema_folder(tmp_path / "schemas", level="integer"))
+    with pytest.raises(ConfigError, match="the job silver has not run yet"):
+        replayed(spark, chosen)
+    batch_of(
+        spark,
+        tmp_path,
+        [probe(0, level=5), probe(1, level=2.5), probe(2, NOON_MS + DAY_MS, level=3.5), probe(3, level="x")],
+    )
+    run(spark, tmp_path, chosen)
+    schema_folder(tmp_path / "schemas", level="number", depth="number")
+    batch_of(spark, tmp_path, [probe(4, level=7.25, depth=1.5), probe(0, level=5)])
+    run(spark, tmp_path, chosen)
+
+    def levels() -> list[tuple[Any, ...]]:
+        return sorted(
+            tuple(row) for row in lake_tables.silver(spark, chosen.stream).select("seq", "level", "depth").collect()
+        )
+
+    def aside() -> list[int]:
+        found = lake_tables.silver_quarantine(spark, chosen.stream).select("kafka_offset").collect()
+        return sorted(row.kafka_offset for row in found)
+
+    assert dict(lake_tables.silver(spark, chosen.stream).dtypes)["level"] == "double"
+    assert levels() == [(0, 5.0, None), (4, 7.25, 1.5)]
+    assert aside() == [1, 2, 3]
+
+    assert replayed(spark, chosen, "--dry-run") == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["reason", "records", "good", "now"],
+        ["wrong_type", "3", "2"],
+        ["all", "3", "2"],
+        ["Nothing", "was", "changed", "(--dry-run)."],
+    ]
+    assert replayed(spark, chosen, "--reason", "empty") == 4
+    assert replayed(spark, chosen, "--topic", "another") == 4
+    with pytest.raises(ConfigError, match="--from 'yesterday' is no time"):
+        replayed(spark, chosen, "--from", "yesterday")
+    capsys.readouterr()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replay, "_delete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            replayed(spark, chosen, "--to", "2026-11-21")
+    assert (levels(), aside()) == ([(0, 5.0, None), (1, 2.5, None), (4, 7.25, 1.5)], [1, 2, 3])
+    assert replayed(spark, chosen, "--limit", "1", "--to", "2026-11-21") == 0
+    assert "1 moved to silver, 1 of them were in silver already; 0 stay" in capsys.readouterr().out
+    assert aside() == [2, 3]
+    assert replayed(spark, chosen, "--from", "2026-11-21T01:00:00+01:00") == 0
+    assert "1 moved to silver; 0 stay in quarantine." in capsys.readouterr().out
+    assert (levels(), aside()) == ([(0, 5.0, None), (1, 2.5, None), (2, 3.5, None), (4, 7.25, 1.5)], [3])
+
+    schema_folder(tmp_path / "schemas", level="string", depth="number")
+    with pytest.raises(ConfigError, match=r"The signal level is string .* is double(?s:.*)another name in the schema"):
+        run(spark, tmp_path, chosen)
+
+
+def test_files_that_can_hold_no_original_are_not_opened(spark: SparkSession, tmp_path: Path) -> None:
+    """A file whose range of device times holds none of the batch's may be anywhere, even gone."""
+    chosen = settings(tmp_path)
+
+    def reading(offset: int, seq: int, received_ms: int, ts: int) -> Sent:
+        return Sent(offset, received_ms, "sensor-1", seq, ts, f"id-{seq}")
+
+    early, noon = NOON_MS - 7_200_000, NOON_MS
+    batch_of(spark, tmp_path, [reading(n, n, early + n, early + n) for n in range(4)])
+    batch_of(
+        spark, tmp_path, [reading(9, 9, noon, YEAR_2036_MS), *(reading(n, n, noon + n, noon + n) for n in (10, 11))]
+    )
+    run(spark, tmp_path, chosen)
+    days = sorted((tmp_path / "lake" / "silver").glob("event_date=*/clock_ahead=false/*.parquet"))
+    assert len(days) == 2, "one file of each batch; the wrong clock is apart"
+    gone = next(
+        it for it in days if spark.read.parquet(str(it)).where(f"unix_millis(device_time) = {early}").count() == 1
+    )
+    gone.unlink()
+    spark.catalog.refreshByPath(str(tmp_path / "lake" / "silver"))
+
+    late = noon + 3 * DAY_MS
+    # Copies of both kinds, a new reading, and another wrong clock.
+    batch_of(
+        spark,
+        tmp_path,
+        [
+            reading(20, 10, late, noon + 10),
+            reading(21, 9, late, YEAR_2036_MS),
+            reading(22, 22, late, late),
+            reading(23, 23, late, YEAR_2036_MS + 1),
+        ],
+    )
+    (event,) = [it for it in run(spark, tmp_path, chosen) if isinstance(it, BatchEvent)]
+    assert event.rows == 4
+    kept = (
+        lake_tables.silver(spark, chosen.stream)
+        .where("device_time >= TIMESTAMP '2026-11-20 12:00:00'")
+        .select("seq")
+        .collect()
+    )
+    assert sorted(row.seq for row in kept) == [9, 10, 11, 22, 23]
+
+
+MESSAGES = st.lists(
+    st.builds(
+        Sent,
+        offset=st.just(0),
+        received_ms=st.integers(0, 3).map(lambda n: NOON_MS + n * 60_000),
+        device=st.sampled_from(["a", "a:b", "ü"]),
+        seq=st.integers(0, 2),
+        ts=st.sampled_from([0, NOON_MS, NOON_MS + 300_000, NOON_MS + 300_001, YEAR_2036_MS, 253_402_300_799_999]),
+        message_id=st.sampled_from([None, "", "1", "b:1"]),
+        kind=st.sampled_from(["device", "delivery"]),
+        raw=st.sampled_from([None, None, None, b"", b"{}", b"\xff"]),
+    ),
+    max_size=30,
+)
+
+
+@given(MESSAGES)
+@hypothesis_settings(max_examples=5, deadline=None)
+def test_every_record_is_a_reading_once_or_a_reject(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, given_messages: list[Sent]
+) -> None:
+    sent = [replace(it, offset=n) for n, it in enumerate(given_messages)]
+    sent.sort(key=lambda it: (it.received_ms, it.record()[3], it.offset))  # who comes first is the original
+    folder = tmp_path_factory.mktemp("schemas")
+    schemas = load_device_schemas(schema_folder(folder, temperature="number"))
+    records = spark.createDataFrame([it.record() for it in sent], KAFKA)
+    rows = silver.silver_rows(records, Settings(), schemas).localCheckpoint()
+    new = readings(rows)
+    found = firsts(new, repeated_ids(new))
+
+    assert silver_lines(found) == expected_rows(sent)
+    assert found.columns == [name for name in silver_schema(schemas.columns).names if name != "ingested_at"]
+    assert sorted(it.kafka_offset for it in rejects(rows).collect()) == sorted(
+        it.offset for it in sent if it.raw is not None
+    )
