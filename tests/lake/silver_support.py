@@ -93,7 +93,8 @@ def schema_folder(folder: Path, **fields: str) -> Path:
 
 
 def settings(folder: Path, **chosen: Any) -> Settings:
-    chosen = {"schemas": schema_folder(folder / "schemas", temperature="number"), **chosen}
+    if "schemas" not in chosen:
+        chosen["schemas"] = schema_folder(folder / "schemas", temperature="number")
     return Settings(
         stream=StreamSettings(
             available_now=True,
