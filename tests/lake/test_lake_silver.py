@@ -187,8 +187,9 @@ def test_schemas_grow_at_a_restart_and_replay_moves_what_is_good_by_now(
     ]
     assert replayed(spark, chosen, "--reason", "empty") == 4
     assert replayed(spark, chosen, "--topic", "another") == 4
-    with pytest.raises(ConfigError, match="--from 'yesterday' is no time"):
+    with pytest.raises(SystemExit):
         replayed(spark, chosen, "--from", "yesterday")
+    assert "'yesterday' is no time" in capsys.readouterr().err
     capsys.readouterr()
 
     def killed(*_: object) -> None:
