@@ -149,7 +149,7 @@ def firsts(rows: DataFrame, repeated: DataFrame) -> DataFrame:
         .join(F.broadcast(repeated), _ID_HASH, "left_semi")
     )
     later = suspects.withColumn("_nth", F.row_number().over(order)).where("_nth > 1").select(*_PLACE)
-    return rows.join(F.broadcast(later), list(_PLACE), "left_anti")
+    return rows.join(F.broadcast(later), list(_PLACE), "left_anti").select(*rows.columns)
 
 
 def _record_id() -> Column:

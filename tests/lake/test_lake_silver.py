@@ -273,7 +273,7 @@ MESSAGES = st.lists(
 
 
 @given(MESSAGES)
-@hypothesis_settings(max_examples=5, deadline=None)
+@hypothesis_settings(max_examples=3, deadline=None)
 def test_every_record_is_a_reading_once_or_a_reject(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, given_messages: list[Sent]
 ) -> None:
