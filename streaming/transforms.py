@@ -176,7 +176,7 @@ def _reason() -> Column:
             _any(_is_fraction(field) for field in MEASUREMENTS if field.kind == "long"),
             F.lit(BadRecord.WRONG_TYPE.value),
         )
-        .when(_any([_ts_is_out_of_range(), *map(_is_infinite, MEASUREMENTS)]), F.lit(BadRecord.OUT_OF_RANGE.value))
+        .when(_any([_ts_is_out_of_range(), *map(_is_too_large, MEASUREMENTS)]), F.lit(BadRecord.OUT_OF_RANGE.value))
     )
 
 
@@ -198,7 +198,7 @@ def _detail() -> Column:
         wrong.append(F.when(present & misfit, seen))
     beyond = [
         F.when(_ts_is_out_of_range(), F.concat(F.lit("ts is "), F.col("payload.ts").cast("string"))),
-        *(F.when(_is_infinite(field), F.lit(f"{field.name} is too large")) for field in MEASUREMENTS),
+        *(F.when(_is_too_large(field), F.lit(f"{field.name} is too large")) for field in MEASUREMENTS),
     ]
     return (
         F.when(F.col("reason") == F.lit(BadRecord.MISSING_FIELD.value), F.concat_ws(", ", *missing))
@@ -225,8 +225,9 @@ def _is_fraction(field: Field) -> Column:
     return value.isNotNull() & (value != F.rint(value))
 
 
-def _is_infinite(field: Field) -> Column:
-    return F.abs(F.col(f"payload.{field.name}")) == float("inf")
+def _is_too_large(field: Field) -> Column:
+    """Whether a number has no place in its column: a cast of 1e300 to a long would raise."""
+    return F.abs(F.col(f"payload.{field.name}")) >= (2.0**63 if field.kind == "long" else float("inf"))
 
 
 def _ts_is_out_of_range() -> Column:

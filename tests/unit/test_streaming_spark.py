@@ -127,6 +127,8 @@ PAYLOADS: dict[str, tuple[bytes | None, tuple[str, str | None] | None]] = {
         encoded(reading())[:-1] + b',"temperature":1e999}',
         ("out_of_range", "temperature is too large"),
     ),
+    "a whole number beyond 64 bits": (encoded(reading(rssi=1e300)), ("out_of_range", "rssi is too large")),
+    "the first beyond 64 bits": (encoded(reading(rssi=2.0**63)), ("out_of_range", "rssi is too large")),
 }  # fmt: skip
 
 
