@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import textwrap
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,19 @@ def test_reading_the_schemas_needs_no_spark_and_the_defaults_no_units() -> None:
         " sys.exit(bool({'pyspark', 'pint', 'fastavro', 'google.protobuf'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_the_pages_example_is_a_folder_that_works(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "streaming.md").read_text()
+    for name in ("schemas.toml", "boiler.json"):
+        block = page.split(f"    schemas/{name}\n", 1)[1].split("\n\n    schemas/", 1)[0].split("\n\nIts ", 1)[0]
+        (tmp_path / name).write_text(textwrap.dedent(block))
+    schemas = load_device_schemas(tmp_path)
+    units = {name: signal.unit for name, signal in schemas.signals.items() if "boiler" in signal.types}
+    assert units == {"temperature": "°C", "pressure": "Pa", "state": ""}
+    convert = next(source.convert for source in schemas.types["boiler"].sources if source.signal == "temperature")
+    assert convert is not None
+    assert convert(212.0) == 100.0, "the page says so"
 
 
 def test_the_wheel_takes_the_default_folder() -> None:
