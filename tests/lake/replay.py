@@ -85,12 +85,13 @@ def recording(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def make_traffic(end: datetime, *, seed: int = 7) -> Traffic:
-    """Recordings moved so that each ends at ``end``, at most a day apart; the same for the same seed."""
+def make_traffic(end: datetime, *, span: timedelta | None = None, seed: int = 7) -> Traffic:
+    """Recordings moved so that each ends at ``end``, the last ``span`` of each (or all); the same for the same seed."""
     rng = random.Random(seed)
     traffic = Traffic()
+    since = _ms(end - span) if span else 0
     for device in _SOURCES:
-        sent = list(_readings(device, end))
+        sent = [one for one in _readings(device, end) if one.ts_ms >= since]
         traffic.readings += sent
         messages = _disturbed(sent, rng)
         (traffic.late if SITES[device] == LATE_SITE else traffic.now).extend(messages)

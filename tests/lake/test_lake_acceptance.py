@@ -20,7 +20,7 @@ from config.load import load
 from streaming import lake_tables
 from streaming.lake import DeltaTable
 from streaming.progress import BatchEvent
-from tests.chaos.harness import to_toml, wait_until
+from tests.chaos.harness import FULL, to_toml, wait_until
 from tests.integration.job_process import JobProcess, wait_for
 from tests.lake.replay import CLOCK_DEVICE, SITES, Sent, Traffic, make_traffic
 
@@ -155,7 +155,7 @@ class Lake:
         """Lets it finish a few batches, and kills driver and JVM at some moment after."""
         job = self.start()
         try:
-            enough = rng.randrange(1, 5)
+            enough = rng.randrange(2, 6)
             wait_for("batches", lambda: len(batches(job)) >= enough or job.ended)
             assert not job.ended, job.log()
             moment = time.monotonic() + 2 * rng.random()
@@ -184,15 +184,17 @@ def test_recordings_through_everything_with_drivers_killed(
     tmp_path: Path,
 ) -> None:
     rng = random.Random(unique)
-    traffic = make_traffic(datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=2))
+    end = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=2)
+    # Every day is a partition of its own in every batch, and minutes of test in all.
+    traffic = make_traffic(end, span=None if FULL else timedelta(days=4))
     gateway = make_gateway(mqtt_broker.port, kafka.bootstrap, unique, routes=[{**ROUTE, "topic": unique}])
     gateway.start()
     lake = Lake(tmp_path, kafka.bootstrap, unique)
 
     publish(mqtt_broker.port, traffic.now)
     wait_until(lambda: delivered(gateway) >= len(traffic.now), "all is in Kafka")
-    lake.run_and_kill(rng)
-    lake.run_and_kill(rng)
+    for _ in range(6 if FULL else 1):
+        lake.run_and_kill(rng)
     lake.run_to_the_end()
     publish(mqtt_broker.port, traffic.late)
     wait_until(lambda: delivered(gateway) >= len(traffic.now) + len(traffic.late), "the late site, too")
