@@ -46,19 +46,19 @@ class RetentionSettings(Table):
     the readings are gone."""
 
     device_events: _Kept = None
-    """Online, offline, gaps, by day."""
+    """What happened to devices (online, offline, gaps, flapping), by the day it happened. The table `devices` stays."""
 
     anomalies: _Kept = None
-    """Alerts, by day."""
+    """Alerts of the anomaly detector, by the day of the reading. The Kafka topic has a retention of its own."""
 
     audit: _Kept = None
-    """Counts against the ledger, by day."""
+    """Counts of what is in Kafka against the ledger, by the day of the minute that was counted."""
 
     telemetry: _Kept = None
     """The job `ingest`'s table `stream.output`, by the day the gateway received the records."""
 
     quarantine: _Kept = None
-    """The job `ingest`'s table `stream.quarantine`, likewise."""
+    """The job `ingest`'s table `stream.quarantine`, by the day the gateway received the records."""
 
 
 class LakeSettings(Table):
@@ -151,7 +151,8 @@ class DevicesSettings(Table):
     """A device flaps when it went online and offline more than so many times within `flap_window`."""
 
     flap_window: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=31))] = timedelta(hours=1)
-    """See `flap_transitions`."""
+    """The time within which `flap_transitions` are counted. Longer calls a device flapping that is restarted now and
+    then."""
 
     forget_after: Annotated[Duration, Field(ge=timedelta(minutes=1), le=timedelta(days=3660))] = timedelta(days=30)
     """A device that nothing was heard of for so long loses its state and its row in `devices`. Its state is what costs

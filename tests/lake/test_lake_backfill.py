@@ -14,6 +14,7 @@ from config.settings import KafkaSettings, Settings, StreamSettings
 from config.stream_jobs import GoldSettings, LakeSettings
 from streaming import backfill, gold, lake_tables
 from streaming.bronze_table import BRONZE
+from tests.chaos.harness import FULL
 from tests.integration.streaming_support import Message, produce
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def write_bronze(spark: SparkSession, settings: Settings, count: int) -> None:
     table.write.partitionBy("ingest_date", "topic", "batch").parquet(f"{settings.stream.lake.path}/bronze")
 
 
+@pytest.mark.skipif(not FULL, reason="takes minutes: CHAOS=full")
 def test_what_is_missing_is_filled_once(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

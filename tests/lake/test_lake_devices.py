@@ -16,6 +16,7 @@ from streaming import devices, lake_tables
 from streaming.job import JobContext
 from streaming.lake import DeltaTable
 from streaming.silver_schema import silver_schema
+from tests.chaos.harness import FULL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,6 +178,7 @@ def test_devices_over_restarts_an_outage_and_a_batch_that_is_run_again(
         devices.start(spark, other, JobContext(lambda _: None))
 
 
+@pytest.mark.skipif(not FULL, reason="takes minutes: CHAOS=full")
 def test_a_silence_of_everything_is_noticed_while_no_batch_has_data(
     make_lake: Callable[[], Lake], spark: SparkSession
 ) -> None:
