@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from config.settings import StreamSettings
 from config.stream_jobs import LakeSettings
 from streaming.progress import BatchEvent, StartedEvent, StoppedEvent
 from streaming.status import collect
+from tests.chaos.harness import FULL
 from tests.integration.job_process import JobProcess
 from tests.integration.streaming_support import base_ms, messages, produce
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from gateway.embedded.kafka import KafkaCluster
 
 
+@pytest.mark.skipif(not FULL, reason="takes minutes: CHAOS=full")
 async def test_jobs_share_a_process_and_keep_their_places_apart(
     kafka: KafkaCluster, make_topic: Any, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from streaming.job import JobContext
 from streaming.kafka_topic import ensure_topic
 from streaming.lake import DeltaTable
 from streaming.silver_schema import PARTITIONS, silver_schema
+from tests.chaos.harness import FULL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -88,6 +89,7 @@ def found(spark: SparkSession, chosen: Settings) -> list[Row]:
     return lake_tables.anomalies(spark, chosen.stream).orderBy("event_time").collect()
 
 
+@pytest.mark.skipif(not FULL, reason="takes minutes: CHAOS=full")
 def test_a_spike_and_a_silence_are_in_the_table_once_though_the_batch_is_run_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

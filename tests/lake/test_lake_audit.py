@@ -8,6 +8,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from confluent_kafka import Producer
 
 from bridge.wire import DLQ_ROUTE, GATEWAY_ID
@@ -16,6 +17,7 @@ from streaming import audit, audit_transforms, lake_tables
 from streaming.audit_transforms import ENTRIES, EXTENTS, SEEN
 from streaming.job import JobContext
 from streaming.progress import ImbalanceEvent
+from tests.chaos.harness import FULL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,6 +121,7 @@ def produce(kafka: KafkaCluster, topic: str, values: list[bytes], *headers: tupl
     assert not failed
 
 
+@pytest.mark.skipif(not FULL, reason="takes minutes: CHAOS=full")
 async def test_what_was_said_is_revised_when_the_ledger_comes_late(
     spark: SparkSession, kafka: KafkaCluster, make_topic: Any, tmp_path: Path
 ) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow.dataset as arrow
+import pytest
 
 from streaming.progress import BatchEvent
+from tests.chaos.harness import FULL
 from tests.integration.job_process import JobProcess
 from tests.integration.streaming_support import base_ms, messages, produce
 from tests.lake.cluster import SparkCluster
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from tests.brokers.fixtures import MakeTopic
 
 
+@pytest.mark.skipif(not FULL, reason="takes minutes: CHAOS=full")
 async def test_a_job_runs_on_a_cluster(kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path) -> None:
     topic = await make_topic(partitions=2)
     produce(kafka.bootstrap, topic, messages(range(500), base_ms(), 2))

@@ -109,6 +109,7 @@ def make_lake(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return lambda: Lake(spark, tmp_path, monkeypatch)
 
 
+@pytest.mark.skipif(not FULL, reason="takes minutes: CHAOS=full")
 def test_devices_over_restarts_an_outage_and_a_batch_that_is_run_again(
     make_lake: Callable[[], Lake], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
