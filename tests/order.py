@@ -1,0 +1,37 @@
+"""Which tests run side by side, and in which order: a few processes share the files out among themselves.
+
+Most of these tests wait, for a broker that starts or for a time that must pass, so that more processes than processors
+pay. A file's tests stay together, as its fixtures are made once; so do all of the lake's, which share one Spark. What
+takes longest begins first: at the end, short ones fill the processes evenly.
+"""
+
+from __future__ import annotations
+
+__all__ = ["pytest_collection_modifyitems", "pytest_xdist_auto_num_workers"]
+
+import os
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+# From the folders' longest to their shortest; files of the same place keep their order.
+FIRST = ("lake", "integration/test_image.py", "chaos", "integration")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are processors, from two to four: each starts brokers of its own."""
+    return min((os.cpu_count() or 1) + 1, 4)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        path = item.path.relative_to(TESTS).as_posix()
+        return next((rank for rank, start in enumerate(FIRST) if path.startswith(start)), len(FIRST))
+
+    items.sort(key=place)
+    for item in items:
+        path = item.path.relative_to(TESTS)
+        item.add_marker(pytest.mark.xdist_group("lake" if path.parts[0] == "lake" else path.as_posix()))
