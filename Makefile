@@ -33,7 +33,7 @@ demo: ready ## The whole path on this machine: devices, MQTT, gateway, Kafka, Sp
 
 .PHONY: test
 test: ready ## Runs every test; formatting, lint, types and import contracts are among them
-	@$(python) -m pytest --numprocesses=auto --dist=loadgroup --no-loadscope-reorder $(ARGS)
+	@$(python) -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: chaos
 chaos: ready ## Runs the failure tests in their long form

@@ -2,5 +2,9 @@
 
 from __future__ import annotations
 
-from tests.order import pytest_collection_modifyitems, pytest_xdist_auto_num_workers  # noqa: F401 - hooks, too
+from tests.order import (  # noqa: F401 - hooks, too
+    pytest_collection_modifyitems,
+    pytest_xdist_auto_num_workers,
+    pytest_xdist_make_scheduler,
+)
 from tests.unclosed import pytest_runtest_teardown  # noqa: F401 - pytest takes hooks from a conftest's names

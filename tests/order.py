@@ -1,27 +1,37 @@
 """Which tests run side by side, and in which order: a few processes share the files out among themselves.
 
-Most of these tests wait, for a broker that starts or for a time that must pass, so that more processes than processors
-pay. A file's tests stay together, as its fixtures are made once; so do all of the lake's, which share one Spark. What
-takes longest begins first: at the end, short ones fill the processes evenly.
+Many of these tests wait, for a broker that starts or for a time that must pass, so one process more than there are
+processors pays. A file's tests stay together, as its fixtures are made once; so do all of the lake's, which share one
+Spark. What takes longest begins first: at the end, short ones fill the processes evenly.
 """
 
 from __future__ import annotations
 
-__all__ = ["pytest_collection_modifyitems", "pytest_xdist_auto_num_workers"]
+__all__ = ["pytest_collection_modifyitems", "pytest_xdist_auto_num_workers", "pytest_xdist_make_scheduler"]
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 TESTS = Path(__file__).parent
 # From the folders' longest to their shortest; files of the same place keep their order.
 FIRST = ("lake", "integration/test_image.py", "chaos", "integration")
 
 
-@pytest.hookimpl(tryfirst=True)
+class _ByFile(LoadFileScheduling):  # type: ignore[misc] (it has no types)
+    def _split_scope(self, nodeid: str) -> str:
+        return "lake" if nodeid.startswith("tests/lake/") else str(super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    return _ByFile(config, log)
+
+
 def pytest_xdist_auto_num_workers() -> int:
-    """One process more than there are processors, from two to four: each starts brokers of its own."""
+    """One process more than there are processors, four at the most: each starts brokers of its own."""
     return min((os.cpu_count() or 1) + 1, 4)
 
 
@@ -32,6 +42,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((rank for rank, start in enumerate(FIRST) if path.startswith(start)), len(FIRST))
 
     items.sort(key=place)
-    for item in items:
-        path = item.path.relative_to(TESTS)
-        item.add_marker(pytest.mark.xdist_group("lake" if path.parts[0] == "lake" else path.as_posix()))
