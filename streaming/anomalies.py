@@ -29,6 +29,7 @@ __all__ = [
     "publish",
     "start",
     "unseen",
+    "without_forgotten",
 ]
 
 import sys
@@ -60,6 +61,7 @@ from streaming.checkpoint import prepare_checkpoint
 from streaming.delta_upkeep import retried
 from streaming.detector_state import STATE_VERSION, DeviceDetector
 from streaming.detectors import Limits, severity
+from streaming.forgotten import Forgotten
 from streaming.job import BatchCounts
 from streaming.kafka import source_options
 from streaming.kafka_topic import ensure_topic
@@ -305,6 +307,13 @@ def unseen(rows: DataFrame) -> DataFrame:
     return rows.where(F.col("kind") != "score").dropDuplicates(["alert_id"])
 
 
+def without_forgotten(marked: DataFrame) -> DataFrame:
+    """The rows without those that the state makes of what came before their device was forgotten, such as its silence.
+    ``marked``: with ``forgotten_ms``."""
+    after = F.unix_millis("received_at") > F.col("forgotten_ms")
+    return marked.where(F.col("forgotten_ms").isNull() | after).drop("forgotten_ms")
+
+
 def publish(rows: DataFrame, settings: Settings) -> None:
     """Sends the rows to the topic, each at least once. Blocks until Kafka has them."""
     options = {name: value for name, value in source_options(settings.kafka).items() if name.startswith("kafka.")}
@@ -313,9 +322,11 @@ def publish(rows: DataFrame, settings: Settings) -> None:
 
 
 def _write(rows: DataFrame, batch: int, *, table: DeltaTable, settings: Settings, context: JobContext) -> None:
-    kept = rows.persist()  # or the state would be computed once for each place it goes to
+    kept = computed = rows.persist()  # or the state would be computed once for each place it goes to
     try:
         spark = kept.sparkSession
+        if (marked := Forgotten(spark, settings.stream).marked(kept)) is not None:
+            kept = without_forgotten(marked)
         alerts = unseen(kept)
         counted = kept.agg(F.count(F.lit(1)), F.count(F.when(F.col("kind") != "score", 1))).first()
         assert counted is not None
@@ -330,7 +341,7 @@ def _write(rows: DataFrame, batch: int, *, table: DeltaTable, settings: Settings
             publish(kept, settings)
         context.tally.put(QUERY, batch, BatchCounts(counted[0], 0))
     finally:
-        kept.unpersist()
+        computed.unpersist()
 
 
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:

@@ -23,7 +23,7 @@ those of an older batch over those of a newer one. A new checkpoint begins with 
 
 from __future__ import annotations
 
-__all__ = ["DEVICES", "DEVICE_EVENTS", "main", "rules_of", "start"]
+__all__ = ["DEVICES", "DEVICE_EVENTS", "main", "rules_of", "start", "without_forgotten"]
 
 import json
 import sys
@@ -50,8 +50,10 @@ from bridge.wire import GATEWAY_DEVICE, GATEWAY_ID, LEDGER_VERSION, LEDGER_WORKE
 from config.errors import ConfigError
 from streaming import driver
 from streaming.checkpoint import prepare_checkpoint
+from streaming.delta_upkeep import retried
 from streaming.device_processor import INPUT, OUTPUT, STATE_VERSION, ShardProcessor, with_clocks
 from streaming.device_state import Rules
+from streaming.forgotten import Forgotten
 from streaming.kafka import source_options
 from streaming.lake import DeltaTable
 from streaming.silver_schema import FIXED
@@ -151,7 +153,7 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
         inputs = inputs.unionByName(beats(records, settings.ledger.topic, shards))
         inputs = inputs.unionByName(presence(records, settings.ledger.topic, shards))
     changes = inputs.groupBy("shard").transformWithState(ShardProcessor(rules), OUTPUT, "Update", "ProcessingTime")
-    sink = _Sink(devices, events, checkpoint)
+    sink = _Sink(devices, events, checkpoint, Forgotten(spark, stream))
     # Timers fire in batches without data too; one that reads what there is and ends would never end with them.
     extra = {"spark.sql.streaming.noDataMicroBatches.enabled": str(not stream.available_now).lower()}
     with _conf(spark, extra):
@@ -251,13 +253,16 @@ def presence(records: DataFrame, ledger: str, shards: int) -> DataFrame:
 class _Sink:
     """Writes what a batch changed."""
 
-    def __init__(self, devices: DeltaTable, events: DeltaTable, checkpoint: Folder) -> None:
-        self._devices, self._events, self._checkpoint = devices, events, checkpoint
+    def __init__(self, devices: DeltaTable, events: DeltaTable, checkpoint: Folder, forgotten: Forgotten) -> None:
+        self._devices, self._events, self._checkpoint, self._forgotten = devices, events, checkpoint, forgotten
         self._writer: str | None = None
 
     def write(self, changes: DataFrame, batch: int) -> None:
         changes = changes.persist()  # or the state would be computed once for each table
+        computed = changes
         try:
+            if (marked := self._forgotten.marked(changes)) is not None:
+                changes = without_forgotten(marked)
             kinds = {row["kind"] for row in changes.select("kind").distinct().collect()}
             if batch == 0:
                 # What another checkpoint wrote is told again by this one.
@@ -269,7 +274,7 @@ class _Sink:
             if "device" in kinds:
                 self._merge(_devices(changes, batch))
         finally:
-            changes.unpersist()
+            computed.unpersist()
 
     def _name(self) -> str:
         """Of this checkpoint alone: batches of another have the same numbers."""
@@ -284,12 +289,42 @@ class _Sink:
         changed = ", ".join(f"t.`{name}` = s.`{name}`" for name in DEVICES.names if name != "device")
         names = ", ".join(f"`{name}`" for name in DEVICES.names)
         values = ", ".join(f"s.`{name}`" for name in DEVICES.names)
-        rows.sparkSession.sql(
+        statement = (
             f"MERGE INTO {self._devices.sql_name} t USING {_VIEW} s ON t.device = s.device"  # noqa: S608 (our own names)
             " WHEN MATCHED AND s.gone AND t.batch <= s.batch THEN DELETE"
             f" WHEN MATCHED AND t.batch <= s.batch THEN UPDATE SET {changed}"
             f" WHEN NOT MATCHED AND NOT s.gone THEN INSERT ({names}) VALUES ({values})"
         )
+        retried(lambda: rows.sparkSession.sql(statement))  # compaction or forget may have rewritten what it read
+
+
+def without_forgotten(marked: DataFrame) -> DataFrame:
+    """What a batch changed, without what the state still says of devices that were forgotten.
+
+    A device that was not heard since is gone: without a snapshot, and without events. Of one that was, no value is left
+    that is older. ``marked``: rows of the processor, with ``forgotten_ms``.
+    """
+    it, forgotten = F.col("snapshot"), F.col("forgotten_ms")
+    told = it["reason"].isin("birth", "death") & (it["since"] > forgotten)
+    heard = F.coalesce((it["last_seen"] > forgotten) | told, F.lit(False))
+    silent = (F.col("kind") == "device") & forgotten.isNotNull() & ~heard
+    newer = {
+        "values": F.map_filter(it["values"], lambda name, _: F.element_at(it["value_times"], name) > forgotten),
+        "value_times": F.map_filter(it["value_times"], lambda _, at: at > forgotten),
+    }
+    snapshot = it
+    for name, kept in newer.items():
+        snapshot = snapshot.withField(name, kept)
+    gone = marked.where(silent).select("device").distinct()
+    return (
+        marked.join(F.broadcast(gone.withColumn("silent", F.lit(True))), "device", "left")
+        .where((F.col("kind") == "device") | F.col("silent").isNull())
+        .withColumn(
+            "snapshot",
+            F.when(F.col("silent"), F.lit(None)).when(forgotten.isNotNull(), snapshot).otherwise(it),
+        )
+        .drop("silent", "forgotten_ms")
+    )
 
 
 def _events(changes: DataFrame, batch: int) -> DataFrame:

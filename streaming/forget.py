@@ -25,6 +25,7 @@ from config.errors import ConfigError, ExitStatus
 from streaming import gold, job_lock
 from streaming.delta_upkeep import DeltaUpkeep
 from streaming.failures import cause
+from streaming.forgotten import Forgotten
 from streaming.layers import delta_layers, parquet_layers
 from streaming.options import JOBS
 from streaming.parquet_rows import remove_rows
@@ -152,6 +153,8 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
     url = location(settings.stream.checkpoint).rstrip("/")
     _require_stopped(url, everything=bool(arguments.now))
     job_lock.hold(url, gold.QUERY)
+    # Before the rows go: a job that runs beside may write what its state says of the device at any moment.
+    Forgotten(spark, settings.stream).add(arguments.device)
     try:
         status = _forget(spark, settings, arguments)
     finally:
@@ -226,7 +229,8 @@ def _tell_rest(settings: Settings, status: ExitStatus, *, now: bool) -> None:
         )
     _say(
         "Not touched: what Kafka holds of the device (topics, dead letters, the topic of anomalies) until its"
-        " retention; the state of the jobs devices and anomalies in their checkpoints; copies made elsewhere."
+        " retention; the state of the jobs devices and anomalies in their checkpoints, of which they write nothing any"
+        " more; copies made elsewhere."
     )
     if status:
         _say("Something is left, see above: run it again once what is named there is corrected.", to_stderr=True)

@@ -14,11 +14,12 @@ import math
 import sys
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from config.errors import ConfigError, ExitStatus
 from streaming import job_lock
 from streaming.failures import cause
+from streaming.forgotten import Forgotten
 from streaming.layers import delta_layers, keeps_for, parquet_layers
 from streaming.storage import Folder, location
 
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from streaming.delta_upkeep import DeltaUpkeep
     from streaming.layers import Layer, ParquetLayer
     from streaming.parquet_days import Leaf, ParquetDays
+
+
+_LEAST_REMEMBERED: Final = timedelta(days=366)
+"""How long the hash of a forgotten device's name is kept at the least, so that no state brings its rows back."""
 
 
 class Done(NamedTuple):
@@ -96,6 +101,10 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
             status = ExitStatus.INCOMPLETE
             _print(Done(name, "FAILED", "see below"))
             print(f"error: {name} could not be kept up: {cause(str(error))}.", file=sys.stderr)  # noqa: T201
+    if not plan.dry_run:
+        # By then no state has anything left of them to say.
+        kept = max(plan.stream.devices.forget_after, _LEAST_REMEMBERED)
+        Forgotten(spark, plan.stream).let_go(plan.now - kept)
     if absent := wanted - found:
         raise ConfigError(
             f"There is no table {', '.join(sorted(absent))} at {location(plan.stream.lake.path)}: has the job that"
