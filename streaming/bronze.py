@@ -28,6 +28,7 @@ from streaming.bronze_table import GAPS, bronze_table, gaps_table
 from streaming.checkpoint import prepare_checkpoint
 from streaming.errors import DataLossError
 from streaming.job import BatchCounts
+from streaming.kafka import topics
 from streaming.kafka_log import KafkaLog
 from streaming.offsets import Gap, Planned, as_row, lost_after, lost_before, planned_ranges
 from streaming.progress import GapEvent
@@ -53,7 +54,9 @@ _MOST_NAMED = 20
 def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
     """Starts the query and returns it. Raises ConfigError if folders or checkpoint do not fit."""
     stream = settings.stream
-    checkpoint = prepare_checkpoint(spark, stream, QUERY, {"stream.bronze.format": stream.bronze.format})
+    checkpoint = prepare_checkpoint(
+        spark, stream, QUERY, {"stream.bronze.format": stream.bronze.format}, topics=topics(settings)
+    )
     writer = _BatchWriter(spark, settings, context, checkpoint)
     return (
         read_records(spark, settings, allow_data_loss=True)

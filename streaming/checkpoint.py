@@ -1,7 +1,7 @@
 """Where a query keeps how far it is, and what is fixed once it has begun.
 
 ``<stream.checkpoint>/<query>/`` is Spark's. Beside it ``<query>.json`` is ours: the version of the jobs that began it,
-whose it is, the settings its state depends on, the topics it reads and the columns it keeps. ``<query>.lock`` is held
+whose it is, what its state depends on and the topics it reads. ``<query>.lock`` is held
 by the process that runs it.
 """
 
@@ -11,7 +11,7 @@ __all__ = ["prepare_checkpoint"]
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError
 from streaming import job_lock
@@ -21,22 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
     from config.settings import StreamSettings
 
 VERSION = 1
 """Raised when a new version of the jobs cannot go on from an old checkpoint."""
-
-_WIDER: Final = {
-    "byte": {"short", "integer", "long", "float", "double"},
-    "short": {"integer", "long", "float", "double"},
-    "integer": {"long", "double"},
-    "long": set[str](),
-    "float": {"double"},
-    "date": {"timestamp"},
-}
-"""What a column's type may become without a reader noticing: every value stays what it is."""
 
 
 def prepare_checkpoint(
@@ -45,26 +34,21 @@ def prepare_checkpoint(
     query: str,
     fixed: Mapping[str, str | int] | None = None,
     *,
-    schema: StructType | None = None,
     topics: Sequence[str] = (),
 ) -> Folder:
     """The query's checkpoint folder, for ``checkpointLocation``, locked for this process.
 
     Args:
-        fixed: settings, by name, that what is there depends on.
-        schema: the columns that the query's state or table has. Columns may be added and types widened later, which is
-            noted; else the change is refused.
+        fixed: what the state and tables of the query depend on: settings by name, and the version of its state.
         topics: Kafka's topics that it reads. A change is told, since Spark would begin or fail without a word.
 
     Raises ConfigError if another process runs the query, or if the checkpoint was begun by a newer version, for another
-    query, with other settings or other columns: Spark would ignore the change, or mix both in its state.
+    query, or with other settings: Spark would ignore the change, or mix both in its state.
     """
     beside = Folder(spark, location(stream.checkpoint))
     folder = Folder(spark, f"{beside.url.rstrip('/')}/{query}")
     job_lock.hold(beside.url.rstrip("/"), query)
     wanted: dict[str, Any] = {"version": VERSION, "query": query, **(fixed or {})}
-    if schema is not None:
-        wanted["schema"] = {field.name: json.loads(field.dataType.json()) for field in schema}
     if topics:
         wanted["topics"] = sorted(topics)
     note = f"{query}.json"
@@ -96,32 +80,13 @@ def _require_fitting(url: str, query: str, begun: Mapping[str, Any], wanted: Map
             f"The checkpoint {url} belongs to the query {begun['query']}, not to {query}: was a folder copied or"
             f" renamed? Put it back, or give this job another stream.checkpoint."
         )
-    free = {"version", "query", "schema", "topics"}
+    free = {"version", "query", "topics"}
     if changed := [name for name in wanted if name not in free and begun.get(name) != wanted[name]]:
         differences = ", ".join(f"{name} is now {wanted[name]}, was {begun.get(name)}" for name in changed)
         raise ConfigError(
             f"The checkpoint {url} was begun with other settings: {differences}. What it has computed so far would not"
             f" fit.{way_out}"
         )
-    if begun.get("schema") and "schema" in wanted and (found := _misfits(begun["schema"], wanted["schema"])):
-        raise ConfigError(
-            f"The checkpoint {url} was begun with other columns: {', '.join(found)}. Columns may be added and types"
-            f" widened; this is neither, and what is there would not fit.{way_out}"
-        )
-
-
-def _misfits(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """What is no compatible change, a phrase each."""
-    found = [f"{name} is gone" for name in begun if name not in wanted]
-    for name, was in begun.items():
-        now = wanted.get(name, was)
-        if now != was and not (isinstance(was, str) and now in _WIDER.get(was, ())):
-            found.append(f"{name} is now {_type(now)}, was {_type(was)}")
-    return found
-
-
-def _type(described: Any) -> str:
-    return described if isinstance(described, str) else json.dumps(described)
 
 
 def _tell_topics(query: str, begun: Sequence[str] | None, wanted: Sequence[str] | None) -> None:

@@ -66,9 +66,27 @@ def _shortened(line: str) -> str:
     return line if len(line) <= _MOST_TEXT else f"{line[:_MOST_TEXT]} …"
 
 
+def _topics(query: str, settings: Settings) -> tuple[str, tuple[str, ...]]:
+    """The settings that say what a query reads of Kafka, and what they name."""
+    ledger = (settings.ledger.topic,) if settings.ledger.topic else ()
+    match query:
+        case "devices":
+            return "ledger.topic or stream.devices.presence_topics", (*ledger, *settings.stream.devices.presence_topics)
+        case "anomalies":
+            return "stream.anomalies.topic", (settings.stream.anomalies.topic,)
+        case "audit":
+            return "stream.topics or ledger.topic", (*topics(settings), *settings.dead_letter_topics, *ledger)
+        case "gold":
+            return "stream.topics", ()  # it reads a table
+        case _:
+            return "stream.topics", topics(settings)
+
+
 def _translate(query: str, text: str, settings: Settings) -> StreamError:
     servers = ", ".join(settings.kafka.bootstrap_servers)
     short = cause(text)
+    said, names = _topics(query, settings)
+    right = "Write" if query == "anomalies" else "Read"
 
     def says(*names: str) -> bool:
         return any(name in text for name in names)
@@ -81,8 +99,8 @@ def _translate(query: str, text: str, settings: Settings) -> StreamError:
         )
     if says(*_ABSENT):
         return KafkaUnavailableError(
-            f"Not all of the topics {', '.join(topics(settings))} exist in Kafka at {servers}. Is stream.topics spelt"
-            " right? Has the gateway, which creates them if kafka.topics.create is true, been started?"
+            f"Not all of the topics {', '.join(names)} exist in Kafka at {servers}. Is {said} spelt right? Has the"
+            " gateway, which creates them if kafka.topics.create is true, been started?"
         )
     if says(*_AUTHENTICATION):
         return KafkaRefusedError(
@@ -91,8 +109,8 @@ def _translate(query: str, text: str, settings: Settings) -> StreamError:
         )
     if says(*_AUTHORIZATION):
         return KafkaRefusedError(
-            f"Kafka at {servers} does not allow this user to read ({short}). It needs Read and Describe on the topics"
-            f" {', '.join(topics(settings))} and Read on consumer groups that begin with {GROUP_ID_PREFIX!r}."
+            f"Kafka at {servers} does not allow this user what it needs ({short}): {right} and Describe on the topics"
+            f" {', '.join(names)} and Read on consumer groups that begin with {GROUP_ID_PREFIX!r}."
         )
     if says(*_UNREACHABLE):
         return KafkaUnavailableError(

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from config.errors import ConfigError, ExitStatus
+from streaming.delta_upkeep import retried
 from streaming.device_schemas import load_device_schemas
 from streaming.held import held
 from streaming.lake import DeltaTable
 from streaming.registry import Registry
 from streaming.silver import silver_rows
 from streaming.silver_rows import REJECT, WAS, enriched
-from streaming.silver_table import arrivals, prepare_tables, retried
+from streaming.silver_table import arrivals, prepare_tables
 
 if TYPE_CHECKING:
     import argparse

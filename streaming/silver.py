@@ -24,12 +24,15 @@ from streaming.decode import decoded
 from streaming.device_schemas import load_device_schemas
 from streaming.held import held
 from streaming.job import BatchCounts
+from streaming.kafka import topics
 from streaming.registry import Registry
 from streaming.silver_rows import enriched, judged, rejects
 from streaming.silver_table import arrivals, prepare_tables
 from streaming.source import read_records, trigger
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -51,18 +54,18 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
         bounded = settings.stream.model_copy(update={"max_offsets_per_trigger": _MOST_RECORDS})
         source = settings.model_copy(update={"stream": bounded})
     records = read_records(spark, source, allow_data_loss=context.allow_data_loss)
-    return start_from(records, settings, context)
+    return start_from(records, settings, context, topics(settings))
 
 
-def start_from(records: DataFrame, settings: Settings, context: JobContext) -> StreamingQuery:
-    """The same over any stream that has Kafka's columns."""
+def start_from(records: DataFrame, settings: Settings, context: JobContext, read: Sequence[str] = ()) -> StreamingQuery:
+    """The same over any stream that has Kafka's columns. ``read``: the topics it comes from."""
     spark, stream = records.sparkSession, settings.stream
     schemas = load_device_schemas(stream.silver.schemas)
     registry = None if stream.silver.registry is None else Registry(spark, stream.silver.registry)
     if registry is not None:
         registry.devices()
     tables = prepare_tables(spark, stream, schemas.columns)
-    checkpoint = prepare_checkpoint(spark, stream, QUERY)
+    checkpoint = prepare_checkpoint(spark, stream, QUERY, topics=read)
     writer = _BatchWriter(settings, context, tables, registry, checkpoint)
     query: StreamingQuery = (
         silver_rows(records, settings, schemas)

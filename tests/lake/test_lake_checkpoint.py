@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructType
 
 from config.errors import ConfigError
 from config.settings import StreamSettings
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-COLUMNS = StructType().add("device", StringType()).add("rssi", IntegerType())
+FIXED = {"state": 1, "stream.shuffle_partitions": 2}
 
 
 @pytest.fixture
 def begun(spark: SparkSession, tmp_path: Path) -> Iterator[StreamSettings]:
-    """A checkpoint that a query has begun, with columns and topics."""
+    """A checkpoint that a query has begun, with a state and topics."""
     stream = StreamSettings(checkpoint=tmp_path)
-    prepare_checkpoint(spark, stream, "silver", schema=COLUMNS, topics=["a", "b"])
+    prepare_checkpoint(spark, stream, "silver", FIXED, topics=["a", "b"])
     (tmp_path / "silver").mkdir()
     (tmp_path / "silver" / "metadata").write_text('{"id":"1"}')
     yield stream
@@ -39,20 +38,14 @@ def note(stream: StreamSettings) -> dict[str, object]:
     return found
 
 
-def test_columns_may_be_added_and_widened(spark: SparkSession, begun: StreamSettings) -> None:
-    wider = StructType().add("rssi", LongType()).add("device", StringType()).add("voltage", DoubleType())
-    prepare_checkpoint(spark, begun, "silver", schema=wider)
-    assert note(begun)["schema"] == {"device": "string", "rssi": "long", "voltage": "double"}
-    assert note(begun)["topics"] == ["a", "b"], "what is not told stays"
-    with pytest.raises(ConfigError, match=r"rssi is now integer, was long.*gateway stream reset silver"):
-        prepare_checkpoint(spark, begun, "silver", schema=StructType([*COLUMNS, wider["voltage"]]))
-
-
-def test_a_column_that_is_gone_or_another_is_refused(spark: SparkSession, begun: StreamSettings) -> None:
+def test_what_the_state_depends_on_cannot_be_changed_under_it(spark: SparkSession, begun: StreamSettings) -> None:
     before = note(begun)
-    with pytest.raises(ConfigError, match="device is gone, rssi is now string, was integer"):
-        prepare_checkpoint(spark, begun, "silver", schema=StructType().add("rssi", StringType()))
+    for changed in ({"state": 2, "stream.shuffle_partitions": 2}, {"state": 1, "stream.shuffle_partitions": 4}):
+        with pytest.raises(ConfigError, match=r"is now \d, was \d\. .*gateway stream reset silver"):
+            prepare_checkpoint(spark, begun, "silver", changed)
     assert note(begun) == before
+    prepare_checkpoint(spark, begun, "silver", FIXED)
+    assert note(begun) == before, "what is not told stays"
 
 
 def test_a_newer_versions_and_another_querys_checkpoint_are_refused(spark: SparkSession, begun: StreamSettings) -> None:
@@ -73,11 +66,11 @@ def test_a_query_begins_anew_after_a_reset(spark: SparkSession, begun: StreamSet
         ".silver.reset-19700101T000000Z.json.crc", "silver.lock", "silver.reset-19700101T000000Z",
         "silver.reset-19700101T000000Z.json",
     ]  # fmt: skip
-    prepare_checkpoint(spark, begun, "silver", schema=StructType().add("other", StringType()))
+    prepare_checkpoint(spark, begun, "silver", {"state": 2})
     (begun.checkpoint / "silver").mkdir()
     (begun.checkpoint / "silver" / "metadata").write_text('{"id":"2"}')
-    prepare_checkpoint(spark, begun, "silver", schema=StructType().add("other", StringType()))
-    assert note(begun)["schema"] == {"other": "string"}
+    prepare_checkpoint(spark, begun, "silver", {"state": 2})
+    assert note(begun)["state"] == 2
 
 
 def test_topics_that_come_and_go_are_told_once(
