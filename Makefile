@@ -37,7 +37,7 @@ test: ready ## Runs every test; formatting, lint, types and import contracts are
 
 .PHONY: chaos
 chaos: ready ## Runs the failure tests in their long form
-	@CHAOS=full $(python) -m pytest tests/chaos tests/lake $(ARGS)
+	@CHAOS=full $(python) -m pytest tests/chaos tests/lake tests/integration/test_image.py $(ARGS)
 
 .PHONY: soak
 soak: ready ## Random failures under load: ARGS="--minutes 30 --seed 7"; nothing missing, nothing growing

@@ -26,10 +26,12 @@ class _ByFile(LoadFileScheduling):  # type: ignore[misc] (it has no types)
         return "lake" if nodeid.startswith("tests/lake/") else str(super()._split_scope(nodeid))
 
 
+@pytest.hookimpl(optionalhook=True)  # without it (-p no:xdist) all run in this process
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
     return _ByFile(config, log)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One process more than there are processors, four at the most: each starts brokers of its own."""
     return min((os.cpu_count() or 1) + 1, 4)

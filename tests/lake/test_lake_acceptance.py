@@ -175,7 +175,6 @@ def batches(job: JobProcess) -> list[BatchEvent]:
     return [event for event in job.events() if isinstance(event, BatchEvent) and event.rows]
 
 
-@pytest.mark.skipif(not FULL, reason="takes minutes: CHAOS=full")
 def test_recordings_through_everything_with_drivers_killed(
     spark: SparkSession,
     kafka: KafkaCluster,
