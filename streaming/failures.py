@@ -85,8 +85,6 @@ def _topics(query: str, settings: Settings) -> tuple[str, tuple[str, ...]]:
 def _translate(query: str, text: str, settings: Settings) -> StreamError:
     servers = ", ".join(settings.kafka.bootstrap_servers)
     short = cause(text)
-    said, names = _topics(query, settings)
-    right = "Write" if query == "anomalies" else "Read"
 
     def says(*names: str) -> bool:
         return any(name in text for name in names)
@@ -98,8 +96,9 @@ def _translate(query: str, text: str, settings: Settings) -> StreamError:
             " was stepped over. To accept the loss and go on with what is there, start once with --allow-data-loss."
         )
     if says(*_ABSENT):
+        said, named = _topics(query, settings)
         return KafkaUnavailableError(
-            f"Not all of the topics {', '.join(names)} exist in Kafka at {servers}. Is {said} spelt right? Has the"
+            f"Not all of the topics {', '.join(named)} exist in Kafka at {servers}. Is {said} spelt right? Has the"
             " gateway, which creates them if kafka.topics.create is true, been started?"
         )
     if says(*_AUTHENTICATION):
@@ -108,9 +107,11 @@ def _translate(query: str, text: str, settings: Settings) -> StreamError:
             " kafka.sasl and the certificates in kafka.tls."
         )
     if says(*_AUTHORIZATION):
+        _, named = _topics(query, settings)
+        right = "Write" if query == "anomalies" else "Read"
         return KafkaRefusedError(
             f"Kafka at {servers} does not allow this user what it needs ({short}): {right} and Describe on the topics"
-            f" {', '.join(names)} and Read on consumer groups that begin with {GROUP_ID_PREFIX!r}."
+            f" {', '.join(named)} and Read on consumer groups that begin with {GROUP_ID_PREFIX!r}."
         )
     if says(*_UNREACHABLE):
         return KafkaUnavailableError(

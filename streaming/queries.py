@@ -11,6 +11,7 @@ __all__ = ["Mailbox", "SparkEnded", "run_queries"]
 
 import queue
 import signal
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,7 +45,21 @@ Mailbox = queue.SimpleQueue[Message]
 """What is waited on while queries run: queries that ended, and signals, any of which means stop."""
 
 _BETWEEN_LOOKS_S = 0.05
-_NEW_COLUMNS = "DELTA_SCHEMA_CHANGED"
+
+
+class _Passing(NamedTuple):
+    """A failure that passes, by a part of its text, and how often in a row it is taken for that."""
+
+    named: str
+    most: int
+    why: str
+
+
+_PASSING = (
+    _Passing("DELTA_SCHEMA_CHANGED", 1, "the table it reads has new columns"),
+    # Spark waits 10 s for a Python process that it has started, and has no setting for it.
+    _Passing("Python worker failed to connect back", 5, "Python took more than 10 s to start, so the machine is busy"),
+)
 _LAST_REPORTS_S = 10.0
 _ENDING_SHARE = 0.2
 """Of ``shutdown_timeout``, what is kept for ending queries, Spark and the JVM after the last batch; 5 s at the most."""
@@ -63,12 +78,12 @@ def run_queries(
     listener = ProgressListener(context, mailbox.put, None if group is None else group.offer)
     session.streams.addListener(listener)
     running: dict[str, StreamingQuery] = {}
-    widened: dict[str, _Widened] = {}
+    anew: dict[str, _Anew] = {}
     try:
         for job in jobs:
             query = job(session, settings, context)
             running[str(query.id)] = query
-            widened[str(query.id)] = _Widened(partial(job, session, settings, context))
+            anew[str(query.id)] = _Anew(partial(job, session, settings, context))
         context.emit(
             StartedEvent(
                 queries=tuple(str(query.name) for query in running.values()),
@@ -78,7 +93,7 @@ def run_queries(
                 metrics=context.metrics_url,
             )
         )
-        _wait(running, mailbox, settings, widened)
+        _wait(running, mailbox, settings, anew)
     finally:
         with suppress(Exception):  # a JVM that is gone refuses both, and what ended us is more worth telling
             for query in running.values():
@@ -89,33 +104,36 @@ def run_queries(
 
 
 @dataclass(slots=True)
-class _Widened:
-    """How a query goes on whose source has got new columns: Delta ends it, and it begins anew where it was."""
+class _Anew:
+    """How a query goes on that ended though nothing is wrong with it: it begins anew where it was."""
 
     start: Callable[[], StreamingQuery]
     last_batch: int | None = None
-    ended: bool = False
+    times: int = 0
 
-    def again(self, query: StreamingQuery, failure: BaseException) -> StreamingQuery | None:
-        """The query begun anew; None if that is not why it ended, or nothing was done since it last was."""
-        if _NEW_COLUMNS not in str(failure):
+    def after(self, query: StreamingQuery, failure: BaseException) -> StreamingQuery | None:
+        """The query begun anew; None if it failed for another reason, or too often without a batch between."""
+        text = str(failure)
+        passing = next((known for known in _PASSING if known.named in text), None)
+        if passing is None:
             return None
         last_batch = _last_batch(query)
-        if self.ended and last_batch in (None, self.last_batch):
+        if last_batch not in (None, self.last_batch):
+            self.times, self.last_batch = 0, last_batch
+        if self.times >= passing.most:
             return None
-        self.ended, self.last_batch = True, last_batch
+        self.times += 1
+        print(f"note: {query.name} begins anew where it was: {passing.why}.", file=sys.stderr, flush=True)  # noqa: T201
         return self.start()
 
 
-def _wait(
-    running: dict[str, StreamingQuery], mailbox: Mailbox, settings: Settings, widened: Mapping[str, _Widened]
-) -> None:
+def _wait(running: dict[str, StreamingQuery], mailbox: Mailbox, settings: Settings, anew: Mapping[str, _Anew]) -> None:
     """Takes out of ``running`` what ends, until nothing is left or there is something to raise."""
     while running:
         message = mailbox.get()
         match message:
             case Terminated():
-                _take_out(running, message, settings, widened)
+                _take_out(running, message, settings, anew)
             case SparkEnded():
                 raise _spark_ended(message)
             case signal.Signals():
@@ -128,13 +146,13 @@ def _take_out(
     running: dict[str, StreamingQuery],
     message: Terminated,
     settings: Settings,
-    widened: Mapping[str, _Widened] | None = None,
+    anew: Mapping[str, _Anew] | None = None,
 ) -> None:
-    """Takes out a query that has ended. Raises what it failed with, unless it can be begun anew (``widened``)."""
+    """Takes out a query that has ended. Raises what it failed with, unless it goes on (``anew``)."""
     query = running.pop(message.query_id, None)
     if query is None or (failure := query.exception()) is None:
         return
-    if widened is None or (again := widened[message.query_id].again(query, failure)) is None:
+    if anew is None or (again := anew[message.query_id].after(query, failure)) is None:
         raise explain(str(query.name), failure, settings)
     running[message.query_id] = again
 

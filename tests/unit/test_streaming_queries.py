@@ -253,3 +253,26 @@ def test_a_query_whose_source_has_got_new_columns_begins_anew_and_one_that_gets_
     with pytest.raises(StreamError, match="DELTA_SCHEMA_CHANGED_WITH_VERSION"):
         run_queries(session, Settings(), [job], JobContext(lambda _: None), mailbox)
     assert len(lives) == 2, "the second life was at the same batch as the first"
+
+
+def test_a_busy_machine_ends_no_job_and_a_python_that_never_starts_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """Spark gives a Python process ten seconds to start. A batch in between begins the count again."""
+    mailbox: Mailbox = queue.SimpleQueue()
+    late = RuntimeError("org.apache.spark.SparkException: Python worker failed to connect back.")
+    identity = uuid.uuid4()
+    lives: list[FakeQuery] = []
+
+    def job(*_: Any) -> Any:
+        query = FakeQuery("devices", mailbox)
+        query.id = identity
+        lives.append(query)
+        if len(lives) == 4:
+            query.commit()
+        query.end(late)
+        return query
+
+    session: Any = FakeSession()
+    with pytest.raises(StreamError, match="Python worker failed to connect back"):
+        run_queries(session, Settings(), [job], JobContext(lambda _: None), mailbox)
+    assert len(lives) == 4 + 5
+    assert "devices begins anew where it was: Python took more than 10 s" in capsys.readouterr().err
