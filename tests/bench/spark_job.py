@@ -22,7 +22,7 @@ from tests.bench.processes import BenchError, stop
 from tests.bench.subject import to_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from streaming.progress import Event
 
@@ -34,13 +34,16 @@ _STOP_S: Final = 60.0
 @dataclass(frozen=True, slots=True)
 class Finished:
     """A job that read what there was and ended. CPU is user plus system time of its Python, its JVM and whatever they
-    started: ``start_cpu_s`` until its queries had begun, ``cpu_s`` from there to the end of the last process."""
+    started: ``start_cpu_s`` until its queries had begun, ``cpu_s`` from there to the end of the last process.
+    ``memory_mib``: of all of them together, as it was at most when a batch had ended; pages that they share count once.
+    """
 
     rows: int
     start_cpu_s: float
     cpu_s: float
     seconds: float
     first_batch_s: float
+    memory_mib: float
 
 
 class SparkJob:
@@ -81,7 +84,7 @@ class SparkJob:
 
     def finish(self) -> Finished:
         """Waits until it has read what there is and has ended. Raises BenchError if it fails."""
-        start_cpu_s = first_batch_s = 0.0
+        start_cpu_s = first_batch_s = memory_mib = 0.0
         rows = 0
         assert self._process.stdout is not None
         for line in self._process.stdout:
@@ -91,6 +94,7 @@ class SparkJob:
                 case BatchEvent() as batch:
                     first_batch_s = first_batch_s or time.monotonic() - self._began_s
                     rows += batch.rows
+                    memory_mib = max(memory_mib, self.memory_mib())
                 case _:
                     pass
         _pid, status, usage = os.wait4(self._process.pid, 0)  # with the CPU of all that it waited for
@@ -104,15 +108,24 @@ class SparkJob:
             cpu_s=usage.ru_utime + usage.ru_stime - start_cpu_s,
             seconds=time.monotonic() - self._began_s,
             first_batch_s=first_batch_s,
+            memory_mib=memory_mib,
         )
+
+    def memory_mib(self) -> float:
+        """Of the process tree, now."""
+        return self._total(lambda process: process.memory_full_info().pss / (1 << 20))
 
     def _cpu_s(self) -> float:
         """Of the process tree, so far."""
+        # User, system, and theirs whom it has waited for.
+        return self._total(lambda process: sum(process.cpu_times()[:4]))
+
+    def _total(self, part: Callable[[psutil.Process], float]) -> float:
         this = psutil.Process(self._process.pid)
         total = 0.0
         for process in (this, *this.children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess):
-                total += sum(process.cpu_times()[:4])  # user, system, and theirs whom it has waited for
+                total += part(process)
         return total
 
     def _log_end(self) -> str:

@@ -66,6 +66,7 @@ def _finished(site: Site, name: str, topic: str, directory: Path, rows: int) -> 
         "start_cpu_s": finished.start_cpu_s,
         "wall_s": finished.seconds,
         "first_batch_s": finished.first_batch_s,
+        "memory_mib": finished.memory_mib,
     }
 
 
@@ -103,17 +104,22 @@ def spark_steady(site: Site) -> Measurement:
         ends: list[tuple[float, dict[int, int]]] = []
         deadline_s = began_s + seconds + _LATEST_S
         published: Paced | None = None
+        memory_mib = 0.0
         while published is None or sum(ends[-1][1].values()) < _RATE * seconds:
             event = job.next_event()
             if isinstance(event, BatchEvent) and topic in event.end_offsets:
                 ends.append((time.time(), {int(at): end for at, end in event.end_offsets[topic].items()}))
+                memory_mib = max(memory_mib, job.memory_mib())
             if published is None and publisher.ready():
                 published = publisher.receive(Paced, _LATEST_S)
             if time.time() > deadline_s:
                 raise BenchError(f"the job was not through with the records {_LATEST_S:g} s after the last was sent")
     found = sorted(delays(published, ends, began_s + _WARM_UP_S))
     figures = statistics.quantiles(found, n=100)
-    return Measurement({"p99_s": figures[98]}, {"p50_s": figures[49], "max_s": found[-1], "rows": float(len(found))})
+    return Measurement(
+        {"p99_s": figures[98]},
+        {"p50_s": figures[49], "max_s": found[-1], "rows": float(len(found)), "memory_mib": memory_mib},
+    )
 
 
 def delays(published: Paced, ends: list[tuple[float, dict[int, int]]], since_s: float) -> list[float]:
