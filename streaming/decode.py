@@ -92,14 +92,16 @@ def _route(schemas: DeviceSchemas) -> Column:
 
 
 def _regex(topic_filter: str) -> str:
-    """What an MQTT topic filter matches (MQTT 5.0, 4.7.1): ``a/#`` matches ``a`` too."""
+    """What an MQTT topic filter matches (MQTT 5.0, 4.7.1 and 4.7.2): ``a/#`` matches ``a`` too, and a wildcard at the
+    beginning no topic that begins with ``$``."""
     *levels, last = [
         "[^/]*" if level == "+" else level if level == "#" else rf"\Q{level}\E" for level in topic_filter.split("/")
     ]
+    begin = r"(?s)\A(?!\$)" if topic_filter[0] in "+#" else r"(?s)\A"
     before = "/".join(levels)
     if last == "#":
-        return rf"(?s)\A{before}(/.*)?\z" if levels else r"(?s)\A.*\z"
-    return rf"(?s)\A{'/'.join((*levels, last))}\z"
+        return rf"{begin}{before}(/.*)?\z" if levels else rf"{begin}.*\z"
+    return rf"{begin}{'/'.join((*levels, last))}\z"
 
 
 def _parsed(records: DataFrame, schemas: DeviceSchemas, made: Sequence[Shape], text: Column) -> DataFrame:
