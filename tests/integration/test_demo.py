@@ -183,6 +183,11 @@ def test_with_spark_what_is_kept_can_be_counted_again(start: Any, tmp_path: Path
     counted = Counter(zip(rows["device"].to_pylist(), rows["seq"].to_pylist(), strict=True))
     assert len(counted) + account["duplicates"] == account["parquet"]
     assert len(counted) == account["published"]
+    page = kept / "demo-report.html"
+    assert f"Report, with plots: {page}" in "\n".join(demo.told)
+    text = page.read_text()
+    assert f"<dt>readings</dt><dd>{account['parquet']:,}</dd>" in text
+    assert text.count("<svg") >= 2, "throughput and lateness, drawn"
     assert {path.name for path in kept.iterdir()} >= {"gateway.toml", "gateway.log", "spark.log", "kafka"}
 
 

@@ -77,14 +77,15 @@ def work() -> Iterator[Path]:
         leave_out("the image test needs root: it makes a Debian and changes into it")
     folder = Path(tempfile.mkdtemp(prefix="gateway-image-"))
     yield folder
+    mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for point in reversed([point for point in mounted if point.startswith(f"{folder}/")]):
+        run("umount", point)
     shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
-def buildah(work: Path) -> Iterator[Buildah]:
-    made = Buildah(work)
-    yield made
-    made("umount", "--all")
+def buildah(work: Path) -> Buildah:
+    return Buildah(work)
 
 
 def mounts_overlays(work: Path) -> bool:

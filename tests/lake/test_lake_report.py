@@ -14,8 +14,11 @@ from config.settings import Settings, StreamSettings
 from config.stream_jobs import LakeSettings
 from streaming import report
 from streaming.anomalies import ANOMALIES
+from streaming.audit_transforms import AUDIT, AUDIT_PARTITIONS
+from streaming.devices import DEVICE_EVENTS, DEVICES
 from streaming.lake import DeltaTable
 from streaming.report_lake import read_lake
+from streaming.report_page import render
 from streaming.silver_schema import PARTITIONS, QUARANTINE, QUARANTINE_PARTITIONS, silver_schema
 
 if TYPE_CHECKING:
@@ -109,6 +112,55 @@ def test_what_the_tables_hold_is_on_the_page_and_what_is_missing_is_said(
     assert "room-0: temperature" in text
     assert "room-1" not in text
     assert list(page.parent.iterdir()) == [page], "no draft is left"
+
+
+def fill_devices(spark: SparkSession, stream: StreamSettings) -> None:
+    """Of three devices one is offline, and one has lost seven readings; one minute of two is out of balance."""
+    devices = DeltaTable(spark, stream, "devices")
+    devices.create(DEVICES)
+    rows = []
+    for name, state, missing in (("room-0", "online", 0), ("room-1", "offline", 0), ("room-2", "online", 7)):
+        values = {"device": name, "type": "room", "state": state, "last_seen": BEGIN, "gaps": min(missing, 1)}
+        values |= {"missing": missing, "transitions": 3, "flapping": False, "batch": 1}
+        rows.append(tuple(values.get(column) for column in DEVICES.names))
+    spark.createDataFrame(rows, DEVICES).write.format("delta").mode("append").save(devices.url)
+    events = DeltaTable(spark, stream, "device_events")
+    events.create(DEVICE_EVENTS)
+    told = [(BEGIN + timedelta(minutes=at), "offline", "room-1", "edge", "silence", 1) for at in range(3)]
+    spark.createDataFrame(told, DEVICE_EVENTS).write.format("delta").mode("append").save(events.url)
+    audit = DeltaTable(spark, stream, "audit")
+    audit.create(AUDIT, AUDIT_PARTITIONS)
+    judged = [
+        (BEGIN.date(), BEGIN + timedelta(minutes=at), "edge", "telemetry", "t", 0, 100, 100 - at, at, 0, 0, 0,
+         "missing" if at else "balanced", BEGIN)
+        for at in range(2)
+    ]  # fmt: skip
+    spark.createDataFrame(judged, AUDIT).write.format("delta").mode("append").save(audit.url)
+
+
+def test_devices_their_events_and_the_audit_are_on_the_page(spark: SparkSession, tmp_path: Path) -> None:
+    chosen = settings(tmp_path)
+    fill(spark, chosen.stream)
+    fill_devices(spark, chosen.stream)
+    found = read_lake(spark, chosen.stream, "here", units={})
+    assert not {"devices.device_events", "devices.devices", "lost.devices", "lost.audit"} & set(found.absent)
+    values = {one.label: (one.value, one.bad) for one in found.findings}
+    assert values["offline"] == ("1", True)
+    assert values["missing numbers"] == ("7", True)
+    assert values["ledger differences"] == ("1", True)
+    assert found.health is not None
+    assert found.health.states == {"online": 2, "offline": 1}
+    assert found.health.offenders is not None
+    assert [row[0] for row in found.health.offenders.rows] == ["room-1", "room-2"], "those to look at, the worst first"
+    assert found.health.events is not None
+    assert sum(count for points in found.health.events.stacks.values() for _, count in points) == 3
+    assert found.lost is not None
+    assert found.lost.rows == [("room-2", None, 7, 1)]
+    assert found.audit is not None
+    assert found.audit.rows == [("edge", "telemetry", "t", 0, "2026-11-21 08:01", 100, 99, 1, 0)]
+    text = render(found)
+    for said in ("3 devices: 2 online, 1 offline.", "Sequence numbers that never came", "ledger against Kafka"):
+        assert said in text
 
 
 def test_an_empty_lake_is_a_page_that_says_so_and_status_4(spark: SparkSession, tmp_path: Path) -> None:
