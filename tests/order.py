@@ -2,7 +2,8 @@
 
 Many of these tests wait, for a broker that starts or for a time that must pass, so one process more than there are
 processors pays. A file's tests stay together, as its fixtures are made once; so do all of the lake's, which share one
-Spark. What takes longest begins first: at the end, short ones fill the processes evenly.
+Spark and begin first, as they take longest. The chaos tests stay together and come last, when the other processes have
+next to nothing left: they send thousands of messages a second through everything and have to have the machine.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 TESTS = Path(__file__).parent
-# From the folders' longest to their shortest; files of the same place keep their order.
-FIRST = ("lake", "integration/test_image.py", "chaos", "integration")
+# Files of the same place keep their order.
+ORDER = ("lake", "integration/test_image.py", "integration", "unit", "chaos")
+TOGETHER = ("tests/lake/", "tests/chaos/")
 
 
 class _ByFile(LoadFileScheduling):  # type: ignore[misc] (it has no types)
     def _split_scope(self, nodeid: str) -> str:
-        return "lake" if nodeid.startswith("tests/lake/") else str(super()._split_scope(nodeid))
+        folder = next((folder for folder in TOGETHER if nodeid.startswith(folder)), None)
+        return folder or str(super()._split_scope(nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)  # without it (-p no:xdist) all run in this process
@@ -41,6 +44,6 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
         path = item.path.relative_to(TESTS).as_posix()
-        return next((rank for rank, start in enumerate(FIRST) if path.startswith(start)), len(FIRST))
+        return next(rank for rank, start in enumerate(ORDER) if path.startswith(start))
 
     items.sort(key=place)
