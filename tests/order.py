@@ -2,8 +2,8 @@
 
 Many of these tests wait, for a broker that starts or for a time that must pass, so one process more than there are
 processors pays. A file's tests stay together, as its fixtures are made once; so do all of the lake's, which share one
-Spark and begin first, as they take longest. The chaos tests stay together and come last, when the other processes have
-next to nothing left: they send thousands of messages a second through everything and have to have the machine.
+Spark and begin first, as they take longest. The chaos tests come last, in two halves, when nothing else is left: they
+send thousands of messages a second through everything and have to have the machine.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 __all__ = ["pytest_collection_modifyitems", "pytest_xdist_auto_num_workers", "pytest_xdist_make_scheduler"]
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,17 @@ from xdist.scheduler import LoadFileScheduling
 TESTS = Path(__file__).parent
 # Files of the same place keep their order.
 ORDER = ("lake", "integration/test_image.py", "integration", "unit", "chaos")
-TOGETHER = ("tests/lake/", "tests/chaos/")
+TOGETHER = {
+    "tests/lake/": "lake",
+    "tests/chaos/test_chaos_[a-l]": "chaos, first half",
+    "tests/chaos/": "chaos, the rest",
+}
 
 
 class _ByFile(LoadFileScheduling):  # type: ignore[misc] (it has no types)
     def _split_scope(self, nodeid: str) -> str:
-        folder = next((folder for folder in TOGETHER if nodeid.startswith(folder)), None)
-        return folder or str(super()._split_scope(nodeid))
+        group = next((name for begin, name in TOGETHER.items() if re.match(begin, nodeid)), None)
+        return group or str(super()._split_scope(nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)  # without it (-p no:xdist) all run in this process

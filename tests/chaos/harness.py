@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 from gateway.embedded.process import GuardedProcess
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 FULL = os.environ.get("CHAOS") == "full"
+in_full_form = pytest.mark.skipif(not FULL, reason="in the full form (CHAOS=full)")
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60.0
 POLL_S = 0.02

@@ -16,7 +16,7 @@ import pytest
 from gateway.doctor.model import Severity
 from tests.brokers.kafka_cluster import ClusterAdmin
 from tests.chaos.cluster_case import Case, passes
-from tests.chaos.harness import FULL, ProblemWatch, wait_until
+from tests.chaos.harness import FULL, ProblemWatch, in_full_form, wait_until
 from tests.doctor_looks import Looked, look
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def test_the_controller_killed(case: Case, admin: ClusterAdmin) -> None:
     assert found.taken.gap_s() <= CONTROLLER_GAP_S, str(found)
 
 
+@in_full_form
 def test_the_group_coordinator_killed(case: Case, admin: ClusterAdmin, unique: str) -> None:
     """No business of the gateway's, which is in no group; its consumers' group goes on behind the new coordinator."""
     with contextlib.closing(admin.consumer(unique, case.topic)) as consumer:
@@ -291,7 +292,7 @@ def test_two_of_three_killed(case: Case, admin: ClusterAdmin) -> None:
 @pytest.mark.parametrize(
     "patience",
     [
-        pytest.param("120s", marks=pytest.mark.skipif(not FULL, reason="in the full form (CHAOS=full)")),
+        pytest.param("120s", marks=in_full_form),
         "6s",
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from tests.brokers.scripted_rules import Rules
 from tests.chaos.gap import Gap
-from tests.chaos.harness import FULL, Gateway, account, wait_until
+from tests.chaos.harness import FULL, Gateway, account, in_full_form, wait_until
 from tests.chaos.threaded import ThreadedBroker
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def finish(broker: ThreadedBroker, gateway: Gateway, published: dict[str, int], 
     ("strategy", "sessions"),
     [
         ("hash_clientid", 4),
-        ("round_robin", 4),
-        pytest.param("round_robin", 1, marks=pytest.mark.skipif(not FULL, reason="in the full form (CHAOS=full)")),
+        pytest.param("round_robin", 4, marks=in_full_form),
+        pytest.param("round_robin", 1, marks=in_full_form),
     ],
 )
 def test_killed_three_times_under_load(

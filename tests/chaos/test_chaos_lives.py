@@ -13,7 +13,7 @@ import pytest
 
 from tests.brokers.proxy import FaultyProxy
 from tests.brokers.scripted_rules import Rules
-from tests.chaos.harness import FULL, Gateway, account, wait_until
+from tests.chaos.harness import FULL, Gateway, account, in_full_form, wait_until
 from tests.chaos.publisher import Publishers
 from tests.chaos.threaded import ThreadedBroker
 
@@ -295,7 +295,7 @@ def two(make_gateway: MakeGateway, broker: ThreadedBroker, kafka: str, topic: st
     return gateways
 
 
-@pytest.mark.parametrize("verb", ["retire", "restart"])
+@pytest.mark.parametrize("verb", ["retire", pytest.param("restart", marks=in_full_form)])
 def test_one_of_two_leaves_an_emqx_at_its_defaults(
     verb: str, kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
 ) -> None:

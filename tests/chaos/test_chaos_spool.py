@@ -13,7 +13,7 @@ import pytest
 from tests.brokers.kafka_cluster import proxied_kafka
 from tests.brokers.mosquitto import missing
 from tests.brokers.scripted_rules import Rules
-from tests.chaos.harness import FULL, Watch, account, wait_until
+from tests.chaos.harness import FULL, Watch, account, in_full_form, wait_until
 from tests.chaos.threaded import ThreadedBroker
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def test_a_kafka_that_answers_nothing_costs_nothing_but_time(
         assert found.copies <= RATE, str(found)
 
 
+@in_full_form
 def test_killed_again_and_again_while_the_spool_is_replayed(
     make_kafka: Callable[..., KafkaCluster], make_gateway: MakeGateway, unique: str
 ) -> None:
@@ -170,7 +171,7 @@ def flip(log: Path) -> None:
             file.write(bytes([byte ^ 1 << rng.randrange(8)]))
 
 
-@pytest.mark.parametrize("damage", [cut, flip])
+@pytest.mark.parametrize("damage", [pytest.param(cut, marks=in_full_form), flip])
 def test_a_spool_that_was_damaged_delivers_the_rest_and_says_how_much_is_gone(
     damage: Callable[[Path], None], make_kafka: Callable[..., KafkaCluster], make_gateway: MakeGateway, unique: str,
     tmp_path: Path,
@@ -209,6 +210,7 @@ def test_a_spool_that_was_damaged_delivers_the_rest_and_says_how_much_is_gone(
         assert not found.out_of_order, str(found)
 
 
+@in_full_form
 def test_clocks_that_step_disturb_nothing(
     make_kafka: Callable[..., KafkaCluster], make_gateway: MakeGateway, unique: str, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from gateway.identity import slots
 from gateway.supervisor.place import find_supervisor
 from tests.brokers.scripted_rules import Rules
-from tests.chaos.harness import FULL, Gateway, account, run_to_end, wait_until
+from tests.chaos.harness import FULL, Gateway, account, in_full_form, run_to_end, wait_until
 from tests.chaos.publisher import Publishers
 from tests.chaos.threaded import Absence, ThreadedBroker
 
@@ -385,6 +385,7 @@ def test_a_frozen_worker_holds_nobody_up(kafka: KafkaCluster, make_gateway: Make
         assert killed["pid"] == frozen
 
 
+@in_full_form
 def test_a_stop_in_the_middle_of_a_roll(kafka: KafkaCluster, make_gateway: MakeGateway, unique: str) -> None:
     """Whichever process has the slot, and however warm the other is: all end, in good order, and the next start finds
     everything."""
@@ -403,6 +404,7 @@ def test_a_stop_in_the_middle_of_a_roll(kafka: KafkaCluster, make_gateway: MakeG
         assert found.copies == 0, str(found)
 
 
+@in_full_form
 def test_at_a_real_broker(
     kafka: KafkaCluster, make_mosquitto: Callable[..., Mosquitto], make_gateway: MakeGateway, unique: str
 ) -> None:

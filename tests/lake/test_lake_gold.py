@@ -23,6 +23,7 @@ from streaming import gold, gold_transforms
 from streaming.job import JobContext
 from streaming.lake import DeltaTable
 from streaming.silver_schema import PARTITIONS, silver_schema
+from tests.chaos.harness import in_full_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -249,6 +250,7 @@ def test_late_data_corrects_its_windows_and_a_crash_after_the_write_changes_noth
     assert table(first.read()) == after_crash
 
 
+@in_full_form
 @given(
     order=st.permutations(range(24)),
     cuts=st.sets(st.integers(1, 23), min_size=1, max_size=1),

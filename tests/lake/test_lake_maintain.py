@@ -20,6 +20,7 @@ from streaming.delta_upkeep import DeltaUpkeep, retried
 from streaming.lake import DeltaTable
 from streaming.silver_schema import PARTITIONS, QUARANTINE, QUARANTINE_PARTITIONS, silver_schema
 from streaming.swap import can_exchange, exchange, local_path
+from tests.chaos.harness import in_full_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -294,6 +295,7 @@ def test_a_conflict_is_tried_again_and_nothing_else_is(monkeypatch: pytest.Monke
         retried(commit, attempts=3)
 
 
+@in_full_form
 def test_tables_of_a_catalog_are_kept_up_and_read_by_their_names(spark: SparkSession, tmp_path: Path) -> None:
     chosen = settings(tmp_path, "delta", catalog="spark_catalog.default", compact_after=timedelta(0))
     try:
