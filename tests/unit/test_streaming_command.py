@@ -160,6 +160,16 @@ def test_memory_is_bounded_in_the_heap_and_outside() -> None:
     assert "spark.driver.memory" not in conf(submitted=True), "that JVM is running already"
 
 
+def test_a_collector_of_ones_own_replaces_ours() -> None:
+    options = "spark.driver.extraJavaOptions"
+    assert "-XX:+UseParallelGC" in conf()[options]
+    for mine in ("-XX:+UseG1GC", "-Xss1m -XX:+UseZGC"):
+        said = conf(extra={options: mine})[options]
+        assert "UseParallelGC" not in said, "Java ends at two"
+        assert said.endswith(mine)
+    assert "-XX:+UseParallelGC" in conf(extra={options: "-Xss1m"})[options]
+
+
 def test_python_functions_run_on_this_python_unless_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     assert conf()["spark.pyspark.python"] == sys.executable
