@@ -35,7 +35,9 @@ _STOP_S: Final = 60.0
 class Finished:
     """A job that read what there was and ended. CPU is user plus system time of its Python, its JVM and whatever they
     started: ``start_cpu_s`` until its queries had begun, ``cpu_s`` from there to the end of the last process.
-    ``memory_mib``: of all of them together, as it was at most when a batch had ended; pages that they share count once.
+    ``warm_rows`` and ``warm_cpu_s``: the same of what came behind the first half of the rows, when the JVM had compiled
+    what it runs. ``memory_mib``: of all of them together, as it was at most when a batch had ended; pages that they
+    share count once.
     """
 
     rows: int
@@ -43,6 +45,8 @@ class Finished:
     cpu_s: float
     seconds: float
     first_batch_s: float
+    warm_rows: int
+    warm_cpu_s: float
     memory_mib: float
 
 
@@ -82,10 +86,12 @@ class SparkJob:
                 return event
         raise BenchError(f"the job ended too early; its log ends {self._log_end()}")
 
-    def finish(self) -> Finished:
-        """Waits until it has read what there is and has ended. Raises BenchError if it fails."""
+    def finish(self, warm_after: int = 0) -> Finished:
+        """Waits until it has read what there is and has ended. Raises BenchError if it fails. ``warm_after``: rows, and
+        a batch ends with them."""
         start_cpu_s = first_batch_s = memory_mib = 0.0
-        rows = 0
+        rows = warm_from = 0
+        warm_since_s = 0.0
         assert self._process.stdout is not None
         for line in self._process.stdout:
             match parse(line):
@@ -95,6 +101,8 @@ class SparkJob:
                     first_batch_s = first_batch_s or time.monotonic() - self._began_s
                     rows += batch.rows
                     memory_mib = max(memory_mib, self.memory_mib())
+                    if not warm_from and rows >= warm_after:
+                        warm_from, warm_since_s = rows, self._cpu_s()
                 case _:
                     pass
         _pid, status, usage = os.wait4(self._process.pid, 0)  # with the CPU of all that it waited for
@@ -108,6 +116,8 @@ class SparkJob:
             cpu_s=usage.ru_utime + usage.ru_stime - start_cpu_s,
             seconds=time.monotonic() - self._began_s,
             first_batch_s=first_batch_s,
+            warm_rows=rows - warm_from,
+            warm_cpu_s=usage.ru_utime + usage.ru_stime - warm_since_s,
             memory_mib=memory_mib,
         )
 
