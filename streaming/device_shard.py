@@ -2,8 +2,10 @@
 
 Plain Python over a :class:`Store`. Everything a shard does depends on its store and its input alone, and it goes
 through the input in order of time, gateways' clocks included: the same input in other batches, or with a restart
-between, gives the same devices and the same events. Only what concerns silence of everything needs processing time,
-and that counts only while the job ran (:meth:`Shard.run`).
+between, gives the same devices and the same events, if each batch has whole steps of the clocks (``Rules.grid_ms``). Of
+a step that two batches share, what is read first may decide whether a device that was silent for just long enough was
+offline for a moment. Only what concerns silence of everything needs processing time, and that counts only while the job
+ran (:meth:`Shard.run`).
 """
 
 from __future__ import annotations
