@@ -1,7 +1,7 @@
 """Which tests run side by side, and in which order: a few processes share the files out among themselves.
 
 Many of these tests wait, for a broker that starts or for a time that must pass, so a process for each processor pays.
-(One more brings the load of two to 6 and 11, and every run had a test or two that came too late.) A file's tests stay
+(With one more, on two of them, chaos tests beside Spark came too late.) A file's tests stay
 together, as its fixtures are made once; so do all of the lake's, which share one Spark and begin first, as they take
 longest. The chaos tests come last, in two halves, when nothing else is left: they send thousands of messages a second
 through everything, or look at it by the second, and have to have the machine.
