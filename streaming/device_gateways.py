@@ -58,6 +58,7 @@ class Gateway:
     stopped: bool = False
     heard_wall_ms: int = 0  # processing time at which the newest sign of life was read
     data_wall_ms: int = 0  # the same of the newest reading
+    due_ms: int | None = None  # the earliest slot of its devices
 
     @property
     def is_away(self) -> bool:

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from streaming.device_gateways import Beat, Gateway, Worker
 from streaming.device_presence import parse_presence
 from streaming.device_sequence import Missing, Sequence
-from streaming.device_shard import Clock, Meta, Output, Shard
+from streaming.device_shard import Clock, Meta, Output, Shard, Slot
 from streaming.device_state import Device, Reading
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from streaming.device_shard import Input
     from streaming.device_state import Rules
 
-STATE_VERSION: Final = 1
+STATE_VERSION: Final = 2
 """Raised with each change of the state's columns or of what they mean: a checkpoint of another version is refused."""
 
 INPUT: Final = {
@@ -66,7 +66,8 @@ _DEVICE: Final = (
     "type string, site string, gateway string, state string, reason string, since_ms bigint, seen_ms bigint,"
     " event_ms bigint, values map<string, struct<value: double, at_ms: bigint>>,"
     " session_ms bigint, birth_ms bigint, death_ms bigint,"
-    " transitions bigint, flips array<bigint>, flapping boolean, due_ms bigint,"
+    " transitions bigint, flips array<bigint>, flapping boolean,"
+    " due_ms bigint, dues map<string, bigint>,"
     " life int, first bigint, first_ms bigint, last bigint, last_ms bigint, before_last bigint, before_ms bigint,"
     " missing array<struct<life: int, low: bigint, high: bigint, opened_ms: bigint, told: boolean>>,"
     " given_up bigint, duplicates bigint, resets bigint"
@@ -75,7 +76,7 @@ _GATEWAY: Final = (
     "alive_ms bigint, data_ms bigint, beat_ms bigint,"
     " workers map<string, struct<life: string, acknowledged: bigint, quiet_ms: bigint, to_ms: bigint>>,"
     " outages array<struct<begin_ms: bigint, end_ms: bigint>>,"
-    " lost boolean, stalled boolean, stopped boolean, heard_wall_ms bigint, data_wall_ms bigint"
+    " lost boolean, stalled boolean, stopped boolean, heard_wall_ms bigint, data_wall_ms bigint, due_ms bigint"
 )
 _META: Final = "version int, ran_ms bigint, watched_ms bigint, due_ms bigint, timer_ms bigint"
 
@@ -89,7 +90,7 @@ class ShardProcessor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
         self._devices = handle.getMapState("devices", "device string", _DEVICE)
-        self._due = handle.getMapState("due", "at_ms bigint", "devices array<string>")
+        self._due = handle.getMapState("due", "gateway string, at_ms bigint", "devices array<string>")
         self._gateways = handle.getMapState("gateways", "gateway string", _GATEWAY)
         self._meta = handle.getValueState("meta", _META)
 
@@ -131,8 +132,8 @@ class _SparkStore:
         self._known_gateways = set(self.gateways)
         self._cache: dict[str, Device | None] = {}
         self._dirty: set[str] = set()
-        self._slots: set[int] | None = None
-        self._added: dict[int, list[str]] = {}
+        self._slots: dict[str | None, set[int]] | None = None
+        self._added: dict[Slot, list[str]] = {}
 
     def load(self, name: str) -> Device | None:
         if name not in self._cache:
@@ -152,24 +153,26 @@ class _SparkStore:
         kept = {key[0] for key in self._devices.keys()}  # noqa: SIM118 (no dict)
         return sorted(kept | {name for name, device in self._cache.items() if device is not None})
 
-    def slots(self) -> list[int]:
+    def slots(self, gateway: str | None) -> list[int]:
         if self._slots is None:
-            self._slots = {key[0] for key in self._due.keys()}  # noqa: SIM118 (no dict)
-        return [*self._slots, *(slot for slot in self._added if slot not in self._slots)]
+            self._slots = {}
+            for slot in [*(Slot(*key) for key in self._due.keys()), *self._added]:  # noqa: SIM118 (no dict)
+                self._slots.setdefault(slot.gateway, set()).add(slot.ms)
+        return list(self._slots.get(gateway, ()))
 
-    def take_slot(self, slot: int) -> list[str]:
+    def take_slot(self, slot: Slot) -> list[str]:
         names = self._added.pop(slot, [])
-        if self._slots is None or slot in self._slots:
-            found = self._due.getValue((slot,))
-            if found is not None:
-                self._due.removeKey((slot,))
-                names = [*found[0], *names]
-            if self._slots is not None:
-                self._slots.discard(slot)
+        if (found := self._due.getValue(tuple(slot))) is not None:
+            self._due.removeKey(tuple(slot))
+            names = [*found[0], *names]
+        if self._slots is not None:
+            self._slots[slot.gateway].discard(slot.ms)
         return names
 
-    def add_to_slot(self, slot: int, name: str) -> None:
+    def add_to_slot(self, slot: Slot, name: str) -> None:
         self._added.setdefault(slot, []).append(name)
+        if self._slots is not None:
+            self._slots.setdefault(slot.gateway, set()).add(slot.ms)
 
     def flush(self) -> None:
         for name in self._dirty:
@@ -179,8 +182,8 @@ class _SparkStore:
             elif self._devices.containsKey((name,)):
                 self._devices.removeKey((name,))
         for slot, names in self._added.items():
-            found = self._due.getValue((slot,))
-            self._due.updateValue((slot,), ([*(found[0] if found else ()), *names],))
+            found = self._due.getValue(tuple(slot))
+            self._due.updateValue(tuple(slot), ([*(found[0] if found else ()), *names],))
         for name, gateway in self.gateways.items():
             self._gateways.updateValue((name,), _from_gateway(gateway))
         for name in self._known_gateways - self.gateways.keys():
@@ -190,26 +193,29 @@ class _SparkStore:
 
 
 def with_clocks(rules: Rules, shards: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function for ``mapInArrow``: readings as they are, then for each shard how far each gateway's readings are.
+    """A function for ``mapInArrow``: readings as they are, then for each shard how far each gateway's readings are: the
+    first of each step, among those that it is given.
 
     A shard sees its own devices only, and a gateway is silent when all of its devices are.
     """
 
     def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        seen: set[tuple[str, int]] = set()
+        first: dict[tuple[str, int], int] = {}
         schema = None
         for batch in batches:
             schema = batch.schema
             # Small integers and a few names, so sets of Python objects would cost more than to have them unique first.
             steps = pc.divide(batch.column("ms"), rules.grid_ms)
-            pairs = pa.table({"gateway": batch.column("gateway"), "step": steps}).group_by(["gateway", "step"])
-            seen.update((row["gateway"], row["step"]) for row in pairs.aggregate([]).to_pylist())
+            columns = {"gateway": batch.column("gateway"), "step": steps, "ms": batch.column("ms")}
+            for row in pa.table(columns).group_by(["gateway", "step"]).aggregate([("ms", "min")]).to_pylist():
+                key = row["gateway"], row["step"]
+                first[key] = min(row["ms_min"], first.get(key, row["ms_min"]))
             yield batch
-        if schema is None or not seen:
+        if schema is None or not first:
             return
         rows = [
-            {"shard": shard, "kind": "clock", "ms": step * rules.grid_ms, "gateway": gateway}
-            for gateway, step in sorted(seen)
+            {"shard": shard, "kind": "clock", "ms": ms, "gateway": gateway}
+            for (gateway, _), ms in sorted(first.items())
             for shard in range(shards)
         ]
         yield pa.RecordBatch.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
@@ -296,6 +302,7 @@ def _from_device(device: Device) -> tuple[Any, ...]:
         device.flips,
         device.flapping,
         device.due_ms,
+        device.dues,
         sequence.life,
         sequence.first,
         sequence.first_ms,
@@ -317,11 +324,11 @@ def _to_device(name: str, kept: Any) -> Device:
         life, first, first_ms, last, last_ms, before_last, before_ms, gaps, given_up, duplicates, resets
     )
     kind, site, gateway, state, reason, since, seen, event, values, session, birth, death, *rest = known
-    transitions, flips, flapping, due = rest
+    transitions, flips, flapping, due, dues = rest
     return Device(
         name, kind, site, gateway, state, reason, since, seen, event,
         {signal: (pair[0], pair[1]) for signal, pair in values.items()},
-        sequence, session, birth, death, transitions, list(flips), flapping, due,
+        sequence, session, birth, death, transitions, list(flips), flapping, due, dict(dues),
     )  # fmt: skip
 
 
@@ -337,6 +344,7 @@ def _from_gateway(gateway: Gateway) -> tuple[Any, ...]:
         gateway.stopped,
         gateway.heard_wall_ms,
         gateway.data_wall_ms,
+        gateway.due_ms,
     )
 
 

@@ -1,15 +1,25 @@
 """A share of the devices with the clocks of all gateways: takes what came in order of time, and judges as it goes.
 
-Plain Python over a :class:`Store`. Everything a shard does depends on its store and its input alone, and it goes
-through the input in order of time, gateways' clocks included: the same input in other batches, or with a restart
-between, is meant to give the same devices and the same events. It does not always: random logs find cases, such as a
-birth or another gateway's first reading in the next batch, in which ``since``, or a moment offline, is another. Only
-what concerns silence of everything needs processing time, and that counts only while the job ran (:meth:`Shard.run`).
+Plain Python over a :class:`Store`. Everything a shard does depends on its store and its input alone, and it takes the
+input one by one in the order of :func:`order`, gateways' clocks included. So the same input in other batches, or with a
+restart between, is meant to give the same devices and events wherever it is cut, as long as each batch ends at one
+moment for all sources. Only what concerns silence of everything needs processing time, and that counts only while the
+job ran (:meth:`Shard.run`).
+
+Sources that are not at the same moment, the ledger or births and deaths ahead of silver or behind it, change nothing
+of what readings say: values, times, sequence numbers, the gateway. They do make a difference for ``state``, ``since``,
+``reason``, ``transitions``, flapping and the events: a birth or a death that is read ahead hides the silence before it,
+and one that is read behind comes after the verdict, or counts for nothing if a reading was received since; an outage
+is a hole between the signs of life in the order in which they are read; and progress follows the ledger, by which
+silences and gaps are told, as far as it has been read.
+
+A device is looked at by the progress of its own gateway, in slots that are kept for each gateway, and once in
+``Rules.forget_after_ms`` by everybody's: so it is forgotten even if nothing is heard of its gateway any more.
 """
 
 from __future__ import annotations
 
-__all__ = ["Clock", "Input", "Meta", "Output", "Shard", "Store"]
+__all__ = ["Clock", "Input", "Meta", "Output", "Shard", "Slot", "Store", "order"]
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -18,7 +28,7 @@ from streaming.device_gateways import Beat, Gateway
 from streaming.device_state import Device, Event, Presence, Reading, moment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from streaming.device_state import Rules
 
@@ -27,9 +37,20 @@ _COARSE_MS: Final = 3_600_000
 
 
 class Clock(NamedTuple):
-    """The readings of a gateway have come to ``ms``, a step of ``Rules.grid_ms``."""
+    """The readings of a gateway have come to the step of ``Rules.grid_ms`` that ``ms`` is in.
+
+    ``ms`` is when the first reading in it was received. So a clock moves where that reading comes, and a batch that
+    brings the rest of the step finds it moved.
+    """
 
     gateway: str
+    ms: int
+
+
+class Slot(NamedTuple):
+    """A step in which devices are looked at, by the progress of a gateway's readings, or of everybody's (None)."""
+
+    gateway: str | None
     ms: int
 
 
@@ -42,7 +63,7 @@ class Meta:
 
     ran_ms: int | None = None  # processing time of the last call
     watched_ms: int = 0  # processing time since when there were no breaks
-    due_ms: int | None = None  # the earliest slot
+    due_ms: int | None = None  # the earliest slot by everybody's progress
     timer_ms: int = 0  # when the caller's timer is set to
 
 
@@ -56,12 +77,15 @@ class Store(Protocol):
     def save(self, device: Device) -> None: ...
     def remove(self, name: str) -> None: ...
     def names(self) -> list[str]: ...
-    def slots(self) -> list[int]: ...
-    def take_slot(self, slot: int) -> list[str]:
+    def slots(self, gateway: str | None) -> list[int]:
+        """Those by this gateway's progress."""
+        ...
+
+    def take_slot(self, slot: Slot) -> list[str]:
         """The devices that are due then, which are no more kept."""
         ...
 
-    def add_to_slot(self, slot: int, name: str) -> None: ...
+    def add_to_slot(self, slot: Slot, name: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -90,7 +114,7 @@ class Shard:
             meta.watched_ms = wall_ms
         meta.ran_ms = max(wall_ms, meta.ran_ms or 0)
         self._output = Output()
-        for one in sorted(inputs, key=_order):
+        for one in sorted(inputs, key=order):
             match one:
                 case Clock():
                     self._clock(one, wall_ms)
@@ -102,25 +126,37 @@ class Shard:
                 case Reading():
                     device = self._device(one.device)
                     self._put(device, device.read(one, self._rules))
-        for gateway in list(self._store.gateways.values()):
+        for gateway in self._gateways():
             self._gateway(gateway, gateway.tick(wall_ms, meta.watched_ms, self._rules))
         return self._output
 
     def _clock(self, clock: Clock, wall_ms: int) -> None:
+        ms = clock.ms // self._rules.grid_ms * self._rules.grid_ms
         gateway = self._store.gateways.get(clock.gateway)
         if gateway is None:
-            gateway = self._store.gateways[clock.gateway] = Gateway(clock.gateway, clock.ms, heard_wall_ms=wall_ms)
-        self._gateway(gateway, gateway.read_to(clock.ms, wall_ms, self._rules))
+            newest = max((one.data_ms or 0 for one in self._store.gateways.values()), default=0)
+            gateway = self._meet(clock.gateway, ms, newest, wall_ms)
+        if gateway is None or (gateway.data_ms is not None and ms <= gateway.data_ms):
+            return  # each part of a step brings a clock
+        self._gateway(gateway, gateway.read_to(ms, wall_ms, self._rules))
         self._advance()
 
     def _beat(self, beat: Beat, wall_ms: int) -> None:
         if beat.gateway not in self._store.gateways:
-            self._store.gateways[beat.gateway] = Gateway(beat.gateway, beat.to_ms, heard_wall_ms=wall_ms)
+            newest = max((one.beat_ms or 0 for one in self._store.gateways.values()), default=0)
+            self._meet(beat.gateway, beat.to_ms, newest, wall_ms)
         # Readings that do not say whose they are may be anybody's: while one gateway is alive, so is "".
-        for name in {beat.gateway, ""}:
+        for name in dict.fromkeys((beat.gateway, "")):
             if (gateway := self._store.gateways.get(name)) is not None:
                 self._gateway(gateway, gateway.beat(beat, wall_ms, self._rules))
         self._advance()
+
+    def _meet(self, name: str, ms: int, newest_ms: int, wall_ms: int) -> Gateway | None:
+        """A gateway that is not known; None if what came of it is so old that it would be forgotten."""
+        if newest_ms - ms > self._rules.forget_after_ms:
+            return None
+        gateway = self._store.gateways[name] = Gateway(name, ms, heard_wall_ms=wall_ms)
+        return gateway
 
     def _gateway(self, gateway: Gateway, events: list[Event]) -> None:
         """Passes on what happened to a gateway, and looks at its devices if it went away."""
@@ -133,80 +169,152 @@ class Shard:
                 if device is not None and device.gateway == gateway.name:
                     self._put(device, device.judge(gateway, self._rules))
 
+    def _gateways(self) -> list[Gateway]:
+        """By name: in which order they come out of the store depends on when it was written."""
+        return [gateway for _, gateway in sorted(self._store.gateways.items())]
+
     def _advance(self) -> None:
-        """Judges what has become due by the stream's progress."""
+        """Judges what has become due by the streams' progress."""
         gateways = self._store.gateways
         # Like is compared with like: the ledger is read to its end at once, silver may be days behind it.
         read = max((gateway.data_ms or 0 for gateway in gateways.values()), default=0)
         beats = max((gateway.beat_ms or 0 for gateway in gateways.values()), default=0)
-        for gateway in list(gateways.values()):
+        for gateway in self._gateways():
             newest = read if gateway.beat_ms is None else beats
             self._gateway(gateway, gateway.compare(newest, self._rules))
             if newest - gateway.alive_ms > self._rules.forget_after_ms:
-                del gateways[gateway.name]
-        now = max((gateway.progress(self._rules) for gateway in gateways.values()), default=0)
-        meta = self._store.meta
-        while meta.due_ms is not None and meta.due_ms <= now:
-            slots = self._store.slots()
-            for slot in sorted(slot for slot in slots if slot <= now):
-                for name in self._store.take_slot(slot):
-                    self._judge(name, slot, now)
-            meta.due_ms = min(self._store.slots(), default=None)
+                self._forget_gateway(gateway.name)
+        for gateway in self._gateways():
+            self._look(gateway)
+        self._look_by_all(self._progress())
 
-    def _judge(self, name: str, slot: int, now: int) -> None:
-        device = self._store.load(name)
-        if device is None or device.due_ms != slot:
-            return  # it has another slot by now
-        device.due_ms = None
-        if now - device.contact_ms >= self._rules.forget_after_ms:
-            detail = f"nothing was heard of it since {moment(device.contact_ms)}"
-            self._output.events.append(Event(now, "forgotten", name, device.gateway or None, detail))
-            self._output.changed[name] = None
-            self._store.remove(name)
+    def _look(self, gateway: Gateway) -> None:
+        """Judges those devices of the gateway that are due by its own progress."""
+        now = gateway.progress(self._rules)
+        if gateway.due_ms is None or gateway.due_ms > now:
             return
-        gateway = self._gateway_of(device)
-        before = (device.state, device.flapping)
-        events = device.judge(gateway, self._rules)
-        self._plan(device, gateway, after_ms=now)
+        for slot in self._slots_to(now, gateway.name):
+            for device in self._taken(slot):
+                if device.dues.get(gateway.name) != slot.ms:
+                    continue  # it has another slot by now
+                del device.dues[gateway.name]
+                before = (device.state, device.flapping)
+                events = device.judge(gateway, self._rules) if device.gateway == gateway.name else []
+                self._looked_at(device, events, changed=(device.state, device.flapping) != before)
+        gateway.due_ms = min(self._store.slots(gateway.name), default=None)
+
+    def _look_by_all(self, now: int) -> None:
+        """Forgets devices, and sees after those that have no gateway's progress to go by."""
+        meta = self._store.meta
+        if meta.due_ms is None or meta.due_ms > now:
+            return
+        for slot in self._slots_to(now, None):
+            for device in self._taken(slot):
+                if device.due_ms != slot.ms:
+                    continue  # it has another slot by now
+                device.due_ms = None
+                if now - device.contact_ms >= self._rules.forget_after_ms:
+                    self._forget(device, now)
+                else:
+                    events = [] if self._gateway_of(device) else device.calm(now, self._rules)
+                    self._looked_at(device, events, changed=bool(events))
+        meta.due_ms = min(self._store.slots(None), default=None)
+
+    def _slots_to(self, now: int, gateway: str | None) -> list[Slot]:
+        return [Slot(gateway, ms) for ms in sorted(self._store.slots(gateway)) if ms <= now]
+
+    def _taken(self, slot: Slot) -> Iterator[Device]:
+        for name in self._store.take_slot(slot):
+            if (device := self._store.load(name)) is not None:
+                yield device
+
+    def _looked_at(self, device: Device, events: list[Event], *, changed: bool) -> None:
         self._output.events += events
+        self._plan(device)
         self._store.save(device)
-        if events or (device.state, device.flapping) != before:
-            self._output.changed[name] = device
+        if events or changed:
+            self._output.changed[device.name] = device
+
+    def _forget(self, device: Device, now: int) -> None:
+        detail = f"nothing was heard of it since {moment(device.contact_ms)}"
+        self._output.events.append(Event(now, "forgotten", device.name, device.gateway or None, detail))
+        self._output.changed[device.name] = None
+        self._store.remove(device.name)
+
+    def _forget_gateway(self, name: str) -> None:
+        """Its devices go by everybody's progress, until it returns or they come through another."""
+        del self._store.gateways[name]
+        for ms in sorted(self._store.slots(name)):
+            for device in self._taken(Slot(name, ms)):
+                device.dues.pop(name, None)
+                self._plan(device)
+                self._store.save(device)
 
     def _put(self, device: Device, events: list[Event]) -> None:
         self._output.events += events
         self._output.changed[device.name] = device
-        self._plan(device, self._gateway_of(device), after_ms=0)
+        self._plan(device)
         self._store.save(device)
 
-    def _plan(self, device: Device, gateway: Gateway, *, after_ms: int) -> None:
+    def _plan(self, device: Device) -> None:
         """Sees to it that the device is looked at when it is due. A slot that is too early stays: it costs one look,
         and moving it with each reading would cost one write a reading."""
-        due = max(device.next_due(gateway, self._rules), after_ms + 1)
-        step = _COARSE_MS if due - gateway.progress(self._rules) > 2 * _COARSE_MS else self._rules.grid_ms
-        slot = -(-due // step) * step
-        if device.due_ms is None or slot < device.due_ms:
-            device.due_ms = slot
-            self._store.add_to_slot(slot, device.name)
-            meta = self._store.meta
-            meta.due_ms = slot if meta.due_ms is None else min(meta.due_ms, slot)
+        gateway = self._gateway_of(device)
+        if gateway is not None and (due := device.next_due(gateway, self._rules)) is not None:
+            kept = device.dues.get(gateway.name)
+            if kept is None or due < kept:
+                ms = self._slot_of(due, gateway.progress(self._rules))
+                if kept is None or ms < kept:
+                    device.dues[gateway.name] = ms
+                    gateway.due_ms = ms if gateway.due_ms is None else min(gateway.due_ms, ms)
+                    self._store.add_to_slot(Slot(gateway.name, ms), device.name)
+        due = self._due_by_all(device, gateway)
+        if device.due_ms is None or due < device.due_ms:
+            ms = self._slot_of(due, self._progress())
+            if device.due_ms is None or ms < device.due_ms:
+                device.due_ms = ms
+                meta = self._store.meta
+                meta.due_ms = ms if meta.due_ms is None else min(meta.due_ms, ms)
+                self._store.add_to_slot(Slot(None, ms), device.name)
+
+    def _due_by_all(self, device: Device, gateway: Gateway | None) -> int:
+        due = device.contact_ms + self._rules.forget_after_ms
+        if gateway is not None:
+            return due
+        if device.flapping:
+            due = min(due, device.flips[0] + self._rules.flap_window_ms)
+        if device.seen_ms is not None and device.next_due(Gateway(device.gateway, 0), self._rules) is not None:
+            due = min(due, self._progress() + _COARSE_MS)  # its gateway may be back by then
+        return due
+
+    def _slot_of(self, due: int, now: int) -> int:
+        """The step by which it is due, and which is not over; if that is far, the hour before, to look at it anew."""
+        if due - now > 2 * _COARSE_MS:
+            return due // _COARSE_MS * _COARSE_MS
+        step = self._rules.grid_ms
+        return -(-max(due, now + 1) // step) * step
 
     def _device(self, name: str) -> Device:
         return self._store.load(name) or Device(name)
 
-    def _gateway_of(self, device: Device) -> Gateway:
-        return self._store.gateways.get(device.gateway) or Gateway(device.gateway, 0)
+    def _progress(self) -> int:
+        """Everybody's: how far the furthest gateway is."""
+        return max((gateway.progress(self._rules) for gateway in self._store.gateways.values()), default=0)
+
+    def _gateway_of(self, device: Device) -> Gateway | None:
+        """Whose progress the device is judged by. None: it has sent no reading, or its gateway is forgotten."""
+        return None if device.seen_ms is None else self._store.gateways.get(device.gateway)
 
 
-def _order(one: Input) -> tuple[int, int, int, str]:
-    """By time; of one moment clocks first, so that time has come to it when it is looked at. Names last: Spark gives a
-    batch's rows in any order."""
+def order(one: Input) -> tuple[int, int, str, int, int, str, int]:
+    """By time; of one moment in an order of their own, since Spark gives a batch's rows in any. A clock is right before
+    the readings of its gateway, so that time has come to them when they are looked at."""
     match one:
-        case Clock():
-            return one.ms, 0, 0, one.gateway
         case Beat():
-            return one.to_ms, 1, 0, one.gateway
+            return one.to_ms, 0, one.gateway, one.worker, one.acknowledged, one.life, 0
         case Presence():
-            return one.received_ms, 2, 0, one.device
+            return one.received_ms, 1, one.device, one.session_ms or 0, one.online, one.gateway, 0
+        case Clock():
+            return one.ms, 2, one.gateway, 0, 0, "", 0
         case Reading():
-            return one.received_ms, 3, one.seq or 0, one.device
+            return one.received_ms, 2, one.gateway, 1, one.seq or 0, one.device, one.device_ms

@@ -107,7 +107,8 @@ class Device:
     transitions: int = 0
     flips: list[int] = field(default_factory=list)
     flapping: bool = False
-    due_ms: int | None = None
+    due_ms: int | None = None  # the slot in which it is looked at by everybody's progress
+    dues: dict[str, int] = field(default_factory=dict)  # the slot by a gateway's progress, of each that it came through
 
     @property
     def is_new(self) -> bool:
@@ -155,9 +156,11 @@ class Device:
         at = presence.received_ms
         if presence.online:
             self.birth_ms = at
+            if self.seen_ms is not None and self.seen_ms > at:
+                return events  # its readings have said so, and what came of them since
             return events + self._turn(ONLINE, at, "birth", presence.detail, rules)
         self.death_ms = at
-        if self.state == ONLINE and self.seen_ms is not None and self.seen_ms > at + AFTER_DEATH_MS:
+        if self.seen_ms is not None and self.seen_ms > at + AFTER_DEATH_MS:
             return events  # it has sent since
         return events + self._turn(OFFLINE, at, "death", presence.detail, rules)
 
@@ -176,14 +179,18 @@ class Device:
                 events += self._turn(OFFLINE, deadline, "silence", detail, rules)
             elif gateway.is_away and self.state == ONLINE:
                 events += self._turn(UNKNOWN, max(gateway.away_ms, self.since_ms), "gateway", "", rules)
-        if self.flapping and now >= (ends := self.flips[0] + rules.flap_window_ms):
-            self.flapping = False
-            events.append(Event(ends, "flapping_ended", self.name, self.gateway or None, ""))
-        return events
+        return events + self.calm(now, rules)
 
-    def next_due(self, gateway: Gateway, rules: Rules) -> int:
-        """Until when nothing changes but by a reading, a birth or a death."""
-        due = [self.contact_ms + rules.forget_after_ms]
+    def calm(self, now: int, rules: Rules) -> list[Event]:
+        """Ends the flapping, if it was long enough ago."""
+        if not self.flapping or now < (ends := self.flips[0] + rules.flap_window_ms):
+            return []
+        self.flapping = False
+        return [Event(ends, "flapping_ended", self.name, self.gateway or None, "")]
+
+    def next_due(self, gateway: Gateway, rules: Rules) -> int | None:
+        """Until when its gateway's progress changes nothing; None if it does not at all."""
+        due = []
         if self.state == ONLINE and self.seen_ms is not None:
             due.append(gateway.deadline(max(self.seen_ms, self.birth_ms or 0), rules.offline_after_ms))
         elif self.state == UNKNOWN:
@@ -192,7 +199,7 @@ class Device:
             due.append(gap)
         if self.flapping:
             due.append(self.flips[0] + rules.flap_window_ms)
-        return min(due)
+        return min(due, default=None)
 
     def _count(self, reading: Reading) -> list[Event]:
         if reading.seq is None:

@@ -1,97 +1,14 @@
-"""Devices: silence, outages of gateways, births and deaths, flapping; the same in whatever batches the input comes."""
+"""Devices: silence, outages of gateways, births and deaths, flapping."""
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass, field
-from itertools import pairwise
-
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming.device_gateways import Beat, Gateway
 from streaming.device_presence import parse_presence
-from streaming.device_shard import Clock, Input, Meta, Output, Shard
-from streaming.device_state import Device, Event, Presence, Reading, Rules
-
-RULES = Rules(offline_after_ms=600_000, gateway_after_ms=180_000, gap_after_ms=60_000, forget_after_ms=86_400_000)
-T0 = 1_700_000_000_000 // RULES.grid_ms * RULES.grid_ms
-MINUTE = 60_000
-
-
-@dataclass
-class MemoryStore:
-    """A shard's store, which gives copies away, as a real one does."""
-
-    meta: Meta = field(default_factory=Meta)
-    gateways: dict[str, Gateway] = field(default_factory=dict)
-    devices: dict[str, Device] = field(default_factory=dict)
-    due: dict[int, list[str]] = field(default_factory=dict)
-
-    def load(self, name: str) -> Device | None:
-        return copy.deepcopy(self.devices.get(name))
-
-    def save(self, device: Device) -> None:
-        self.devices[device.name] = copy.deepcopy(device)
-
-    def remove(self, name: str) -> None:
-        del self.devices[name]
-
-    def names(self) -> list[str]:
-        return list(self.devices)
-
-    def slots(self) -> list[int]:
-        return list(self.due)
-
-    def take_slot(self, slot: int) -> list[str]:
-        return self.due.pop(slot, [])
-
-    def add_to_slot(self, slot: int, name: str) -> None:
-        self.due.setdefault(slot, []).append(name)
-
-
-class Rig:
-    """One shard; each call is a batch. Readings bring their gateway's clock along, as the job adds it."""
-
-    def __init__(self) -> None:
-        self.store = MemoryStore()
-        self.events: list[Event] = []
-        self.wall = T0 + 10**9  # far from the stream's times, which must not matter
-
-    def __call__(self, *inputs: Input, later: int = 5_000) -> Output:
-        self.wall += later
-        clocks = {Clock(one.gateway, to_grid(one.received_ms)) for one in inputs if isinstance(one, Reading)}
-        output = Shard(self.store, RULES, first=True).run([*inputs, *clocks], self.wall)
-        self.events += output.events
-        return output
-
-    def wait(self, length: int) -> None:
-        for _ in range(-(-length // RULES.tick_ms)):
-            self(later=RULES.tick_ms)
-
-    def told(self, *, without: tuple[str, ...] = ("first_seen",)) -> list[tuple[str, str | None]]:
-        return [(event.event, event.device or event.gateway) for event in self.events if event.event not in without]
-
-    def state(self, device: str) -> str:
-        return self.store.devices[device].state
-
-
-def to_grid(ms: int) -> int:
-    return ms // RULES.grid_ms * RULES.grid_ms
-
-
-def reading(device: str, at: int, *, gateway: str = "edge", seq: int | None = None, **values: float) -> Reading:
-    ms = T0 + at
-    return Reading(device, "pump", None, gateway, seq, ms, ms, ms, values)
-
-
-def beat(minute: int, acknowledged: int, *, gateway: str = "edge", life: str = "a", state: str = "running") -> Beat:
-    return Beat(gateway, 0, life, acknowledged, T0 + (minute - 1) * MINUTE, T0 + minute * MINUTE, state)
-
-
-def birth(device: str, at: int, *, online: bool = True, session: int | None = None) -> Presence:
-    return Presence(device, "edge", online, session, T0 + at, "tcp_closed")
+from streaming.device_state import Presence
+from tests.unit.device_rig import MINUTE, RULES, SHORT, T0, Rig, beat, birth, reading
 
 
 def test_a_device_is_offline_when_others_of_its_gateway_go_on_without_it() -> None:
@@ -217,6 +134,28 @@ def test_births_and_deaths_of_an_older_connection_change_nothing() -> None:
     assert rig.state("a") == "offline"
 
 
+def test_births_and_deaths_that_are_read_after_newer_readings_change_nothing() -> None:
+    """Kafka was read later than silver: what came of the readings since is not undone."""
+    rig = Rig()
+    rig(reading("a", 5 * MINUTE), reading("b", 5 * MINUTE, gateway="other"))
+    rig(*(reading("c", minute * MINUTE) for minute in range(5, 17)))
+    assert sorted(rig.told()) == [("gateway_lost", "other"), ("offline", "a")]
+    rig(birth("a", 4 * MINUTE), birth("b", 4 * MINUTE, online=False), reading("c", 17 * MINUTE))
+    assert len(rig.told()) == 2
+    assert [rig.state(name) for name in "ab"] == ["offline", "unknown"]
+    rig(birth("a", 18 * MINUTE))
+    assert rig.told()[-1] == ("online", "a")
+
+
+def test_flapping_of_a_device_that_sends_no_readings_ends_by_the_progress_of_others() -> None:
+    rig = Rig(SHORT)
+    rig(*(birth("a", turn * 1000, online=turn % 2 == 1) for turn in range(5)), reading("b", 0, gateway="other"))
+    assert rig.store.devices["a"].flapping
+    rig(*(reading("b", minute * MINUTE, gateway="other") for minute in range(17)))
+    assert not rig.store.devices["a"].flapping
+    assert rig.told()[-1] == ("flapping_ended", "a")
+
+
 def test_flapping_begins_and_ends() -> None:
     rig = Rig()
     rig(reading("other", 0))
@@ -262,86 +201,47 @@ def test_the_last_value_is_the_newest_by_event_time() -> None:
     assert rig.store.devices["a"].values == {"t": (2.0, T0 + 2000), "h": (5.0, T0 + 1000)}
 
 
-LOG = st.lists(
-    st.tuples(
-        st.integers(0, 90 * 60),  # seconds
-        st.sampled_from(["reading", "reading", "reading", "birth", "death", "beat"]),
-        st.sampled_from("abc"),
-        st.sampled_from(["edge", "other"]),
-        st.integers(0, 30),
-    ),
-    min_size=1,
-    max_size=40,
-)
+@pytest.mark.parametrize(("own", "ahead"), [("edge", "other"), ("other", "edge")])
+def test_a_device_is_judged_in_the_step_in_which_its_own_gateway_comes_to_it(own: str, ahead: str) -> None:
+    """Another gateway's readings are far ahead, and looks by theirs come to nothing."""
+    rig = Rig()
+    rig(reading("a", 0, gateway=own), reading("b", 1, gateway=own), beat(0, 9, gateway=own))
+    for minute in range(1, 9):
+        rig(reading("b", minute * MINUTE, gateway=own), reading("c", (100 + minute) * MINUTE, gateway=ahead))
+    assert rig.told() == []
+    rig(reading("b", 10 * MINUTE, gateway=own))
+    assert rig.told() == [("offline", "a")]
+    rig(reading("a", 10 * MINUTE + 1, gateway=own))
+    assert rig.told() == [("offline", "a"), ("online", "a")]
 
 
-def inputs_of(log: list[tuple[int, str, str, str, int]]) -> list[Beat | Presence | Reading]:
-    made: list[Beat | Presence | Reading] = []
-    for second, kind, device, gateway, number in sorted(log, key=lambda one: one[0]):
-        at = second * 1000 + len(made)  # no two at the same moment
-        if kind == "reading":
-            made.append(reading(device, at, gateway=gateway, seq=number, t=float(number)))
-        elif kind == "beat":
-            made.append(Beat(gateway, 0, "a", number, T0 + at - MINUTE, T0 + at, "running"))
-        else:
-            made.append(Presence(device, gateway, kind == "birth", None, T0 + at, ""))
-    return made
+def test_a_device_that_moves_between_gateways_is_judged_by_its_newest() -> None:
+    rig = Rig()
+    for second in range(600):
+        rig(reading("a", second * 1000, gateway="other" if second % 2 else "edge"))
+    assert sum(len(names) for names in rig.store.due.values()) == 3, "one look by each gateway, one by everybody"
+    for minute in range(10, 20):
+        rig(reading("b", minute * MINUTE, gateway="edge"), reading("c", (minute - 3) * MINUTE, gateway="other"))
+    assert rig.told() == [], "edge is ten minutes further, but its newest reading came through the other"
+    rig(reading("c", 20 * MINUTE, gateway="other"))
+    assert rig.told() == [("offline", "a")]
 
 
-def parts_a_step(inputs: list[Beat | Presence | Reading], cut: int) -> bool:
-    """Whether two batches share a step of the gateways' clocks. Each source brings its part of a step when it is read:
-    which comes first may decide whether who was silent for just long enough was offline for a moment."""
-    steps = [to_grid(one.to_ms if isinstance(one, Beat) else one.received_ms) for one in inputs]
-    return steps[cut - 1] == steps[cut]
-
-
-@example([(0, "reading", "a", "edge", 0), (600, "birth", "a", "edge", 0), (600, "reading", "a", "edge", 0)], {2})
-@settings(max_examples=300, deadline=None, derandomize=True)  # 3,000 random logs still find what it does not hold for
-@given(LOG, st.sets(st.integers(0, 40)))
-def test_batches_and_restarts_make_no_difference(log: list[tuple[int, str, str, str, int]], cuts: set[int]) -> None:
-    """The same input in one batch, and in others, of whole steps, with the job stopped for an hour between them."""
-    inputs = inputs_of(log)
-    whole, parts = Rig(), Rig()
-    whole(*inputs)
-    within = sorted(cut for cut in cuts if 0 < cut < len(inputs) and not parts_a_step(inputs, cut))
-    for begin, end in pairwise([0, *within, len(inputs)]):
-        parts(*inputs[begin:end], later=3_600_000)
-    assert sorted(map(repr, parts.events)) == sorted(map(repr, whole.events))
-    assert parts.store.devices == whole.store.devices
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("edge", "other"),
-        pytest.param(
-            "other",
-            "edge",
-            marks=pytest.mark.xfail(
-                strict=True, reason="of clocks of one moment the other gateway's is looked at first"
-            ),
-        ),
-    ],
-)
-def test_a_restart_before_a_second_gateway_makes_no_difference(first: str, second: str) -> None:
-    log = [(0, "reading", "a", first, 0), (630, "reading", "a", first, 0), (630, "reading", "a", second, 0)]
-    inputs = inputs_of(log)
-    whole, parts = Rig(), Rig()
-    whole(*inputs)
-    parts(*inputs[:2], later=3_600_000)
-    parts(*inputs[2:], later=3_600_000)
-    assert parts.store.devices == whole.store.devices
-
-
-@settings(max_examples=200, deadline=None)
-@given(LOG, st.data())
-def test_readings_of_a_batch_come_in_any_order(log: list[tuple[int, str, str, str, int]], data: st.DataObject) -> None:
-    inputs = inputs_of(log)
-    in_order, shuffled = Rig(), Rig()
-    in_order(*inputs)
-    shuffled(*data.draw(st.permutations(inputs)))
-    assert shuffled.store == in_order.store
-    assert shuffled.events == in_order.events
+def test_devices_of_a_gateway_that_is_forgotten_are_forgotten_in_time_or_wait_for_it() -> None:
+    rig = Rig(SHORT)
+    rig(reading("a", 0), reading("b", 0), birth("c", 0), reading("d", 0, gateway="other"))
+    for minute in range(1, 60):
+        rig(reading("d", minute * MINUTE, gateway="other"), birth("b", minute * MINUTE))
+        assert ("a" in rig.store.devices) == (minute < 20), minute
+    assert set(rig.store.gateways) == {"other"}
+    assert [name for names in rig.store.due.values() for name in names if name not in "bd"] == []
+    assert sorted(device for event, device in rig.told() if event == "forgotten") == ["a", "c"]
+    for minute in range(60, 145):
+        rig(reading("d", minute * MINUTE, gateway="other"), reading("e", minute * MINUTE), birth("b", 60 * MINUTE))
+        if (left := rig.store.devices.get("b")) is None:
+            break
+    assert left is None
+    assert rig.told(without=("first_seen", "forgotten"))[-1] == ("offline", "b")
 
 
 @settings(max_examples=200, deadline=None)
