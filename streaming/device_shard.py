@@ -2,7 +2,7 @@
 
 Plain Python over a :class:`Store`. Everything a shard does depends on its store and its input alone, and it takes the
 input one by one in the order of :func:`order`, gateways' clocks included. So the same input in other batches, or with a
-restart between, is meant to give the same devices and events wherever it is cut, as long as each batch ends at one
+restart between, gives the same devices and events wherever it is cut, as long as each batch ends at one
 moment for all sources. Only what concerns silence of everything needs processing time, and that counts only while the
 job ran (:meth:`Shard.run`).
 
