@@ -4,9 +4,7 @@
                                         └▶ Avro, Protobuf: a Python function, in the plan only if there are such types
 
 No expression here may raise, because one poisoned record would then stop the stream for ever; Spark's ANSI casts and
-indexes do raise. A record is parsed once: the observation below keeps Spark from moving a filter on ``reason`` to
-before the parsing (see ``streaming.transforms.parsed_records``), and what stands behind it is only computed where it is
-asked for.
+indexes do raise.
 """
 
 from __future__ import annotations
@@ -40,13 +38,15 @@ _JSON_OPTIONS = {
 }
 
 
-def decoded(records: DataFrame, schemas: DeviceSchemas, *, observed_as: str = "decoded") -> DataFrame:
+def decoded(records: DataFrame, schemas: DeviceSchemas) -> DataFrame:
     """Kafka's columns, then ``device``, ``type``, ``seq``, ``ts_ms``, the signals (``schemas.columns``, in their
     canonical units), ``reason`` (a :class:`streaming.transforms.BadRecord`) and ``detail`` (words).
 
     ``reason`` and ``detail`` are null for a good record; a bad one's other columns mean nothing. ``ts_ms`` is the
     device's clock, as it had it, from 1970 to 9999. ``seq`` is null for types without a sequence number.
-    ``observed_as`` is the name of the observation (``rows``, ``bad``), which may occur once in a plan.
+
+    A filter behind it may be moved to before the parsing, and with it a copy of the parsing for each field it needs:
+    hold the rows first (``streaming.held``).
     """
     made = shapes(schemas)
     text = F.col("value").cast("string")
@@ -63,7 +63,6 @@ def decoded(records: DataFrame, schemas: DeviceSchemas, *, observed_as: str = "d
         parsed.withColumn("_good", F.coalesce(plainly & F.coalesce(good, F.lit(False)), F.lit(False)))
         .withColumn("_fault", F.when(~F.col("_good"), judged(text, schemas, made)))
         .withColumn("reason", F.col("_fault.reason"))
-        .observe(observed_as, F.count(F.lit(1)).alias("rows"), F.count("reason").alias("bad"))
     )
     nothing = F.lit(None)
     return marked.select(

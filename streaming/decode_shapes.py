@@ -125,7 +125,7 @@ class Shape:
         # What reads as a moment is no number.
         is_moment = field == self.type.time.field
         if field.kind == "string" and self.group is not None and not is_moment:
-            faults.append(may_be_no_string(value, text, field))
+            faults.append(may_be_no_string(value, text, field.path[-1]))
         if field.kind == "long" and self.read_as(field) == "double":
             faults.append(value != F.rint(value))
         fault = any_of(faults)
@@ -230,23 +230,30 @@ def converted(value: Column, convert: Any) -> Column:
     return value / F.lit(convert.by) if convert.by != 1 else value
 
 
-def may_be_no_string(value: Column, text: Column, field: PayloadField) -> Column:
-    """Whether a text may have been a number, a truth value, a list or an object in the payload: Spark's reader turns
-    all of them into text where text is expected.
+def may_be_no_string(value: Column, text: Column, name: str) -> Column:
+    """Whether a text, read from the payload's field ``name``, may have been a number, a truth value, a list or an
+    object there: Spark's reader turns all of them into text where text is expected. And it turns half a surrogate pair,
+    which is no character, into a question mark.
 
     Such a text begins like one of them. Then the payload is searched for the field's name with such a beginning behind
     it; names can be written with escapes, so a payload with a backslash takes the closer look.
     """
     first = F.ascii(value)
     begins = first.between(48, 57) | first.isin(45, 91, 123) | value.isin("true", "false")
-    name = "".join(f"\\{char}" if not char.isalnum() and char.isascii() else char for char in field.path[-1])
-    return begins & (F.contains(text, F.lit("\\")) | text.rlike(rf'"{name}"\s*:\s*[-0-9\[{{tf]'))
+    quoted = "".join(f"\\{char}" if not char.isalnum() and char.isascii() else char for char in name)
+    escapes = F.contains(text, F.lit("\\"))
+    return (begins & (escapes | text.rlike(rf'"{quoted}"\s*:\s*[-0-9\[{{tf]'))) | (
+        F.contains(value, F.lit("?")) & escapes
+    )
 
 
 def header(name: str) -> Column:
-    """The value of the record's first header of that name, as text; null if it has none or it is no UTF-8."""
-    found = F.get(F.filter("headers", lambda header: header["key"] == name), F.lit(0))["value"]
-    return F.try_validate_utf8(found.cast("string"))
+    """The value of the record's first header of that name, as text; null if it has none or it is no UTF-8.
+
+    By position, not with ``filter``: Spark interprets functions that take a function, and compiles the others.
+    """
+    at = F.array_position(F.col("headers.key"), name)
+    return F.try_validate_utf8(F.when(at > 0, F.get(F.col("headers.value"), (at - 1).cast("int"))).cast("string"))
 
 
 def any_of(tests: Iterable[Column | None]) -> Column:

@@ -17,8 +17,8 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from bridge.wire import GATEWAY_ID, GATEWAY_MESSAGE_ID, GATEWAY_MESSAGE_ID_KIND, MQTT_TOPIC, MessageIdKind
+from streaming.decode_shapes import MAX_TS_MS, header
 from streaming.silver_schema import FIXED, QUARANTINE
-from streaming.transforms import MAX_TS_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,8 +49,8 @@ def judged(decoded: DataFrame, *, signals: Sequence[str], max_ahead: timedelta, 
     device_time = F.timestamp_millis(F.when(F.col("ts_ms").between(0, MAX_TS_MS), F.col("ts_ms")))
     latest = F.timestamp_micros(F.unix_micros("timestamp") + F.lit(max_ahead // _MICROSECOND))
     message_id = F.when(
-        _header(GATEWAY_MESSAGE_ID_KIND) == F.lit(MessageIdKind.DEVICE.value),
-        F.nullif(_header(GATEWAY_MESSAGE_ID), F.lit("")),  # an empty one names nothing
+        header(GATEWAY_MESSAGE_ID_KIND) == F.lit(MessageIdKind.DEVICE.value),
+        F.nullif(header(GATEWAY_MESSAGE_ID), F.lit("")),  # an empty one names nothing
     )
     place = {"kafka_topic": F.col("topic"), "kafka_partition": F.col("partition"), "kafka_offset": F.col("offset")}
     aside = {
@@ -70,9 +70,9 @@ def judged(decoded: DataFrame, *, signals: Sequence[str], max_ahead: timedelta, 
                 "clock_ahead": F.coalesce(device_time > latest, F.lit(False)),
                 "received_at": F.col("timestamp"),
                 "message_id": message_id,
-                "mqtt_topic": _header(MQTT_TOPIC),
+                "mqtt_topic": header(MQTT_TOPIC),
                 **place,
-                "gateway": _header(GATEWAY_ID),
+                "gateway": header(GATEWAY_ID),
                 CLOCKED: F.coalesce(clocked, F.lit(True)),
                 REJECT: F.when(F.col("reason").isNotNull(), reject),
             }
@@ -167,12 +167,3 @@ def _record_id() -> Column:
         F.lit("k:"), "topic", F.lit(":"), "partition", F.lit(":"), "offset", F.lit(":"), F.unix_millis("timestamp")
     )
     return F.coalesce(own, place)
-
-
-def _header(name: str) -> Column:
-    """The value of the record's first header of that name, as text; null if it has none.
-
-    By position, not with ``filter``: Spark interprets functions that take a function, and compiles the others.
-    """
-    at = F.array_position(F.col("headers.key"), name)
-    return F.when(at > 0, F.get(F.col("headers.value"), (at - 1).cast("int"))).cast("string")
