@@ -30,7 +30,6 @@ from pyspark.sql.types import (
     StructField,
     StructType,
     TimestampType,
-    VariantType,
 )
 
 from bridge.wire import TELEMETRY_FIELDS
@@ -56,15 +55,12 @@ def column_name(field: Field) -> str:
 def wrapped_payload() -> StructType:
     """Schema of a payload put into an object, ``{"record": PAYLOAD, "whole": true}``.
 
-    Text is read as a variant, because Spark's reader turns a number or an object into text where text is expected.
     Optional integers are read as doubles: JSON has one kind of number, and senders write -70 and -70.0 alike.
     """
     payload = StructType()
     for field in TELEMETRY_FIELDS:
         kind: DataType = _TABLE_TYPES[field.kind]
-        if field.kind == "string":
-            kind = VariantType()
-        elif field.kind == "long" and not field.required:
+        if field.kind == "long" and not field.required:
             kind = DoubleType()
         _put(payload, field.name.split("."), kind)
     return StructType(

@@ -19,9 +19,13 @@ _FETCH_MAX_WAIT_MS = "10"
 next records when Spark asks it for the partition's offsets, and the broker answers in order, the fetch at the end of
 the log after this wait. A batch never reads past the offsets it was planned with, so there is nothing to wait for."""
 
+_MAX_POLL_RECORDS = "5000"
+"""Kafka's default is 500. After each poll Spark asks the broker for the first and the last offset there is."""
 
-def read_records(spark: SparkSession, settings: Settings, *, allow_data_loss: bool) -> DataFrame:
-    """All records of the topics, from the oldest that Kafka holds, with headers; a new checkpoint misses nothing.
+
+def read_records(spark: SparkSession, settings: Settings, *, allow_data_loss: bool, headers: bool = True) -> DataFrame:
+    """All records of the topics, from the oldest that Kafka holds; a new checkpoint misses nothing. ``headers``:
+    whether they are wanted, which costs one object for each of a record's.
 
     Kafka's partitions are read by as many tasks as there are cores: twelve tasks of a few rows each would cost more in
     starting tasks than in rows, and make twelve small files a batch.
@@ -30,8 +34,9 @@ def read_records(spark: SparkSession, settings: Settings, *, allow_data_loss: bo
         **source_options(settings.kafka),
         "subscribe": ",".join(topics(settings)),
         "startingOffsets": "earliest",
-        "includeHeaders": "true",
+        "includeHeaders": str(headers).lower(),
         "kafka.fetch.max.wait.ms": _FETCH_MAX_WAIT_MS,
+        "kafka.max.poll.records": _MAX_POLL_RECORDS,
         "failOnDataLoss": str(not allow_data_loss).lower(),
     }
     if settings.stream.max_offsets_per_trigger is not None:

@@ -1,6 +1,7 @@
 """What is made of Kafka's records. Each function returns the DataFrame it is named for; no session, no I/O.
 
-    records ─▶ parsed_records ─┬─▶ telemetry ─▶ type_windows
+    records ─▶ parsed_records ─┬─▶ readings ─┬─▶ telemetry
+                               │             └─▶ type_windows
                                └─▶ quarantined
 
 A record is judged once, in :func:`parsed_records`: ``reason`` is null for a good one. No expression here may raise,
@@ -9,17 +10,18 @@ because one poisoned record would then stop the stream for ever; Spark's ANSI ca
 
 from __future__ import annotations
 
-__all__ = ["BadRecord", "parsed_records", "quarantined", "telemetry", "type_windows"]
+__all__ = ["BadRecord", "parsed_records", "quarantined", "readings", "telemetry", "type_windows"]
 
 from datetime import timedelta
 from enum import StrEnum
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
 from bridge.wire import GATEWAY_MESSAGE_ID, GATEWAY_MESSAGE_ID_KIND, MQTT_TOPIC, MessageIdKind
+from streaming.decode_shapes import MAX_TS_MS, header, may_be_no_string
 from streaming.schemas import (
     CORRUPT,
     MEASUREMENTS,
@@ -38,9 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from bridge.wire import Field
-
-MAX_TS_MS = 253_402_300_799_999
-"""The last millisecond of the year 9999, what most readers of a timestamp can show. Spark raises far beyond it."""
 
 _JSON_OPTIONS = {
     "mode": "PERMISSIVE",
@@ -88,28 +87,35 @@ def parsed_records(records: DataFrame) -> DataFrame:
     )
 
 
-def telemetry(parsed: DataFrame, *, max_ahead: timedelta) -> DataFrame:
-    """The good records as rows of the table, all columns but ``batch``.
+def readings(parsed: DataFrame, *, max_ahead: timedelta) -> DataFrame:
+    """The good records with what their payloads say: the table's columns from ``device`` to the measurements.
 
     ``event_time`` is the device's time, but at most ``max_ahead`` after the Kafka record's own timestamp, which is when
     the gateway received the message.
     """
     device_time = F.timestamp_millis(F.col("payload.ts"))
     latest = F.timestamp_micros(F.unix_micros("timestamp") + F.lit(_microseconds(max_ahead)))
+    return parsed.where(F.col("reason").isNull()).withColumns(
+        {
+            "device": F.col("payload.device"),
+            "type": F.col("payload.type"),
+            "seq": F.col("payload.seq"),
+            "device_time": device_time,
+            "event_time": F.least(device_time, latest),
+            **{column_name(field): F.col(f"payload.{field.name}").cast(field.kind) for field in MEASUREMENTS},
+        }
+    )
+
+
+def telemetry(parsed: DataFrame, *, max_ahead: timedelta) -> DataFrame:
+    """The good records as rows of the table, all columns but ``batch``: :func:`readings`, and where they came from."""
+    by_device = header(GATEWAY_MESSAGE_ID_KIND) == F.lit(MessageIdKind.DEVICE.value)
     return (
-        parsed.where(F.col("reason").isNull())
+        readings(parsed, max_ahead=max_ahead)
         .withColumns(
             {
-                "device": _string("device"),
-                "type": _string("type"),
-                "seq": F.col("payload.seq"),
-                "device_time": device_time,
-                "event_time": F.least(device_time, latest),
-                **{column_name(field): F.col(f"payload.{field.name}").cast(field.kind) for field in MEASUREMENTS},
-                "mqtt_topic": _header(MQTT_TOPIC),
-                "message_id": F.when(
-                    _header(GATEWAY_MESSAGE_ID_KIND) == F.lit(MessageIdKind.DEVICE.value), _header(GATEWAY_MESSAGE_ID)
-                ),
+                "mqtt_topic": header(MQTT_TOPIC),
+                "message_id": F.when(by_device, header(GATEWAY_MESSAGE_ID)),
                 **_kafka_columns(),
             }
         )
@@ -155,28 +161,38 @@ def _text() -> Column:
 
 
 def _reason() -> Column:
-    """The first thing that is wrong with a record. The costly tests are in branches that only bad records take."""
-    corrupt = F.col(f"parsed.{CORRUPT}").isNotNull()
-    whole = F.try_parse_json(_text())
-    broken = (
-        F.when(whole.isNull(), F.lit(BadRecord.NOT_JSON.value))
-        .when(~F.schema_of_variant(whole).startswith("OBJECT"), F.lit(BadRecord.NOT_AN_OBJECT.value))
-        .when(F.col("payload").isNull(), F.lit(BadRecord.NOT_JSON.value))  # an object, and something behind it
-        .otherwise(F.lit(BadRecord.WRONG_TYPE.value))
-    )
+    """The first thing that is wrong with a record; null if nothing is.
+
+    Most records are plainly good. The closer look is the body of a higher-order function, which Spark does not compile
+    into the code for every row.
+    """
+    good = [
+        F.col(f"parsed.{CORRUPT}").isNull(),
+        F.is_valid_utf8(_text()),
+        *(~_is_missing(field) for field in REQUIRED),
+        *(~_may_be_no_string(field) for field in REQUIRED if field.kind == "string"),
+        *(~_is_faulty(field) for field in MEASUREMENTS),
+        ~_ts_is_out_of_range(),
+    ]
+    looked = F.transform(F.array(F.try_parse_json(_text())), _verdict)
+    return F.when(~F.coalesce(reduce(and_, good), F.lit(False)), F.get(looked, F.lit(0)))
+
+
+def _verdict(whole: Column) -> Column:
+    """The closer look; ``whole``: the payload as a variant, null if it is no JSON."""
+    wrong = [~_is_string(field, whole) for field in REQUIRED if field.kind == "string"]
+    wrong += [_is_fraction(field) for field in MEASUREMENTS if field.kind == "long"]
+    beyond = [_ts_is_out_of_range(), *map(_is_too_large, MEASUREMENTS)]
     return (
         F.when(F.col("value").isNull() | (F.length("value") == 0), F.lit(BadRecord.EMPTY.value))
         .when(~F.is_valid_utf8(_text()), F.lit(BadRecord.NOT_UTF8.value))
-        .when(corrupt | F.col("payload").isNull(), broken)
-        .when(_any(_is_missing(field) for field in REQUIRED), F.lit(BadRecord.MISSING_FIELD.value))
-        .when(
-            _any(~_is_string(field) for field in REQUIRED if field.kind == "string"), F.lit(BadRecord.WRONG_TYPE.value)
-        )
-        .when(
-            _any(_is_fraction(field) for field in MEASUREMENTS if field.kind == "long"),
-            F.lit(BadRecord.WRONG_TYPE.value),
-        )
-        .when(_any([_ts_is_out_of_range(), *map(_is_too_large, MEASUREMENTS)]), F.lit(BadRecord.OUT_OF_RANGE.value))
+        .when(whole.isNull(), F.lit(BadRecord.NOT_JSON.value))
+        .when(~F.schema_of_variant(whole).startswith("OBJECT"), F.lit(BadRecord.NOT_AN_OBJECT.value))
+        .when(F.col("payload").isNull(), F.lit(BadRecord.NOT_JSON.value))  # an object, and something behind it
+        .when(F.col(f"parsed.{CORRUPT}").isNotNull(), F.lit(BadRecord.WRONG_TYPE.value))
+        .when(_any(map(_is_missing, REQUIRED)), F.lit(BadRecord.MISSING_FIELD.value))
+        .when(_any(wrong), F.lit(BadRecord.WRONG_TYPE.value))
+        .when(_any(beyond), F.lit(BadRecord.OUT_OF_RANGE.value))
     )
 
 
@@ -191,7 +207,7 @@ def _detail() -> Column:
     wrong = []
     for field in (*REQUIRED, *MEASUREMENTS):
         present = found(field).isNotNull() & (F.schema_of_variant(found(field)) != "VOID")
-        misfit = ~_is_string(field) if field.kind == "string" else F.col(f"payload.{field.name}").isNull()
+        misfit = ~_is_string(field, whole) if field.kind == "string" else F.col(f"payload.{field.name}").isNull()
         if field.kind == "long" and not field.required:
             misfit = misfit | _is_fraction(field)
         seen = F.concat(F.lit(f"{field.name} is no {field.kind} but "), F.lower(F.schema_of_variant(found(field))))
@@ -208,16 +224,23 @@ def _detail() -> Column:
 
 
 def _is_missing(field: Field) -> Column:
-    value = F.col(f"payload.{field.name}")
-    return value.isNull() | F.is_variant_null(value) if field.kind == "string" else value.isNull()
+    return F.col(f"payload.{field.name}").isNull()
 
 
-def _is_string(field: Field) -> Column:
-    return F.schema_of_variant(F.col(f"payload.{field.name}")) == "STRING"
+def _is_string(field: Field, whole: Column) -> Column:
+    return F.schema_of_variant(F.try_variant_get(whole, f"$.{field.name}", "variant")) == "STRING"
 
 
-def _string(name: str) -> Column:
-    return F.try_variant_get(F.col(f"payload.{name}"), "$", "string")
+def _may_be_no_string(field: Field) -> Column:
+    return may_be_no_string(F.col(f"payload.{field.name}"), _text(), column_name(field))
+
+
+def _is_faulty(field: Field) -> Column:
+    """Whether a measurement is no number of its kind; false where there is none."""
+    test = _is_too_large(field)
+    if field.kind == "long":
+        test = test | _is_fraction(field)
+    return F.coalesce(test, F.lit(False))
 
 
 def _is_fraction(field: Field) -> Column:
@@ -236,11 +259,6 @@ def _ts_is_out_of_range() -> Column:
 
 def _any(conditions: Iterable[Column]) -> Column:
     return reduce(or_, conditions, F.lit(False))
-
-
-def _header(name: str) -> Column:
-    """The value of the record's first header of that name, as text; null if it has none."""
-    return F.get(F.filter("headers", lambda header: header["key"] == name), F.lit(0))["value"].cast("string")
 
 
 def _kafka_columns() -> dict[str, Column]:

@@ -61,9 +61,9 @@ def start(spark: SparkSession, settings: Settings, context: JobContext) -> Strea
             context.emit(_event(row, batch))
 
     return (
-        read_records(spark, settings, allow_data_loss=context.allow_data_loss)
+        read_records(spark, settings, allow_data_loss=context.allow_data_loss, headers=False)
         .transform(transforms.parsed_records)
-        .transform(transforms.telemetry, max_ahead=stream.max_ahead)
+        .transform(transforms.readings, max_ahead=stream.max_ahead)
         .transform(transforms.type_windows, window=stream.window, lateness=stream.watermark + stream.max_ahead)
         .writeStream.queryName(QUERY)
         .outputMode("update")
