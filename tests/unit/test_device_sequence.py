@@ -83,20 +83,20 @@ def test_a_gap_is_told_once_and_only_when_it_stays() -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.sets(st.integers(0, 60), min_size=1), st.randoms(use_true_random=False), st.integers(0, 5))
+@given(st.sets(st.integers(0, 32), min_size=1), st.randoms(use_true_random=False), st.integers(0, 5))
 def test_any_order_gives_the_same(numbers: set[int], random: object, repeats: int) -> None:
-    """Against a set: what is missing is what is between lowest and highest and did not come."""
+    """Against a set: what is missing is what is between lowest and highest and did not come. Of 33 numbers there are
+    never more open ranges than are kept."""
     log = steady(*numbers) + steady(*sorted(numbers)[:repeats])
     random.shuffle(log)  # type: ignore[attr-defined]
     sequence = fed(log)
     missing = {number for gap in sequence.missing for number in range(gap.low, gap.high + 1)}
     expected = set(range(min(numbers), max(numbers) + 1)) - numbers
     assert sequence.missing_count == len(expected)
-    assert missing <= expected
     assert (sequence.first, sequence.last, sequence.resets) == (min(numbers), max(numbers), 0)
-    if sequence.given_up == 0:
-        assert missing == expected
-        assert sequence.duplicates == len(log) - len(numbers)
+    assert sequence.given_up == 0
+    assert missing == expected
+    assert sequence.duplicates == len(log) - len(numbers)
 
 
 @settings(max_examples=300, deadline=None)

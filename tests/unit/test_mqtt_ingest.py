@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from paho.mqtt import _packet as paho_packet
 from paho.mqtt.client import MQTTv5, MQTTv311
@@ -24,7 +24,7 @@ from tests.brokers.rig import Rig, make_rig
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-many = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+many = settings(deadline=None, max_examples=150)
 
 
 class Sent(NamedTuple):

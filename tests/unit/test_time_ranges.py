@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streaming.time_ranges import TimeRange, aligned, joined
 
 RANGES = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 20)).map(lambda it: TimeRange(it[0], it[0] + it[1])))
 
-many = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(deadline=None)
 
 
 def covered(ranges: list[TimeRange]) -> set[int]:
