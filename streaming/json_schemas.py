@@ -65,7 +65,7 @@ def _object(
     if not isinstance(properties, dict) or not isinstance(wanted, list):
         raise ConfigError(f'{file}: {at or "the schema"}: "properties" is an object and "required" a list of names.')
     for name in wanted:
-        if name not in properties:
+        if not isinstance(name, str) or name not in properties:
             raise ConfigError(
                 f"{file}: {'.'.join((*path, str(name)))} is required but not among the properties: add it there, with"
                 " its type."
@@ -89,7 +89,7 @@ def _field(file: Path, schema: dict[str, Any], path: tuple[str, ...], *, require
     declared = schema.get("type")
     types = declared if isinstance(declared, list) else [declared]
     kinds = [kind for kind in types if kind != "null"]  # a null counts as an absent field in any case
-    if len(kinds) != 1 or kinds[0] not in _KINDS:
+    if len(kinds) != 1 or not isinstance(kinds[0], str) or kinds[0] not in _KINDS:
         raise ConfigError(
             f"{file}: {at} has the type {json.dumps(declared)}, but a signal is one of number, integer, string and"
             f' boolean. Correct it, or name the field in "ignore" of its type in schemas.toml.'

@@ -98,6 +98,7 @@ REFUSED = [
     ("[types.a]\ntime = 'time'", {"a": {"tome": {"type": "integer"}}}, "no field of a.json. Is tome meant?"),
     ("[types.a]\ntime_format = 'iso8601'", {"a": {}}, "ts, a long in a.json; it has to be a string"),
     ("[types.a]", {"a": {"x": {"type": "array"}}}, "a signal is one of number, integer, string and boolean"),
+    ("[types.a]", {"a": {"x": {"type": {"number": 1}}}}, "a signal is one of number, integer, string and boolean"),
     ("[types.a]", {"a": {"x": {"type": "string", "pattern": "x"}}}, 'x has "pattern", which is not checked'),
     ("[types.a]", {"a": {"x": {"type": "number", "multipleOf": 2}}}, 'x has "multipleOf", which is not checked'),
     ("[types.a]", {"a": {"x": {"type": "string", "format": "uri"}}}, "format 'uri'"),
@@ -143,6 +144,13 @@ def test_several_mistakes_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_device_schemas(wrong)
     assert len(caught.value.problems) == 2
+
+
+def test_what_is_required_is_named(tmp_path: Path) -> None:
+    (tmp_path / "schemas.toml").write_text("[types.a]")
+    (tmp_path / "a.json").write_text(json.dumps({"type": "object", "properties": {}, "required": [["x"]]}))
+    with pytest.raises(ConfigError, match="is required but not among the properties"):
+        load_device_schemas(tmp_path)
 
 
 def test_a_folder_without_an_index_is_refused(tmp_path: Path) -> None:
