@@ -215,6 +215,7 @@ def start_spark(settings: Settings, jars: Sequence[Path], extra: Mapping[str, st
     except BaseException as error:
         if gateway.proc is not None:
             gateway.proc.kill()
+            gateway.proc.wait()
         if isinstance(error, Py4JError):
             raise StreamError(
                 f"Spark could not start with stream.master {settings.stream.master!r}: {cause(str(error))}."

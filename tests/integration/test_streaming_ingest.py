@@ -21,7 +21,7 @@ from streaming.errors import DataLossError, KafkaRefusedError, KafkaUnavailableE
 from streaming.job import JobContext
 from streaming.progress import BatchEvent, StartedEvent, WindowEvent
 from streaming.queries import run_queries
-from streaming.session import start_spark
+from tests.brokers.spark import one_spark
 from tests.integration.streaming_support import (
     BAD,
     PLACES,
@@ -52,11 +52,8 @@ WINDOWS: tuple[Job, ...] = (windows.start,)
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    # The quick compiler alone: no test runs long enough for the thorough one to pay.
-    options = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    running = start_spark(Settings(), resolve("spark"), options)
-    yield running.session
-    running.end()
+    with one_spark(resolve("spark"), {}) as session:
+        yield session
 
 
 def settings(folder: Path, topic: str, kafka: KafkaSettings, **stream: Any) -> Settings:

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from config.settings import Settings
 from gateway.embedded.jars import resolve
-from streaming.session import start_spark
 from tests.brokers.fixtures import *  # noqa: F403 (brokers for those that want one)
+from tests.brokers.spark import one_spark
 from tests.chaos.fixtures import *  # noqa: F403 (gateways)
 
 if TYPE_CHECKING:
@@ -20,8 +19,5 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    # The quick compiler alone: no test runs long enough for the thorough one to pay.
-    options = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    running = start_spark(Settings(), resolve("spark"), options)
-    yield running.session
-    running.end()
+    with one_spark(resolve("spark"), {}) as session:
+        yield session

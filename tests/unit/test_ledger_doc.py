@@ -13,8 +13,7 @@ from bridge.ledger import LedgerSnapshot
 from bridge.ledger_intervals import Entry, EntryKey, Interval
 from bridge.ledger_records import Author, partition_records, worker_record
 from config.errors import ExitStatus
-from config.settings import Settings
-from streaming.session import start_spark
+from tests.brokers.spark import one_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,10 +26,8 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    running = start_spark(Settings(), [], {"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": quick})
-    yield running.session
-    running.end()
+    with one_spark([], {"spark.driver.memory": "512m"}) as session:
+        yield session
 
 
 def test_the_page_prints_the_table_of_fields() -> None:

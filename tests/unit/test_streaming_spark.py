@@ -10,13 +10,13 @@ import pyarrow.dataset as arrow
 import pytest
 
 from config.errors import ConfigError
-from config.settings import Settings, StreamSettings
+from config.settings import StreamSettings
 from streaming import tables, transforms
 from streaming.checkpoint import prepare_checkpoint
 from streaming.schemas import QUARANTINE, TELEMETRY, WINDOWS
-from streaming.session import start_spark
 from streaming.storage import Folder, location
 from streaming.tables import BatchTable, require_matching
+from tests.brokers.spark import one_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,11 +35,8 @@ FIVE_MINUTES = timedelta(minutes=5)
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    # The quick compiler alone: nothing here runs long enough for the thorough one to pay.
-    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    running = start_spark(Settings(), [], {"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": quick})
-    yield running.session
-    running.end()
+    with one_spark([], {"spark.driver.memory": "512m"}) as session:
+        yield session
 
 
 def records(

@@ -1,0 +1,36 @@
+"""Spark for tests. A process can have one at a time, and which test files share a process is not known beforehand."""
+
+from __future__ import annotations
+
+__all__ = ["one_spark"]
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from config.settings import Settings
+from streaming.session import Spark, start_spark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+_running: list[Spark] = []
+
+
+@contextmanager
+def one_spark(jars: Sequence[Path], options: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session until the end of the block, or until the next one is wanted: the lake's files, which share one for the
+    whole run, are through by then. Only the quick compiler: no test runs long enough for the thorough one to pay."""
+    while _running:
+        _running.pop().end()
+    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    mine = start_spark(Settings(), jars, quick | dict(options))
+    _running.append(mine)
+    try:
+        yield mine.session
+    finally:
+        if mine in _running:
+            _running.remove(mine)
+            mine.end()
