@@ -232,19 +232,18 @@ def converted(value: Column, convert: Any) -> Column:
 
 def may_be_no_string(value: Column, text: Column, name: str) -> Column:
     """Whether a text, read from the payload's field ``name``, may have been a number, a truth value, a list or an
-    object there: Spark's reader turns all of them into text where text is expected. And it turns half a surrogate pair,
-    which is no character, into a question mark.
+    object there: Spark's reader turns all of them into text where text is expected.
 
     Such a text begins like one of them. Then the payload is searched for the field's name with such a beginning behind
-    it; names can be written with escapes, so a payload with a backslash takes the closer look.
+    it; names can be written with escapes, so a payload with a backslash takes the closer look. So does one with a
+    question mark in the text, as which the reader gives the escape of half a surrogate pair, which is no character.
     """
     first = F.ascii(value)
     begins = first.between(48, 57) | first.isin(45, 91, 123) | value.isin("true", "false")
     quoted = "".join(f"\\{char}" if not char.isalnum() and char.isascii() else char for char in name)
     escapes = F.contains(text, F.lit("\\"))
-    return (begins & (escapes | text.rlike(rf'"{quoted}"\s*:\s*[-0-9\[{{tf]'))) | (
-        F.contains(value, F.lit("?")) & escapes
-    )
+    other = begins & (escapes | text.rlike(rf'"{quoted}"\s*:\s*[-0-9\[{{tf]'))
+    return other | (F.contains(value, F.lit("?")) & escapes)
 
 
 def header(name: str) -> Column:

@@ -33,8 +33,8 @@ _PROPERTIES: Final = {
     # A small file per task and batch: put together every fifty, on the way, so that readers and the log stay quick.
     "delta_autoOptimize_autoCompact": "true",
     # Ranges of values are kept per file for times, by which the MERGE and other jobs pass files over. Not for texts:
-    # of device, type and site every file has nearly all. By
-    # ingested_at a first start of the job anomalies takes the files in their order.
+    # of device, type and site every file has nearly all. By ingested_at a first start of the job anomalies takes the
+    # files in their order.
     "delta_dataSkippingStatsColumns": "device_time,event_time,received_at,ingested_at",
     "delta_checkpointInterval": "50",
 }

@@ -18,8 +18,8 @@ class UnitError(ValueError):
 
 class Linear(NamedTuple):
     """``(x + shift) * times / by``. In this form the common conversions round once or not at all: 212 °F are 100 °C and
-    3300 mV are 3.3 V, where a factor and an offset make 100.00000000000001 and 3.3000000000000003 of them. A
-    number less than 2^53 times smaller than the largest double may become infinite on the way: so is the result."""
+    3300 mV are 3.3 V, where a factor and an offset make 100.00000000000001 and 3.3000000000000003 of them. The
+    product comes first: of a number within 2^53 of the largest double it may be infinite, and so is the result then."""
 
     shift: float
     times: float

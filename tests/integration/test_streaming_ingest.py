@@ -21,7 +21,6 @@ from streaming.errors import DataLossError, KafkaRefusedError, KafkaUnavailableE
 from streaming.job import JobContext
 from streaming.progress import BatchEvent, StartedEvent, WindowEvent
 from streaming.queries import run_queries
-from tests.brokers.spark import one_spark
 from tests.integration.streaming_support import (
     BAD,
     PLACES,
@@ -33,6 +32,7 @@ from tests.integration.streaming_support import (
     reading,
     rows_in,
 )
+from tests.spark import one_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -8,8 +8,8 @@ import pytest
 
 from gateway.embedded.jars import resolve
 from tests.brokers.fixtures import *  # noqa: F403 (brokers for those that want one)
-from tests.brokers.spark import one_spark
 from tests.chaos.fixtures import *  # noqa: F403 (gateways)
+from tests.spark import one_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

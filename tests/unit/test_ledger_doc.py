@@ -13,7 +13,7 @@ from bridge.ledger import LedgerSnapshot
 from bridge.ledger_intervals import Entry, EntryKey, Interval
 from bridge.ledger_records import Author, partition_records, worker_record
 from config.errors import ExitStatus
-from tests.brokers.spark import one_spark
+from tests.spark import one_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from streaming.checkpoint import prepare_checkpoint
 from streaming.schemas import QUARANTINE, TELEMETRY, WINDOWS
 from streaming.storage import Folder, location
 from streaming.tables import BatchTable, require_matching
-from tests.brokers.spark import one_spark
+from tests.spark import one_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
