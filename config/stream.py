@@ -75,7 +75,7 @@ class StreamSettings(Table):
 
     max_offsets_per_trigger: Annotated[Count, Field(ge=1)] | None = None
     """Records that one micro-batch takes at most. Unset: all there are, which after a long stop may be more than
-    memory holds; for the job `silver`, which holds a batch while it works on it, 400,000."""
+    memory holds; for the job `silver`, which holds a batch while it works on it, 1,000,000."""
 
     group: Annotated[str, Field(max_length=200, pattern=r"^[a-zA-Z0-9._-]*$")] = "gateway-stream"
     """Beginning of the consumer groups (`gateway-stream-bronze`) that each query's place is committed to after every

@@ -64,6 +64,11 @@ _LAKE = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # A table's log is read with this many tasks; 50, Delta's own number, take longer to start than to run.
     "spark.databricks.delta.snapshotPartitions": "2",
+    # Small files are put together by the batch that finds this many, 2 a batch. Delta's own numbers (50; files of up to
+    # 64 MB are taken up again) had a batch write a day's millions of rows anew, while the next ones waited.
+    "spark.databricks.delta.autoCompact.minNumFiles": "16",
+    "spark.databricks.delta.autoCompact.minFileSize": str(1 << 20),
+    "spark.databricks.delta.autoCompact.maxFileSize": str(32 << 20),
 }
 _ROCKSDB = "spark.sql.streaming.stateStore.rocksdb."
 _STATE = {

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 _PROPERTIES: Final = {
     "delta_enableTypeWidening": "true",
-    # A small file per task and batch: put together every fifty, on the way, so that readers and the log stay quick.
+    # A small file per task and batch: put together on the way (session.py says when), so that readers and the log stay
+    # quick.
     "delta_autoOptimize_autoCompact": "true",
     # Ranges of values are kept per file for times, by which the MERGE and other jobs pass files over. Not for texts:
     # of device, type and site every file has nearly all. By ingested_at a first start of the job anomalies takes the

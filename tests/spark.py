@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["one_spark"]
+__all__ = ["QUICK_JVM", "one_spark"]
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -16,17 +16,20 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+# No test runs long enough for the thorough compiler to pay. The room for code is the one that both compilers together
+# have: the quick one alone gets 48 MB, which a Spark fills in a minute, and then nothing is compiled any more.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+
 _running: list[Spark] = []
 
 
 @contextmanager
 def one_spark(jars: Sequence[Path], options: Mapping[str, str]) -> Iterator[SparkSession]:
     """A session until the end of the block, or until the next one is wanted: the lake's files, which share one for the
-    whole run, are through by then. Only the quick compiler: no test runs long enough for the thorough one to pay."""
+    whole run, are through by then."""
     while _running:
         _running.pop().end()
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    mine = start_spark(Settings(), jars, quick | dict(options))
+    mine = start_spark(Settings(), jars, {"spark.driver.extraJavaOptions": QUICK_JVM, **options})
     _running.append(mine)
     try:
         yield mine.session

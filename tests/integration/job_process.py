@@ -17,6 +17,7 @@ import psutil
 from gateway.embedded.jars import resolve
 from gateway.embedded.java import ensure_java
 from streaming.progress import parse
+from tests.spark import QUICK_JVM
 
 if TYPE_CHECKING:
     import signal
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
-# The quick compiler alone: no test runs long enough for the thorough one to pay.
-QUICK = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK = f"spark.driver.extraJavaOptions={QUICK_JVM}"
 PATIENCE_S = 240.0  # a start is 10 s of an idle machine; the deadlines are for one whose cores are all taken
 
 

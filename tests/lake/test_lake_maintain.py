@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import re
 import threading
+import time
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from config.stream_jobs import BronzeSettings, LakeSettings, RetentionSettings
 from streaming import delta_upkeep, forget, job_lock, lake_tables, maintain, parquet_days
 from streaming.bronze_table import BRONZE, bronze_table
 from streaming.delta_upkeep import DeltaUpkeep, retried
+from streaming.forgotten import Forgotten
 from streaming.lake import DeltaTable
 from streaming.silver_schema import PARTITIONS, QUARANTINE, QUARANTINE_PARTITIONS, silver_schema
 from streaming.swap import can_exchange, exchange, local_path
@@ -238,7 +241,12 @@ def test_a_device_is_forgotten_in_every_table_and_only_that_device(
         assert forget.run(spark, chosen, told(device=NAME, dry_run=True)) == ExitStatus.OK
         assert len(offsets(spark, chosen)) == 7
         assert re.search(r"^silver +2$", capsys.readouterr().out, re.MULTILINE)
+        assert not Forgotten(spark, chosen.stream).moments(), "a dry run notes nothing"
+    begun_ms = time.time_ns() // 1_000_000
     assert forget.run(spark, chosen, told(device=NAME, now=now)) == ExitStatus.OK
+    ((noted, noted_ms),) = Forgotten(spark, chosen.stream).moments().items()
+    assert noted == hashlib.sha256(NAME.encode()).hexdigest()
+    assert begun_ms <= noted_ms <= time.time_ns() // 1_000_000
 
     shown = capsys.readouterr().out
     assert re.search(r"^bronze +4 +0$", shown, re.MULTILINE), shown
@@ -269,6 +277,7 @@ def test_what_cannot_be_forgotten_ends_with_a_status_of_its_own(
     monkeypatch.setattr(forget, "remove_rows", full)
     assert forget.run(spark, chosen, told(device="d")) == ExitStatus.INCOMPLETE
     assert "bronze may still have rows of d: No space left on device" in capsys.readouterr().err
+    assert Forgotten(spark, chosen.stream).moments(), "the note comes before the rows go"
     monkeypatch.setattr(job_lock, "holder", lambda _url, job: "process 17 on edge" if job == "gold" else None)
     with pytest.raises(ConfigError, match="The job gold runs"):
         forget.run(spark, chosen, told(device="d"))

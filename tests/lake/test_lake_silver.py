@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import threading
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +16,9 @@ from hypothesis import strategies as st
 from config.errors import ConfigError
 from config.settings import Settings
 from streaming import lake_tables, replay, silver
+from streaming.delta_upkeep import DeltaUpkeep
 from streaming.device_schemas import load_device_schemas
+from streaming.lake import DeltaTable
 from streaming.progress import BatchEvent
 from streaming.silver_rows import firsts, readings, rejects, repeated_ids
 from streaming.silver_schema import silver_schema
@@ -210,6 +214,69 @@ def test_schemas_grow_at_a_restart_and_replay_moves_what_is_good_by_now(
     schema_folder(tmp_path / "schemas", level="string", depth="number")
     with pytest.raises(ConfigError, match=r"The signal level is string .* is double(?s:.*)another name in the schema"):
         run(spark, tmp_path, chosen)
+
+
+def test_small_files_are_put_together_on_the_way(spark: SparkSession, tmp_path: Path) -> None:
+    sent = [Sent(n, NOON_MS + n * 1000, seq=n, ts=NOON_MS + n * 1000) for n in range(5)]
+    for it in sent:
+        batch_of(spark, tmp_path, [it])
+    chosen = settings(tmp_path)
+    least = "spark.databricks.delta.autoCompact.minNumFiles"
+    usual = spark.conf.get(least)
+    assert usual == "16"
+    spark.conf.set(least, "3")  # which fewer batches have
+    try:
+        run(spark, tmp_path, chosen)
+    finally:
+        spark.conf.set(least, usual)
+
+    table = DeltaTable(spark, chosen.stream, "silver")
+    done = [row.operation for row in spark.sql(f"DESCRIBE HISTORY {table.sql_name}").orderBy("version").collect()]
+    assert done == ["CREATE TABLE", *["MERGE"] * 3, "OPTIMIZE", *["MERGE"] * 2, "OPTIMIZE"]
+    assert len(table.read().inputFiles()) == 1
+    assert found_rows(spark, chosen) == expected_rows(sent)
+
+
+def test_files_put_together_beside_the_running_job_take_no_row_and_bring_none(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """All batches are of one minute and repeat each other, so each MERGE reads files that may go meanwhile."""
+    sent = []
+    for number in range(5):
+        # Of ten readings the batch before had five.
+        ids = range(number * 5, number * 5 + 10)
+        batch = [
+            Sent(number * 10 + n, NOON_MS + number, f"sensor-{it}", it, NOON_MS + it, f"id-{it}")
+            for n, it in enumerate(ids)
+        ]
+        batch_of(spark, tmp_path, batch)
+        sent += batch
+    chosen = settings(tmp_path)
+    upkeep = DeltaUpkeep(spark.newSession(), DeltaTable(spark, chosen.stream, "silver"))
+    ended = threading.Event()
+    replaced: list[int] = []
+    failures: list[Exception] = []
+
+    def put_together() -> None:
+        day = datetime.fromtimestamp(NOON_MS / 1000, UTC).date()
+        while not ended.is_set():
+            try:
+                if (tmp_path / "lake" / "silver" / "_delta_log").exists():
+                    replaced.append(upkeep.optimize(day, 1 << 30)[0])
+            except Exception as error:  # noqa: BLE001 (the main thread tells)
+                failures.append(error)
+                return
+
+    beside = threading.Thread(target=put_together)
+    beside.start()
+    try:
+        run(spark, tmp_path, chosen)
+    finally:
+        ended.set()
+        beside.join()
+    assert not failures
+    assert any(replaced)
+    assert found_rows(spark, chosen) == expected_rows(sent)
 
 
 def test_files_that_can_hold_no_original_are_not_opened(spark: SparkSession, tmp_path: Path) -> None:
