@@ -144,7 +144,9 @@ def test_leaders_go_back_to_the_preferred_ones(operator: ClusterAdmin, run: Call
     elected = run("leaders", "elect", "--topic", unique, "--yes")
     assert {place["partition"] for place in elected["elected"]} == {1, 4}
     assert {one["broker"]: one["imbalance"] for one in elected["after"]} == {1: 0.0, 2: 0.0, 3: 0.0}
-    assert operator.leaders(unique) == {number: number % 3 + 1 for number in range(6)}
+    preferred = {number: number % 3 + 1 for number in range(6)}
+    # The brokers hear of it one after the other, and this asks any of them.
+    operator.wait(lambda: operator.leaders(unique) == preferred, "all brokers know the preferred leaders")
 
 
 def test_a_reassignment_is_seen_on_its_way(operator: ClusterAdmin, run: Callable[..., Any], unique: str) -> None:
