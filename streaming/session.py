@@ -64,8 +64,9 @@ _LAKE = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # A table's log is read with this many tasks; 50, Delta's own number, take longer to start than to run.
     "spark.databricks.delta.snapshotPartitions": "2",
-    # Small files are put together by the batch that finds this many, 2 a batch. Delta's own numbers (50; files of up to
-    # 64 MB are taken up again) had a batch write a day's millions of rows anew, while the next ones waited.
+    # Small files, two a batch, are put together by the batch that finds this many, and what is smaller than a megabyte
+    # is taken up again. With Delta's own numbers, 50 and 64 MB, each time all of the day so far was written anew while
+    # the stream waited: 2.8, 4.3 and 5.7 MB in the first 75 batches of 10,000 rows, where it is 0.9 to 1.8 MB now.
     "spark.databricks.delta.autoCompact.minNumFiles": "16",
     "spark.databricks.delta.autoCompact.minFileSize": str(1 << 20),
     "spark.databricks.delta.autoCompact.maxFileSize": str(32 << 20),
