@@ -1,7 +1,8 @@
 # Two commands on a fresh machine: `make demo` and `make test`. `make help` lists the others.
 #
 # Needs make and Python 3.11 or newer with its venv module. Everything is installed into .venv, from the locked
-# requirements, the first time and whenever the locks change; see requirements/install.py.
+# requirements, the first time and whenever the locks change; see requirements/install.py. The demo's lock is the
+# smaller one.
 
 .DEFAULT_GOAL := help
 
@@ -21,14 +22,16 @@ help: ## Lists the targets
 
 # Says what it does on standard error: standard output belongs to the commands (`make demo ARGS=--json` prints one
 # JSON object there). make itself ends with 2 whatever a command failed with; its last line has the command's status.
-.PHONY: ready
-ready:
-	@$(python) requirements/install.py --ready $(VENV) 2>/dev/null || { \
-		found=$$(sh requirements/find-python.sh $(PYTHON)) && "$$found" requirements/install.py $(VENV); \
+.PHONY: ready ready-demo
+ready: lock := dev.txt
+ready-demo: lock := demo.txt
+ready ready-demo:
+	@$(python) requirements/install.py --ready --lock $(lock) $(VENV) 2>/dev/null || { \
+		found=$$(sh requirements/find-python.sh $(PYTHON)) && "$$found" requirements/install.py --lock $(lock) $(VENV); \
 	} >&2
 
 .PHONY: demo
-demo: ready ## The whole path on this machine: devices, MQTT, gateway, Kafka, Spark; then the account
+demo: ready-demo ## The whole path on this machine: devices, MQTT, gateway, Kafka, Spark; then the account
 	@$(python) -m gateway.cli.main demo $(ARGS)
 
 .PHONY: test

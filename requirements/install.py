@@ -2,12 +2,14 @@
 
     python requirements/install.py .venv            make or bring up to date; nothing to do is quick and silent
     python requirements/install.py --ready .venv    status 0 if there is nothing to do, 1 if there is
+    ... --lock demo.txt .venv                       what `make demo` needs, without test and lint tools
 
-Everything said goes to standard error, so that a command behind it has standard output to itself. Nothing is written
-outside the environment and pip's own cache. A stamp in the environment holds a digest of the locks; the set-up runs
-again when it no longer matches. An interrupted set-up leaves a marker instead: the next one then starts from an empty
-environment (what pip had downloaded is in its cache), because a package that was cut off while being unpacked may
-look installed.
+Everything said goes to standard error, so that a command behind it has standard output to itself; pip's own lines go
+to a log in the environment. Nothing is written outside the environment and pip's own cache. A stamp in the
+environment holds a digest of the lock; the set-up runs again when it no longer matches. An environment for the tests
+(dev.txt) has all that the demo needs. An interrupted set-up leaves a marker instead: the next one then starts from an
+empty environment (what pip had downloaded is in its cache), because a package that was cut off while being unpacked
+may look installed.
 
 Needs the standard library only, since it runs before anything is installed.
 """
@@ -26,6 +28,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,8 +40,12 @@ ROOT = HERE.parent
 STAMP = "set-up-complete"
 MARKER = "set-up-unfinished"
 
+LOG = "set-up.log"  # what pip said
+LAST_LINES = 15  # of the log, shown when pip fails
+
 PYSPARK_MB = 450  # its source distribution; there is no wheel
-PACKAGES_MB = 110  # everything else in dev.txt, as wheels
+PACKAGES_MB = {"demo.txt": 110, "dev.txt": 190}  # everything else in the lock, as wheels
+WHOLE = "dev.txt"  # the lock that holds all the others
 # Free space wanted where the environment, pip's cache and temporary files lie. pyspark is there three times for a
 # moment: as an archive, unpacked, and as the wheel built from it.
 ENVIRONMENT_GB = 1.2
@@ -54,10 +61,10 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def digest(venv: Path) -> str:
+def digest(venv: Path, lock: str = WHOLE) -> str:
     """What the environment depends on: locks, declared dependencies and entry points, its place, its Python."""
-    found = hashlib.sha256()
-    for path in (HERE / "build.txt", HERE / "dev.txt", ROOT / "pyproject.toml", Path(__file__)):
+    found = hashlib.sha256(lock.encode())
+    for path in (HERE / "build.txt", HERE / lock, ROOT / "pyproject.toml", Path(__file__)):
         found.update(path.read_bytes())
     found.update(f"{ROOT} {venv_version(venv)}".encode())
     return found.hexdigest()
@@ -82,12 +89,12 @@ def venv_version(venv: Path) -> tuple[int, int] | None:
         return None
 
 
-def is_ready(venv: Path) -> bool:
+def is_ready(venv: Path, lock: str = WHOLE) -> bool:
     try:
         stamp = (venv / STAMP).read_text().strip()
     except OSError:
         return False
-    return not (venv / MARKER).exists() and stamp == digest(venv)
+    return not (venv / MARKER).exists() and stamp in {digest(venv, lock), digest(venv)}
 
 
 def check_python() -> None:
@@ -151,19 +158,74 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def pip(venv: Path, *arguments: str) -> None:
-    """Runs the environment's pip with its output on standard error: bars on a terminal, plain lines elsewhere."""
+class Progress:
+    """One line for all that pip does. On a terminal it is written over; elsewhere a new one comes at times."""
+
+    def __init__(self, lock: Path) -> None:
+        names = (line.partition("==")[0] for line in lock.read_text().splitlines() if "==" in line)
+        self._packages = {name.strip() for name in names if not name.startswith((" ", "#"))}
+        self._seen: set[str] = set()
+        self._doing = ""
+        self._next = time.monotonic() + 10
+        self._began = False
+
+    def take(self, line: str) -> None:
+        """Shows a line of pip's output in the progress line, if it tells of progress."""
+        word, _, rest = line.strip().partition(" ")
+        if word in {"Collecting", "Requirement"}:
+            name = rest.removeprefix("already satisfied: ").partition("==")[0]
+            self._seen |= self._packages & {name.strip()}
+            self._doing = ""
+        elif word == "Progress":
+            done, _, whole = rest.partition(" of ")
+            if done.isdigit() and whole.isdigit() and int(whole) > 20_000_000:
+                self._doing = f", downloaded {int(done) // 1_000_000} of {int(whole) // 1_000_000} MB"
+        elif word == "Building" and rest.startswith("wheel for "):
+            self._doing = f", building {rest.split()[2]}"
+        elif line.startswith("Installing collected"):
+            self._doing = ", unpacking"
+        else:
+            return
+        text = f"  {len(self._seen)} of {len(self._packages)} packages{self._doing}"
+        if sys.stderr.isatty():
+            self._began = True
+            print(f"\r{text:<60}", end="", file=sys.stderr, flush=True)
+        elif time.monotonic() >= self._next or word in {"Building", "Installing"}:
+            self._next = time.monotonic() + 10
+            say(text)
+
+    def close(self) -> None:
+        if self._began:
+            say("")
+
+
+def pip(venv: Path, *arguments: str, progress: Progress | None = None) -> None:
+    """Runs the environment's pip with its output in the environment's log; ``progress`` is shown what it says."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "PYTHONPATH")}
     environment["PIP_USER"] = "0"  # a user's setting; it would make pip refuse to install into an environment
     command = [str(venv_python(venv)), "-m", "pip", "--disable-pip-version-check", "install", *arguments]
-    if not sys.stderr.isatty():
-        command += ["--progress-bar", "off"]
-    if subprocess.run(command, cwd=ROOT, env=environment, stdout=sys.stderr, check=False).returncode:
+    # "raw" needs the locked pip, which the first call installs.
+    command += ["--progress-bar", "raw" if progress else "off"]
+    path = venv / LOG
+    with path.open("a") as log:
+        ran = subprocess.Popen(
+            command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        assert ran.stdout is not None
+        with ran, contextlib.closing(progress) if progress else contextlib.nullcontext():
+            for line in ran.stdout:
+                if not line.startswith("Progress "):
+                    log.write(line)
+                if progress:
+                    progress.take(line)
+    if ran.returncode:
+        for line in path.read_text().splitlines()[-LAST_LINES:]:
+            say(f"  {line}")
         raise SetupError(
-            "pip could not install the locked packages; its own lines above say why. Without a direct way to a package "
-            "index, pip's settings are honoured (PIP_INDEX_URL, PIP_PROXY, PIP_CERT, pip.conf). When it says that "
-            "hashes differ, the index served another file than the one that was locked: do not go on with it. "
-            "Run the same command again when that is solved; nothing has to be cleaned up."
+            f"pip could not install the locked packages; its last lines above say why (all of them: {path}). "
+            "Without a direct way to a package index, pip's settings are honoured (PIP_INDEX_URL, PIP_PROXY, PIP_CERT, "
+            "pip.conf). When it says that hashes differ, the index served another file than the one that was locked: "
+            "do not go on with it. Run the same command again when that is solved; nothing has to be cleaned up."
         )
 
 
@@ -178,12 +240,12 @@ def empty(venv: Path) -> None:
             child.unlink()
 
 
-def create(venv: Path) -> None:
+def create(venv: Path, lock: str) -> None:
     """An environment at ``venv`` with nothing in it, whatever was there before; says first what will be downloaded."""
     check_disk(venv)
     say(
-        f"Setting up {venv}, once: about {PYSPARK_MB + PACKAGES_MB} MB to download (pyspark alone {PYSPARK_MB} MB), "
-        "less what pip has in its cache."
+        f"Setting up {venv}, once: about {PYSPARK_MB + PACKAGES_MB[lock]} MB to download "
+        f"(pyspark alone {PYSPARK_MB} MB), less what pip has in its cache."
     )
     empty(venv)
     ran = subprocess.run([sys.executable, "-m", "venv", str(venv)], stdout=sys.stderr, check=False)
@@ -191,29 +253,29 @@ def create(venv: Path) -> None:
         raise SetupError(f"{sys.executable} -m venv could not make {venv}; its own lines above say why.")
 
 
-def make(venv: Path) -> None:
+def make(venv: Path, lock: str) -> None:
     """Brings the environment to what the locks say, from nothing or from an older state."""
     version = venv_version(venv)
     if not venv.exists():
-        create(venv)
+        create(venv, lock)
     elif version is None or (venv / MARKER).exists():
         say(f"{venv} is unfinished, or its Python is gone: starting with an empty one.")
-        create(venv)
+        create(venv, lock)
     elif version < (3, 11):
         raise SetupError(
             f"{venv} was made with Python {version[0]}.{version[1]}, and 3.11 or newer is needed. "
             "Move it away, or remove it with: make clean"
         )
     else:
-        say(f"Bringing {venv} up to date with requirements/dev.txt.")
+        say(f"Bringing {venv} up to date with requirements/{lock}.")
     (venv / MARKER).touch()
     (venv / STAMP).unlink(missing_ok=True)
     locked = ("--require-hashes", "--no-build-isolation")
     pip(venv, *locked, "--requirement", str(HERE / "build.txt"))
-    pip(venv, *locked, "--requirement", str(HERE / "dev.txt"))
+    pip(venv, *locked, "--requirement", str(HERE / lock), progress=Progress(HERE / lock))
     pip(venv, "--no-index", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     unfinished = venv / (STAMP + ".new")
-    unfinished.write_text(digest(venv) + "\n")
+    unfinished.write_text(digest(venv, lock) + "\n")
     unfinished.replace(venv / STAMP)
     (venv / MARKER).unlink()
 
@@ -224,16 +286,18 @@ def main(arguments: list[str] | None = None) -> int:
         description="Makes the project's virtual environment from the locked requirements."
     )
     parser.add_argument("--ready", action="store_true", help="only tell, by the exit status, whether it is up to date")
+    parser.add_argument("--lock", choices=sorted(PACKAGES_MB), default=WHOLE, help="what the environment is for")
     parser.add_argument("venv", type=Path, help="the environment's folder")
     options = parser.parse_args(arguments)
     venv = options.venv.absolute()
-    if options.ready or is_ready(venv):
-        return 0 if is_ready(venv) else 1
+    ready = is_ready(venv, options.lock)
+    if options.ready or ready:
+        return 0 if ready else 1
     try:
         check_python()
         with alone(ROOT):
-            if not is_ready(venv):
-                make(venv)
+            if not is_ready(venv, options.lock):
+                make(venv, options.lock)
     except SetupError as error:
         say(f"\nSet-up stopped: {error}")
         return 1
