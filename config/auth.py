@@ -230,6 +230,13 @@ class AuthLdapSettings(Table):
     search_filter: Name = "(&(objectClass=*)(uid=${username}))"
     """Which entry below `search_base` to bind as; placeholders as in `bind_dn`. One that finds several is refused."""
 
+    exact_names: bool = True
+    """Whether a user name or client id must be spelled exactly as the attribute that it is looked up by
+    (`uid=${username}`). Directories take `DEV1`, or `dev1` with a space behind it, for `dev1`; EMQX and the rules see
+    what the client wrote. `false` lets such spellings in: they reach the rules, EMQX's too, as written, so rules
+    for `dev1` do not concern them. Bans and lock-outs hold for all spellings either way. The user itself (`bind_dn`) or
+    `search_username` has to be able to read the attribute."""
+
     search_username: str | None = None
     """The name to search as, with the right to read entries. Unset: anonymously, which many directories refuse."""
 
@@ -342,7 +349,8 @@ class AuthHashingSettings(Table):
     cache."""
 
     queue: Annotated[Count, Field(ge=1, le=100_000)] = 64
-    """Hashes that wait at most; a login beyond it is not verified but answered as `auth.backend_down` says."""
+    """Hashes that wait at most; a login beyond it is not verified but answered as `auth.backend_down` says. So is one
+    that would not have its hash within `auth.answer_timeout`, as measured: on a busy machine far fewer wait."""
 
     renew: bool = True
     """Whether a hash of another kind or with weaker settings is replaced by one of today's when its user logs in: those
@@ -400,7 +408,8 @@ class AuthLimitSettings(Table):
     """Logins that may be under verification at a time; beyond it those that are not in the cache are shed."""
 
     logins_per_second: Annotated[Count, Field(ge=0, le=10_000_000)] = 0
-    """Logins a second that are not in the cache and still verified; beyond it they are shed. 0: no limit."""
+    """Logins a second that are not in the cache and still verified; beyond it they are shed. Guesses at who is locked
+    out do not count. 0: no limit."""
 
     tenant_logins_per_second: Annotated[Count, Field(ge=0, le=10_000_000)] = 0
     """The same for each tenant, unless its own entry says otherwise. It counts logins that were verified: whose tenant

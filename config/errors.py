@@ -17,7 +17,7 @@ The first question about a failure is "may I try again?", so that is a class (``
 
 from __future__ import annotations
 
-__all__ = ["ConfigError", "ExitStatus", "GatewayError", "forget_frames"]
+__all__ = ["ConfigError", "ExitStatus", "GatewayError", "forget_frames", "sentence"]
 
 from enum import IntEnum
 from typing import Self
@@ -42,7 +42,7 @@ class ExitStatus(IntEnum):
     NOT_FOUND = 4, "nothing is there that was asked for"
     INCOMPLETE = 5, "only a part was done; the output says what was not, and why"
     UNJUDGED = 6, "a verification found nothing missing, but could not judge everything"
-    UNAVAILABLE = 69, "a broker could not be reached, or a topic is missing"
+    UNAVAILABLE = 69, "a broker could not be reached, a topic is missing, or the disk is full"
     UNDRAINED = 75, "stopped at the deadline with messages unacknowledged; they will be delivered again"
     REFUSED = 77, "a broker refused the credentials or rights; trying again is vain"
     CONFIG = 78, "bad settings; trying again is vain"
@@ -89,3 +89,8 @@ def forget_frames(error: BaseException) -> None:
             known.add(id(one))
             one.__traceback__ = None
             waiting += (one.__cause__, one.__context__)
+
+
+def sentence(text: str) -> str:
+    """``text`` with a full stop, unless it ends as a sentence does; one that asks ends with its question mark."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."

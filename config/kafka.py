@@ -119,7 +119,8 @@ class KafkaSettings(Table):
         seconds=5
     )
     """Longest wait for a broker's answer. 5 s, because a broker that hangs is noticed no sooner. Short: a busy
-    broker's answers are dropped and records sent again. Long: the gap after a failure grows to it, sometimes twice."""
+    broker's answers are dropped and records sent again. Long: the gap after a failure grows to it, sometimes twice.
+    The broker is told to wait for its replicas for four fifths of it at most, so that it answers what is missing."""
 
     metadata_max_age: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(hours=1))] = timedelta(
         seconds=1

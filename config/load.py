@@ -52,6 +52,23 @@ class Loaded:
     warnings: tuple[str, ...]
     file: Path | None
 
+    @property
+    def missing_file(self) -> str:
+        """A sentence when no settings file was found, with where it was looked for; else empty."""
+        if self.file is not None:
+            return ""
+        return (
+            "There is no settings file: --config and GATEWAY_CONFIG name none, and there is no gateway.toml in "
+            f"{Path.cwd()}. `gateway init` writes one."
+        )
+
+    @property
+    def all_defaults(self) -> str:
+        """A sentence when nothing at all sets a setting: no file, no variable, no option; else empty."""
+        if self.provenance or not self.missing_file:
+            return ""
+        return f"{self.missing_file} Until then all settings are the defaults."
+
     def origin(self, path: str | SettingPath) -> Origin:
         """Where the value at ``path`` (dotted, or as a tuple) was written; for a table, any part of it."""
         return origin_of(tuple(path.split(".")) if isinstance(path, str) else path, self.provenance)
@@ -209,7 +226,8 @@ def require_runnable(loaded: Loaded) -> None:
     problems = []
     if not loaded.settings.routes:
         problems.append(
-            "routes: none is given, so nothing can be subscribed; add a [[routes]] table with name, filters and topic"
+            loaded.missing_file
+            or "routes: none is given, so nothing can be subscribed; add a [[routes]] table with name, filters, topic"
         )
     for side in ("mqtt", "kafka", "http"):
         for path, file in _files(getattr(loaded.settings, side), (side,)):

@@ -59,7 +59,8 @@ class SessionGroupSettings(Table):
 class MqttSettings(Table):
     addresses: Annotated[tuple[MqttAddressText, ...], Field(min_length=1, max_length=64)] = ("mqtt://127.0.0.1:1883",)
     """Broker addresses: `mqtt://` (port 1883), `mqtts://` (TLS, 8883), `ws://` (WebSocket, 8083), `wss://` (8084),
-    then host and optional port; IPv6 in brackets. Several are tried in this order when one fails. The default is a
+    then host and optional port; IPv6 in brackets. Several are nodes of one cluster: sessions are spread over
+    them (the first of worker 0 begins with the first), and a session whose node fails tries the next. The default is a
     broker on this machine."""
 
     protocol: Literal["5", "3.1.1"] = "5"
@@ -133,28 +134,30 @@ class MqttSettings(Table):
     connect_timeout: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(minutes=10))] = timedelta(
         seconds=10
     )
-    """Longest time for a connection, from name resolution through TLS to CONNACK, before the next address is tried.
-    10 s suits slow links; short values give up on a busy broker, long ones delay the fail-over."""
+    """Longest time for a connection, from name resolution through TLS to CONNACK, before the next address is tried;
+    and how long the broker may be silent until SUBACK. 10 s suits slow links; short values give up on a busy broker,
+    long ones delay the fail-over."""
 
     reconnect_initial: Annotated[Duration, Field(ge=timedelta(milliseconds=10), le=timedelta(hours=1))] = timedelta(
         seconds=0.5
     )
-    """Wait before the first attempt to reconnect; it doubles up to `reconnect_max`. Half a second spares a broker
-    that restarts. Very short: a refusing broker is hammered."""
+    """Wait before the first attempt to reconnect. While the broker is away, waits double up to about a second; one
+    session that is subscribed ends the waits of the worker's others. Very short: a refusing broker is hammered."""
 
     reconnect_max: Annotated[Duration, Field(ge=timedelta(milliseconds=10), le=timedelta(hours=1))] = timedelta(
         seconds=30
     )
-    """Longest wait between attempts. 30 s keeps the gap after a long outage small; the broker queues only so much
-    meanwhile."""
+    """Longest wait between attempts when the broker refuses this session: another client took it over, a ban, a quota,
+    a refused login. Waits double up to it. A broker that is away, or restarted within the last 30 s, is tried about
+    every second instead: EMQX drops what is published until somebody has subscribed again."""
 
     reconnect_jitter: Annotated[float, Field(ge=0, lt=1)] = 0.2
     """Share by which each wait varies at random, up and down, within `reconnect_max`. 0.2 keeps many gateways from
     returning at the same instant; 0 lets them; near 1 some waits nearly vanish."""
 
     stable_after: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(hours=24))] = timedelta(minutes=1)
-    """How long a connection must hold before the next break starts from `reconnect_initial` again. A minute, so that
-    a broker which accepts and drops at once is not tried without pause; 0 resets with every connection."""
+    """How long a connection must hold before waits that have grown start from `reconnect_initial` again. A minute, so
+    that a broker which accepts and drops at once is not tried without pause; 0 resets with every connection."""
 
     redirect: Literal["follow", "configured", "never"] = "follow"
     """What to do when an MQTT 5 broker says "use another server" or "server moved" (0x9C, 0x9D) and names one.

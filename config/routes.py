@@ -1,8 +1,7 @@
 """Settings of the way from an MQTT filter to a Kafka topic."""
 
-__all__ = ["MetadataHeader", "RouteSettings"]
+__all__ = ["ANY_TOPIC", "MetadataHeader", "RouteSettings"]
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -11,15 +10,16 @@ from config.grammar import Count
 from config.interceptors import InterceptorSettings
 from config.model import Table
 from config.names import KafkaTopicName, MqttFilter, Template
+from config.patterns import compile_pattern
+
+ANY_TOPIC = r"[A-Za-z0-9._-]{1,249}"  # all that Kafka allows
 
 MetadataHeader = Literal["topic", "qos", "retain", "dup", "properties", "gateway", "message_id", "device", "received"]
 
 
 def _check_pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"no regular expression: {error}") from None
+    if text != ANY_TOPIC:
+        compile_pattern(text)
     return text
 
 
@@ -75,7 +75,7 @@ class RouteSettings(Table):
     interceptors: tuple[InterceptorSettings, ...] = ()
     """Interceptors for this route's records, in this order, behind those for all routes."""
 
-    allowed_topics: Annotated[str, AfterValidator(_check_pattern)] = r"[A-Za-z0-9._-]{1,249}"
+    allowed_topics: Annotated[str, AfterValidator(_check_pattern)] = ANY_TOPIC
     """Regular expression that a topic made from a template must match as a whole; others are dead-lettered. The
     default is all that Kafka allows; names that start with `__` are Kafka's own and never allowed. Devices choose
     these names: narrow it."""

@@ -266,9 +266,8 @@ class SecretsDirectorySource(_TextSource):
         try:
             files = sorted(folder.iterdir())
         except OSError as error:
-            reason = error.strerror or str(error)
             named = Origin("environment", "GATEWAY_SECRETS_DIR")
-            self.refuse((), f"the folder {folder} cannot be read: {reason}", named)
+            self.refuse((), f"the folder {folder} cannot be read: {error.strerror}", named)
             files = []
         for file in files:
             name = file.name.lower()

@@ -10,6 +10,8 @@ from pydantic import Field
 from config.grammar import ByteCount, Duration
 from config.model import Table
 
+_SPARE_BYTES = 64 << 20  # what a spool needs beside its files
+
 
 class SpoolSettings(Table):
     enabled: bool = True
@@ -23,9 +25,9 @@ class SpoolSettings(Table):
     sites whose link is often away."""
 
     max_bytes: Annotated[ByteCount, Field(ge=1 << 20, le=1 << 50)] = 1 << 30
-    """Bytes of batches that are stored at most, as compressed. 1 GiB is about an hour of 4,000 messages a second of 75
-    bytes each when compressed. When it is full, reading pauses and nothing is lost here. The disk needs up to twice as
-    much and 64 MiB more: space is freed in files of 16 MiB."""
+    """Bytes of batches that each worker stores at most, as compressed. 1 GiB is about an hour of 4,000 messages a
+    second of 75 bytes each when compressed. When it is full, reading pauses and nothing is lost here. The disk needs up
+    to twice as much and 64 MiB more, for each worker: space is freed in files of 16 MiB."""
 
     acknowledge: Literal["fsync", "never"] = "fsync"
     """When a spooled message is acknowledged to MQTT. `fsync`: once the disk has it; until Kafka has it too, it exists
@@ -36,3 +38,7 @@ class SpoolSettings(Table):
     """Most that a worker reads back and sends to Kafka in a second. 64 MiB is over ten times what 15,000 small messages
     a second come to, so a backlog shrinks fast while new messages flow; it is about half of a gigabit network, so that
     a Kafka which has just come back is not flooded. At or below the live rate a backlog never ends."""
+
+    def disk_bytes(self, workers: int) -> int:
+        """What the spools of so many workers may come to take on the disk of ``data_dir``."""
+        return workers * (2 * self.max_bytes + _SPARE_BYTES) if self.enabled else 0

@@ -1,0 +1,113 @@
+"""What the system's and libraries' errors say, in words for people: without numbers, class names and lines of C files.
+
+Whoever knows more (the setting to look at, the server's name) puts these words into a sentence of their own.
+"""
+
+from __future__ import annotations
+
+__all__ = ["system_number", "words"]
+
+import errno
+import os
+import re
+import socket
+import ssl
+from typing import Final
+
+_NUMBERS: Final = {
+    ConnectionRefusedError: errno.ECONNREFUSED,
+    ConnectionResetError: errno.ECONNRESET,
+    ConnectionAbortedError: errno.ECONNABORTED,
+    BrokenPipeError: errno.EPIPE,
+}  # libraries raise these without their number, too
+_NUMBER: Final = re.compile(r"\[Errno (\d+)\]")
+_NOISE: Final = re.compile(
+    r"\[(?:Errno|Error) -?\d+\] ?|\[(?:SSL|X509)(?:: \w+)?\] ?| ?\(_ssl\.c:\d+\)|<\S+ object at \w+>"
+    r"|:? ?<\w+(?:Error|Exception)\b.*>"
+)
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^A-Z]+")  # of a class name
+_NAME: Final = re.compile(r"[\w.-]+")
+_BETTER: Final = {
+    "NodeNotReadyError": "there is no connection to the broker",
+    "KafkaTimeoutError": "no answer in time",
+}  # for aiokafka's own words of its parts
+
+
+def system_number(error: BaseException) -> int | None:
+    """The system's number of an error (``errno.ECONNREFUSED``), None without one. Where a name has several addresses
+    asyncio tells all their errors in one text."""
+    if not isinstance(error, OSError) or isinstance(error, ssl.SSLError | socket.gaierror):
+        return None
+    if isinstance(error.errno, int):
+        return error.errno
+    numbers = _numbers_in(error)
+    if len(numbers) == 1:
+        return numbers[0]
+    return next((number for kind, number in _NUMBERS.items() if isinstance(error, kind)), None)
+
+
+def words(error: BaseException) -> str:
+    """Why something failed: part of a sentence, without a full stop."""
+    match error:
+        case ssl.SSLCertVerificationError():
+            return f"the certificate is not trusted: {getattr(error, 'verify_message', 'no reason given')}"
+        case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
+            return "TLS: the connection was closed"
+        case ssl.SSLError():
+            # Only OpenSSL's own have a reason, not those that Python or a library raises.
+            said = (
+                getattr(error, "reason", None)
+                or _clean(error.strerror or str(error.args[0] if error.args else ""))
+                or "broken off"
+            )
+            return f"TLS: {said.lower().replace('_', ' ')}"
+        case socket.gaierror(errno=socket.EAI_AGAIN):
+            return "its host name cannot be looked up now"
+        case socket.gaierror():
+            return "its host name is not known here"
+        case TimeoutError():
+            return "no answer in time"
+        case EOFError() if not error.args or hasattr(error, "partial"):
+            return "the connection was closed"
+        case KeyError() if error.args:
+            return f"{error.args[0]!r} is missing"
+        case BaseExceptionGroup():
+            return ", ".join(dict.fromkeys(words(one) for one in error.exceptions))
+    for place in ("os_error", "certificate_error", "reason"):  # where aiohttp and urllib have what the system said
+        if isinstance(inner := getattr(error, place, None), BaseException):
+            return words(inner)
+    if isinstance(error, OSError):
+        number = system_number(error)
+        if number is not None and number > 0:
+            place = f": {os.fspath(error.filename)!s}" if isinstance(error.filename, str | os.PathLike) else ""
+            return os.strerror(number).lower() + place
+        if numbers := _numbers_in(error):
+            return ", ".join(os.strerror(number).lower() for number in numbers)
+    name = type(error).__name__
+    said = str(error)
+    if name in said or said.startswith("("):  # aiokafka's names its class; a database's error is a pair with its number
+        said = next((part for part in error.args if isinstance(part, str)), "")
+    said = _BETTER.get(name) or _clean(said)
+    if not re.search("[A-Za-z]", said) or said == name:
+        return _words_of(type(error))
+    if type(error).__module__ == "aiokafka.errors" and _NAME.fullmatch(said):  # of a topic or a group
+        return f"{_words_of(type(error))} ({said})"
+    return said
+
+
+def _words_of(kind: type[BaseException]) -> str:
+    """What the name of an error's class says, for one that says nothing more."""
+    if kind is OSError:
+        return "the system gives no reason"
+    found = [word.lower() for word in _WORD.findall(kind.__name__)]
+    if len(found) > 2 and found[-1] in {"error", "exception"}:  # two, "memory error", say nothing without the second
+        found.pop()
+    return " ".join(found)
+
+
+def _numbers_in(error: OSError) -> list[int]:
+    return sorted({int(number) for number in _NUMBER.findall(str(error))})
+
+
+def _clean(text: str) -> str:
+    return " ".join(_NOISE.sub("", text).split()).removesuffix(".")
