@@ -117,7 +117,15 @@ class Slot:
         accumulator.touched.append(self)
         batch.parts.append((accumulator.occupy(), 0))
         self.append = batch.builder.append
-        return self.append(number, timestamp, key, value, headers)
+        try:
+            return self.append(number, timestamp, key, value, headers)
+        except BaseException:  # a record of a wrong type: without it there is no batch
+            self.batch = None
+            self.append = self._open
+            self.queue.open.remove(self)
+            accumulator.touched.remove(self)
+            batch.parts[0][0].pending -= 1
+            raise
 
     def _join(self, number: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> object:
         batch = self.batch
@@ -212,7 +220,7 @@ class Accumulator:
     def occupy(self) -> Span:
         """The current span, which from now on waits for one thing more: whoever asks lowers ``pending`` again."""
         span = self.current
-        if not (span.pending or span.stored or span.dead or span.filtered or span.spooled):
+        if not (span.pending or span.placed or span.spooled):
             span.opened_ns = self.now_ns  # reads that brought no message may have set it long ago
         span.pending += 1
         return span
@@ -274,7 +282,7 @@ class Accumulator:
         on filling."""
         span = self.current
         touched = self.touched
-        if not (touched or span.owed or span.filtered or span.pending):
+        if not (touched or span.owed or span.filtered or span.copies or span.pending):
             return
         due = self.partitions.due
         for slot in touched:
@@ -327,7 +335,7 @@ class Accumulator:
     def _done_with(self, span: Span) -> None:
         span.pending -= 1
         if span.settled is not None and not span.pending:
-            span.settled()
+            span.settled(span)
 
     def _complete_head(self) -> None:
         head = self.spans
@@ -345,7 +353,7 @@ class Accumulator:
         """Messages in no batch that are not yet released: parked, or durable and waiting for older ones."""
         count = self.parked_messages
         for span in self._live_spans():
-            count += span.stored + span.dead + span.filtered - span.returned
+            count += span.placed - span.returned
         return count
 
     def returned(self, owner: Owner) -> int:
@@ -361,7 +369,7 @@ class Accumulator:
     def oldest_ns(self) -> int:
         """Receive time of the oldest message not yet released, or 0."""
         for span in self._live_spans():
-            if span.pending or span.stored or span.dead or span.filtered or span.spooled:
+            if span.pending or span.placed or span.spooled:
                 return span.opened_ns
         return 0
 

@@ -1,10 +1,13 @@
-"""How long to wait before the next attempt: exponential, capped, jittered, and forgotten after a stable time."""
+"""How long to wait: before the next attempt (exponential, capped, jittered, and forgotten after a stable time), and for
+others that wait on our behalf."""
 
 from __future__ import annotations
 
-__all__ = ["Backoff"]
+__all__ = ["Backoff", "broker_timeout_ms"]
 
 import random
+
+_BROKER_SHARE = 0.8
 
 
 class Backoff:
@@ -77,3 +80,9 @@ class Backoff:
         """Start again from ``initial_ns`` (the operator asked for a reconnect, the settings changed)."""
         self._attempts = 0
         self._started_ns = None
+
+
+def broker_timeout_ms(patience_s: float) -> int:
+    """How long a broker may wait for others on behalf of a request that is waited for so long. It ends first: it says
+    what is missing then, where the client's time-out would only say that it is silent, and cost the connection."""
+    return int(patience_s * 1000 * _BROKER_SHARE)

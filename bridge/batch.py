@@ -5,7 +5,7 @@ from __future__ import annotations
 
 __all__ = ["Batch", "Owner", "Span"]
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,10 +25,11 @@ class Span:
     """What was received between two flushes, and what is owed for it; or what was read from the spool at once, which
     is owed nothing.
 
-    ``settled`` is None for the former, which complete in order. For the latter it is called as soon as nothing is
-    pending: what the spool holds has been acknowledged already, so no order is to be kept."""
+    ``settled`` is None for the former, which complete in order. For the latter it is called with the span as soon as
+    nothing is pending: what the spool holds has been acknowledged already, so no order is to be kept."""
 
     __slots__ = (
+        "copies",
         "dead",
         "filtered",
         "opened_ns",
@@ -41,17 +42,23 @@ class Span:
         "stored",
     )
 
-    def __init__(self, settled: Callable[[], None] | None = None) -> None:
+    def __init__(self, settled: Callable[[Any], None] | None = None) -> None:
         self.settled = settled
         self.pending = 0  # batches with records of ours that are not durable yet
         self.sealed = False
         self.stored = 0  # messages Kafka has acknowledged in their own topic
         self.dead = 0  # messages Kafka has acknowledged in the dead-letter topic
         self.filtered = 0  # messages dropped on purpose
+        self.copies = 0  # copies of QoS 2 messages taken before, which go nowhere
         self.spooled = 0  # messages that the spool has, and goes on with
         self.returned = 0  # messages whose connection ended first: the broker will send them again
         self.opened_ns = 0  # receive time of the first message; 0 while empty
         self.owed: list[tuple[Owner, list[bytes], list[bytes]]] = []
+
+    @property
+    def placed(self) -> int:
+        """Messages in no batch any more, and not in the spool: they wait for their acknowledgement alone."""
+        return self.stored + self.dead + self.filtered + self.copies
 
 
 class Batch:
@@ -69,6 +76,7 @@ class Batch:
         "on_disk",
         "opened_ns",
         "parts",
+        "restamped",
         "sent_ns",
         "size",
         "slot",
@@ -89,6 +97,7 @@ class Batch:
         self.sent_ns = 0
         self.attempts = 0
         self.first_failed_ns = 0
+        self.restamped = False  # Kafka has refused timestamps of it, which are those of a later moment now
         self.stored = False  # Kafka has it
         self.writing = False  # the spool is writing it: whatever fails meanwhile, its place is there
         self.on_disk = False  # the spool has it too, and keeps it until Kafka has it

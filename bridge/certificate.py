@@ -6,7 +6,7 @@ for two dates.
 
 from __future__ import annotations
 
-__all__ = ["Validity", "validity", "validity_of_der"]
+__all__ = ["Validity", "shown_by", "validity", "validity_of_der"]
 
 import ssl
 from datetime import UTC, datetime
@@ -50,6 +50,15 @@ def validity_of_der(der: bytes) -> Validity:
         return _validity(der)
     except IndexError as error:
         raise ValueError("it is cut off") from error
+
+
+def shown_by(secured: ssl.SSLSocket | ssl.SSLObject) -> Validity | None:
+    """How long the other side's certificate is good; None when it cannot be read. Does not block."""
+    der = secured.getpeercert(binary_form=True)
+    try:
+        return None if der is None else validity_of_der(der)
+    except ValueError:
+        return None
 
 
 def _validity(der: bytes) -> Validity:

@@ -11,9 +11,13 @@ from __future__ import annotations
 
 __all__ = ["Contact", "Contacts"]
 
+import errno
 import ssl
 import time
 from typing import TYPE_CHECKING, Final
+
+from bridge.tls import distrust
+from config.error_words import system_number, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -25,13 +29,16 @@ FORGOTTEN_NS: Final = 600_000_000_000  # a broker that left the cluster and refu
 
 class Contact:
     """What is known of one broker. ``asked_ns`` is when the first question since its last answer was put, 0 when there
-    is none; ``written_ns`` when it last answered anything to a batch, be it no."""
+    is none; ``written_ns`` when it last answered anything to a batch, be it no. ``held_until_ns`` is until when it has
+    asked for no more batches (KIP-219), ``held_ns`` how long it has done so in all."""
 
     __slots__ = (
         "accepts",
         "answered_ns",
         "asked_ns",
         "broker",
+        "held_ns",
+        "held_until_ns",
         "host",
         "led",
         "left_ns",
@@ -49,6 +56,8 @@ class Contact:
         self.asked_ns = 0
         self.answered_ns = 0
         self.written_ns = 0
+        self.held_until_ns = 0
+        self.held_ns = 0
         self.probed_ns = 0
         self.left_ns = 0  # since when the cluster does not list it; 0 while it does
         self.problem: str | None = None  # how the last attempt to reach it failed
@@ -66,10 +75,17 @@ class Contact:
 
 
 class Contacts:
-    """All brokers of a cluster. Outlives producers, so that what is known is not lost with one."""
+    """All brokers of a cluster. Outlives producers, so that what is known is not lost with one.
+
+    ``troubles`` is what a broker said of a batch that it did not take, by topic and partition; ``rights_missing`` are
+    topics whose batches were refused for want of rights. Written by the producer of the moment. ``have_held`` is
+    whether any broker has ever asked for no more batches: before that nobody looks up who leads a partition for it."""
 
     def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.clock_ns = clock_ns
+        self.troubles: dict[tuple[str, int], str] = {}
+        self.rights_missing: set[str] = set()
+        self.have_held = False
         self._known: dict[object, Contact] = {}
 
     def __iter__(self) -> Iterator[Contact]:
@@ -121,12 +137,30 @@ class Contacts:
         """A broker could not be asked, or gave no answer."""
         contact = self._known.get(broker)
         if contact is not None:
-            said = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
-            contact.problem = said or type(error).__name__  # aiokafka's str() begins with the class's name
-            contact.refuses = isinstance(error, ConnectionRefusedError)
+            contact.problem = words(error)
+            if isinstance(error, ssl.SSLCertVerificationError):
+                contact.problem = f"it {distrust(error, 'kafka.tls')}"
+            contact.refuses = system_number(error) == errno.ECONNREFUSED
             # What says why (TLS, a login) is not frozen, though it takes connections.
             told = isinstance(error, ssl.SSLError) or not getattr(error, "retriable", True)
             contact.accepts = contact.accepts and not contact.refuses and not told
+
+    def hold(self, broker: object, milliseconds: int) -> None:
+        """A broker has answered a batch, and asks for no other for so long: a quota is used up. It reads nothing from
+        that connection meanwhile, and a batch on another one would go round the quota. Kept here, for the next
+        producer has to wait as well."""
+        contact = self._known.get(broker)
+        if contact is not None:
+            self.have_held = True
+            now_ns = self.clock_ns()
+            until_ns = now_ns + milliseconds * 1_000_000
+            contact.held_ns += max(0, until_ns - max(now_ns, contact.held_until_ns))
+            contact.held_until_ns = max(until_ns, contact.held_until_ns)
+
+    def held_until_ns(self, broker: object) -> int:
+        """Until when a broker wants no batches; 0 or a moment in the past when it takes them."""
+        contact = self._known.get(broker)
+        return 0 if contact is None else contact.held_until_ns
 
     def unasked(self) -> None:
         """Nobody can be asked for the moment, the producer being replaced: who has owed an answer for a moment only

@@ -12,7 +12,7 @@ rest was not kept, for keeping it would cost every good message of the route."""
 
 from __future__ import annotations
 
-__all__ = ["DeadLetters"]
+__all__ = ["DeadLetters", "stored_letters"]
 
 import os
 import time
@@ -26,7 +26,7 @@ from bridge.partitioner import partition_for
 from bridge.wire import DeadLetterReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from bridge.accumulator import Accumulator, Slot
     from bridge.batch import Batch, Span
@@ -44,8 +44,10 @@ KEY_BYTES = 32 * 1024
 class DeadLetters:
     """Writes dead letters into the accumulator. ``partition_count`` knows the dead-letter topics, which must exist.
 
-    ``topic`` is that of every route that names none of its own in ``routes``. ``counted`` is called with reason and
-    number of messages, ``made`` with route, reason and error of each, once it is in the accumulator.
+    ``topic`` is that of every route that names none of its own in ``routes``. ``made`` is called with
+    route, reason and error of each, once it is in the accumulator: Kafka has it later, or never. ``withholds`` says
+    of a route that what Kafka refuses of it is to wait, instead of becoming a dead letter. They are written with the
+    present as their timestamp: that of the message may be what Kafka refuses.
     """
 
     def __init__(
@@ -56,20 +58,22 @@ class DeadLetters:
         instance: str,
         partition_count: Callable[[str], int | None],
         max_record_bytes: int,
-        counted: Callable[[DeadLetterReason, int], None],
         routes: Sequence[RouteSettings] = (),
         made: Callable[[str, DeadLetterReason, BaseException, str | None], None] = lambda *_: None,
+        withholds: Callable[[str], bool] = lambda _route: False,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._topics: dict[str, str] = {}
         self._keyed_by_topic: set[str] = set()
         self.adopt(topic, routes)
         self._made = made
+        self.withholds = withholds
+        self._now_ms = now_ms
         self._accumulator = accumulator
         accumulator.dead_letters = self
         self._instance = instance.encode()
         self._partition_count = partition_count
         self._part_bytes = min(max_record_bytes, PART_BYTES)
-        self._counted = counted
 
     def adopt(self, topic: str, routes: Sequence[RouteSettings]) -> None:
         """Use other topics from now on. A route that is no more keeps the one it had, for records that are still on
@@ -91,14 +95,13 @@ class DeadLetters:
         said = self._headers(reason, error, record.timestamp_ms, slot.route, batch.attempts, slot.queue.topic)
         part_bytes = SMALL_PART_BYTES if reason is DeadLetterReason.TOO_LARGE else self._part_bytes
         dead = self._write(
-            slot.accumulator, slot.route, slot.qos, record.timestamp_ms, record.key, record.value,
+            slot.accumulator, slot.route, slot.qos, record.key, record.value,
             self._with_what_is_known(slot, record), said,
             list(batch.parts), min(part_bytes, self._part_bytes), whole=whole,
         )  # fmt: skip
         if whole:
             dead.messages -= 1  # its own slot has counted the message already
         slot.accumulator.hurry(dead)
-        self._counted(reason, 1)
         self._made(slot.route, reason, error, slot.queue.topic)
 
     def _with_what_is_known(self, slot: Slot, record: StoredRecord) -> Headers:
@@ -133,10 +136,9 @@ class DeadLetters:
         said = self._headers(reason, error, timestamp_ms, route, 0, kafka_topic)
         parts = [(span or self._accumulator.current, int(whole))]
         slot = self._write(
-            self._accumulator, route, qos, timestamp_ms, key, value, headers, said, parts, self._part_bytes,
+            self._accumulator, route, qos, key, value, headers, said, parts, self._part_bytes,
             whole=whole,
         )  # fmt: skip
-        self._counted(reason, 1)
         self._made(route, reason, error, kafka_topic)
         return slot
 
@@ -145,7 +147,6 @@ class DeadLetters:
         accumulator: Accumulator,
         route: str,
         qos: int,
-        timestamp_ms: int,
         key: bytes | None,
         value: bytes | None,
         headers: Headers,
@@ -162,13 +163,14 @@ class DeadLetters:
             key = None
         groups, chunks = _header_groups(headers), _chunks(value, part_bytes)
         count = max(len(groups), len(chunks))
+        now_ms = self._now_ms()
         part_id = os.urandom(8).hex().encode() if count > 1 else b""  # other workers' parts may lie between ours
         for number, group, chunk in zip_longest(range(1, count + 1), groups, chunks):
             all_headers = [*(group or ()), *said]
             if count > 1:
                 all_headers += [(wire.DLQ_PART, b"%d/%d" % (number, count)), (wire.DLQ_PART_ID, part_id)]
             piece = b"" if chunk is None and number > 1 else chunk  # a first None is a tombstone's own
-            accumulator.append(slot, timestamp=timestamp_ms, key=key, value=piece, headers=all_headers)
+            accumulator.append(slot, timestamp=now_ms, key=key, value=piece, headers=all_headers)
             if number < count or not whole:
                 assert slot.batch is not None
                 slot.batch.unfinished.append(slot.count - 1)
@@ -189,13 +191,22 @@ class DeadLetters:
             (wire.DLQ_ERROR_CLASS, type(error).__name__.encode()),
             (wire.DLQ_ERROR, str(error)[:1000].encode()),
             (wire.DLQ_ATTEMPTS, b"%d" % attempts),
-            (wire.DLQ_FIRST_SEEN_MS, b"%d" % (first_seen_ms or time.time_ns() // 1_000_000)),
+            (wire.DLQ_FIRST_SEEN_MS, b"%d" % (first_seen_ms or self._now_ms())),
             (wire.DLQ_ROUTE, route.encode()),
             (wire.GATEWAY_ID, self._instance),
         ]
         if kafka_topic is not None:
             headers.append((wire.DLQ_KAFKA_TOPIC, kafka_topic.encode()))
         return headers
+
+
+def stored_letters(records: Iterable[StoredRecord]) -> Iterator[tuple[str, str]]:
+    """Route and reason of each dead letter among records of a dead-letter topic; of one in parts at its last part."""
+    for record in records:
+        said = dict(record.headers)
+        number, _, total = (said.get(wire.DLQ_PART) or b"1/1").partition(b"/")
+        if number == total:
+            yield (said.get(wire.DLQ_ROUTE) or b"").decode(), (said.get(wire.DLQ_REASON) or b"").decode()
 
 
 def _chunks(value: bytes | None, part_bytes: int) -> list[bytes | None]:

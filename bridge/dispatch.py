@@ -24,8 +24,9 @@ from bridge.interceptors import Chains, Drop, Fault
 from bridge.message import NO_PROPERTIES, MessageView, Properties
 from bridge.parking import Parking, mark_unfinished
 from bridge.partitioner import partition_for
-from bridge.record import Record
+from bridge.record import Record, check_parts
 from bridge.routing import RouteError, TopicPlan
+from bridge.timestamps import AHEAD_MS, noting
 from bridge.wire import DeadLetterReason
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Extras(dict[bytes, "list[Header]"]):
 
 Entry = tuple["Slot | None", bytes | None, "list[Header]", Extras | None]
 _SLOW: Entry = (None, None, [], None)
+_WRONG: Final = (TypeError, ValueError, OverflowError)  # of a record that no batch can take
 
 
 class _Known:
@@ -108,6 +110,7 @@ class Dispatcher:
         self.caches: list[dict[bytes, Entry]] = [{} for _ in range(16)]
         self.received_ms = 0
         self.delivery_prefix = b""
+        self.clamped = 0  # records whose interceptor set a timestamp that Kafka would refuse
         self._older: list[dict[bytes, Entry]] = [{} for _ in range(16)]
         self._entries = 0
         self._half = max(1, cache_entries // 2)
@@ -161,7 +164,7 @@ class Dispatcher:
 
     def note_copy(self) -> None:
         """A copy of a QoS 2 message that is held already was left out."""
-        self._accumulator.current.filtered += 1
+        self._accumulator.current.copies += 1
 
     def adopt(self, router: Router, chains: Chains, *, cache_entries: int, property_entries: int) -> None:
         """Route by other routes from the next message on. What was taken before goes on as it was routed then."""
@@ -337,19 +340,32 @@ class Dispatcher:
             self._settle_outcome(known, view, [outcome], kafka_topic, key)
         else:
             value = outcome.value
-            if value is not None and len(value) > self._max_record_bytes:
-                self._bury_large(route, view, len(value), key, kafka_topic)
-                return
             qos = flags >> 1 & 3
             slot = known.slots[qos] if route.fast else None
-            if slot is None:
-                self._place(route, qos, outcome.timestamp_ms, kafka_topic, key, value, outcome.headers)
+            size = 0
+            try:
+                ahead = outcome.timestamp_ms > received_ms + AHEAD_MS
+                if value is not None:
+                    size = len(value)
+                if ahead or size > self._max_record_bytes:
+                    pass
+                elif slot is None:
+                    check_parts(outcome)
+                elif slot.append(slot.count, outcome.timestamp_ms, key, value, outcome.headers) is None:
+                    slot.roll(outcome.timestamp_ms, key, value, outcome.headers)
+                else:
+                    slot.count += 1
+            except _WRONG as error:  # a builder that raises has taken nothing
+                self._settle_outcome(known, view, known.chain.spoilt(error), kafka_topic, key)
+                return
+            if ahead:
+                self._settle_outcome(known, view, [outcome], kafka_topic, key)
+            elif size > self._max_record_bytes:
+                self._bury_large(route, view, size, key, kafka_topic)
+            elif slot is None:
+                self._place(route, qos, outcome.timestamp_ms, kafka_topic, key, outcome.value, outcome.headers)
                 if route.fast and not self._parking.holds(kafka_topic):
                     known.slots[qos] = self._slot(route, qos, kafka_topic, key, self._partitions(kafka_topic))
-            elif slot.append(slot.count, outcome.timestamp_ms, key, value, outcome.headers) is None:
-                slot.roll(outcome.timestamp_ms, key, value, outcome.headers)
-            else:
-                slot.count += 1
 
     def _settle_outcome(
         self, known: _Known, view: MessageView, outcome: Outcome, kafka_topic: str, key: bytes | None
@@ -369,15 +385,21 @@ class Dispatcher:
             case Fault(error):
                 self._bury(route, view, key, DeadLetterReason.INTERCEPTOR_ERROR, error, kafka_topic)
             case list():
-                self._place_all(route, view, outcome, kafka_topic, key)
+                self._place_all(known, view, outcome, kafka_topic, key)
             case Record():
-                self._place_all(route, view, [outcome], kafka_topic, key)
+                self._place_all(known, view, [outcome], kafka_topic, key)
 
     def _place_all(
-        self, route: Route, view: MessageView, records: list[Record], kafka_topic: str, key: bytes | None
+        self, known: _Known, view: MessageView, records: list[Record], kafka_topic: str, key: bytes | None
     ) -> None:
         """Put the records of one message where each goes; all of them, or none and a dead letter instead."""
+        route = known.route
         for record in records:
+            try:
+                check_parts(record)
+            except _WRONG as error:
+                self._settle_outcome(known, view, known.chain.spoilt(error), kafka_topic, key)
+                return
             if record.topic != kafka_topic:
                 try:
                     route.check_topic(record.topic)
@@ -388,8 +410,12 @@ class Dispatcher:
                 self._bury_large(route, view, len(record.value), key, record.topic)
                 return
         for number, record in enumerate(records, 1):
+            timestamp_ms, headers = record.timestamp_ms, record.headers
+            if timestamp_ms > view.received_ms + AHEAD_MS:  # a device whose clock is wrong: Kafka would refuse it
+                timestamp_ms, headers = view.received_ms, noting(headers, timestamp_ms)
+                self.clamped += 1
             self._place(
-                route, view.qos, record.timestamp_ms, record.topic, record.key, record.value, record.headers,
+                route, view.qos, timestamp_ms, record.topic, record.key, record.value, headers,
                 last=number == len(records),
             )  # fmt: skip
 

@@ -7,6 +7,7 @@ GatewayError
     │   ├── ReplicasMissingError    fewer replicas are in sync than the topic asks for
     │   └── UnreachableError        no broker answered
     ├── PoisonedError           a record in the batch can never be written as it is
+    ├── TimestampError          Kafka refuses the timestamps of some records: a clock is wrong, no record is
     ├── IncarnationError        this producer incarnation is of no more use; a new one may succeed
     ├── RefusedError            Kafka refused our credentials or rights
     ├── TopicMissingError       a topic does not exist and is not ours to create
@@ -28,6 +29,7 @@ __all__ = [
     "SpoolError",
     "SpoolFullError",
     "SpoolWriteError",
+    "TimestampError",
     "TopicMissingError",
     "UnreachableError",
 ]
@@ -59,11 +61,30 @@ class UnreachableError(RetriableError):
 
 
 class PoisonedError(BridgeError):
-    """Kafka will never take a record of this batch: too large, or invalid. Splitting finds which one."""
+    """Kafka will never take a record of this batch: too large, or invalid.
 
-    def __init__(self, sentence: str, reason: DeadLetterReason = DeadLetterReason.INVALID_RECORD) -> None:
+    ``records`` are the numbers of those that Kafka names (KIP-467). It names none of what is too large, nor does one
+    older than 2.4: then splitting finds which it is."""
+
+    def __init__(
+        self,
+        sentence: str,
+        reason: DeadLetterReason = DeadLetterReason.INVALID_RECORD,
+        records: tuple[int, ...] = (),
+    ) -> None:
         super().__init__(sentence)
         self.reason = reason
+        self.records = records
+
+
+class TimestampError(BridgeError):
+    """Kafka refuses the timestamps of some records. No record is at fault for a clock: another timestamp will do.
+
+    ``records`` are the numbers of those that Kafka names (KIP-467), none where it is older than 2.4."""
+
+    def __init__(self, sentence: str, records: tuple[int, ...] = ()) -> None:
+        super().__init__(sentence)
+        self.records = records
 
 
 class IncarnationError(BridgeError):
@@ -97,4 +118,4 @@ class SpoolFullError(SpoolError):
 class SpoolWriteError(SpoolError):
     """The disk is full or broken. Nothing of what was to be stored is, and it may be tried again."""
 
-    exit_status = ExitStatus.FAILED
+    exit_status = ExitStatus.UNAVAILABLE

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 import structlog
 
 from bridge.errors import BridgeError
-from bridge.record import Record
+from bridge.record import Record, check_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -164,24 +164,28 @@ class Stage:
         self.observe: Callable[[int, int], None] = _unobserved
         self.passed = self.split = self.dropped = self.errors = self.acknowledgement_errors = 0
 
-    def judge(self, record: Record, answer: object) -> Record | list[Record] | Drop | Fault:
-        """What an answer other than a plain record means."""
-        if isinstance(answer, Drop):
-            self.dropped += 1
-            return answer if answer.reason in self.reasons else Drop(OTHER_REASON)
+    def judge(self, answer: object) -> Record | list[Record] | Drop:
+        """What an answer other than a plain record means. Raises for what no interceptor may return."""
         if isinstance(answer, Record):
+            check_parts(answer)
             self.passed += 1
             return answer
+        if isinstance(answer, Drop):
+            drop = answer if answer.reason in self.reasons else Drop(OTHER_REASON)
+            self.dropped += 1
+            return drop
         if isinstance(answer, list | tuple) and answer and all(isinstance(one, Record) for one in answer):
+            for one in answer:
+                check_parts(one)
             self.split += 1
             return list(answer)
         what = "an empty list" if isinstance(answer, list | tuple) and not answer else f"{type(answer).__name__}"
-        return self.fail(record, TypeError(f"on_send returned {what}: a Record, a list of them or a Drop is wanted"))
+        raise TypeError(f"on_send returned {what}: a Record, a list of them or a Drop is wanted")
 
     def fail(self, record: Record, error: Exception) -> Record | Drop | Fault:
         """Where the record goes now that the interceptor has failed."""
         self.errors += 1
-        sentence = f"{self.where} failed with {type(error).__name__}: {error}"
+        sentence = f"{self.where} failed with {_told(error)}"
         log.warning("interceptor_failed", error=sentence, policy=self.policy, repeat_key=self.where)
         match self.policy:
             case "pass":
@@ -196,10 +200,9 @@ class Stage:
     def step(self, record: Record) -> Record | list[Record] | Drop | Fault:
         """One call, with whatever comes of it."""
         try:
-            answer = self.on_send(record)
+            return self.judge(self.on_send(record))
         except Exception as error:  # noqa: BLE001 - anything may come out of a plug-in; the policy says what then
             return self.fail(record, error)
-        return self.judge(record, answer)
 
     def counts(self) -> tuple[int, ...]:
         """In the order of OUTCOMES."""
@@ -230,13 +233,12 @@ class Chain:
         for on_send, stage, number in self._calls:
             try:
                 answer = on_send(record)
-            except Exception as error:  # noqa: BLE001 - as in Stage.step, which this loop saves a call per record
-                answer = stage.fail(record, error)
-            else:
-                if type(answer) is Record:
+                if answer is record:
                     stage.passed += 1
                 else:
-                    answer = stage.judge(record, answer)
+                    answer = stage.judge(answer)
+            except Exception as error:  # noqa: BLE001 - as in Stage.step, which this loop saves a call per record
+                answer = stage.fail(record, error)
             if type(answer) is Record:
                 record = answer
             elif isinstance(answer, Drop | Fault):
@@ -289,8 +291,15 @@ class Chain:
                 stage.on_acknowledgement(metadata, error)
             except Exception as problem:  # noqa: BLE001 - the batch is durable, whatever a plug-in makes of it
                 stage.acknowledgement_errors += 1
-                sentence = f"{stage.where} failed with {type(problem).__name__}: {problem}"
+                sentence = f"{stage.where} failed with {_told(problem)}"
                 log.warning("interceptor_acknowledgement_failed", error=sentence, repeat_key=stage.where)
+
+    def spoilt(self, error: Exception) -> Fault:
+        """For a record that no batch takes although no answer was of a wrong type: changed in place."""
+        failure = InterceptorError(f"An interceptor of route {self.route!r} changed a record in place: {_told(error)}")
+        failure.__cause__ = error
+        log.warning("interceptor_failed", error=str(failure), policy="dead_letter", repeat_key=self.route)
+        return Fault(failure, stop=False)
 
     @property
     def drop_reasons(self) -> tuple[str, ...]:
@@ -375,6 +384,13 @@ class Chains:
                     stage.close()
                 except Exception as error:  # noqa: BLE001 - the others are closed all the same
                     log.warning("interceptor_close_failed", error=f"{stage.where}: {type(error).__name__}: {error}")
+
+
+def _told(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - a plug-in's own exception may fail at that too
+        return type(error).__name__
 
 
 def _add(rows: dict[tuple[str, ...], float], more: Mapping[tuple[str, ...], float]) -> None:

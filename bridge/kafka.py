@@ -25,10 +25,10 @@ import aiokafka.errors as kafka_errors
 import structlog
 from aiokafka import TopicPartition
 from aiokafka.client import ConnectionGroup
-from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 from aiokafka.record import MemoryRecords
 
+from bridge.backoff import broker_timeout_ms
 from bridge.contacts import Contacts
 from bridge.errors import (
     BridgeError,
@@ -36,19 +36,23 @@ from bridge.errors import (
     LeaderMissingError,
     PoisonedError,
     RefusedError,
+    TimestampError,
     UnreachableError,
 )
 from bridge.kafka_batch import Handover, KafkaBatch, Request, requests
 from bridge.kafka_client import Client
 from bridge.kafka_connection import cluster_id_of, connection_options, why_unreachable
-from bridge.kafka_errors import AnswerError, outcome, translate
+from bridge.kafka_errors import AnswerError, loses_place, outcome, translate
 from bridge.kafka_login import KafkaLogin
+from bridge.kafka_produce import Produce, named_records
 from bridge.ports import StoredRecord
+from config.error_words import words
 from config.errors import forget_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
+    from bridge.certificate import Validity
     from bridge.contacts import Contact
     from bridge.ports import BatchBuilder
     from config.settings import KafkaSettings
@@ -57,6 +61,7 @@ log = structlog.get_logger("kafka")
 
 _CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # the attribute bits of record batch format v2
 _SEQUENCES = 1 << 31  # they wrap to 0 behind Java's largest int
+_LAST_EPOCH = (1 << 15) - 1
 _BACKOFF_MAX_S = 1.0  # Kafka's own retry.backoff.max.ms; an outage ends as soon as that after Kafka's
 _PATIENT_WAITS = 4  # 1.5 s: an election is over by then, what is said still is worth an operator's look
 _ABANDON_AFTER_S = 0.5  # a leader that lives answers sooner, if only to say that it leads no more
@@ -65,8 +70,8 @@ _ABANDON_AFTER_S = 0.5  # a leader that lives answers sooner, if only to say tha
 class _LeaderMovedError(kafka_errors.KafkaConnectionError):  # type: ignore[misc]
     """A partition of a request has another leader by now, and the old one is silent."""
 
-    def __str__(self) -> str:
-        return "it is silent, and its partitions have another leader"
+    def __init__(self) -> None:
+        super().__init__("it is silent, and its partitions have another leader")
 
 
 class KafkaProducer:
@@ -80,7 +85,7 @@ class KafkaProducer:
     ``on_retry`` is told topic and reason of each batch that is sent again by this producer itself. ``login`` is how it
     proves itself; made from the settings where none is given, which does for everything but tokens. ``contacts`` are
     told when each broker answers, ``on_throttle`` of each answer that tells us to slow down, and for how many
-    milliseconds the broker did so (KIP-124)."""
+    milliseconds the broker did so (KIP-124); nothing is sent to it meanwhile (KIP-219)."""
 
     def __init__(
         self,
@@ -102,16 +107,21 @@ class KafkaProducer:
         self._topics = set(topics)
         self._codec = _CODECS[settings.compression]
         self._timeout_ms = int(settings.request_timeout.total_seconds() * 1000)
+        self._broker_timeout_ms = broker_timeout_ms(settings.request_timeout.total_seconds())
         self._backoff_s = settings.retry_backoff.total_seconds()
         self._client: Client | None = None
         self._producer_id = self._epoch = -1
         self._sequences: dict[tuple[str, int], int] = {}
+        self._epochs: dict[tuple[str, int], int] = {}  # of the partitions that have begun anew
+        self._begun_anew: set[tuple[str, int]] = set()  # and of which Kafka has taken nothing since
         self._pending: list[Handover] = []
         self._scheduled = False
+        self._held: list[Handover] = []  # for brokers that want no batches yet
+        self._release: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], Request] = {}
         self._refreshed_ns = 0
-        self._troubles: dict[tuple[str, int], str] = {}  # what a broker said of a batch that it did not take
-        self._rights_missing: set[str] = set()  # topics whose batches were refused for want of them
+        self._troubles = self.contacts.troubles
+        self._rights_missing = self.contacts.rights_missing
         self._confirm = confirm
         self._cluster_id: str | None = None
         self._closed = False
@@ -187,6 +197,9 @@ class KafkaProducer:
         with contextlib.suppress(KeyError):  # closed before
             client.cluster.remove_listener(self._refreshed)
         self._pending.clear()
+        self._held.clear()
+        if self._release is not None:
+            self._release.cancel()
 
     def create_batch(self, *, compressed: bool) -> BatchBuilder:
         return KafkaBatch(self._settings.batch_bytes, self._codec if compressed else 0)
@@ -200,10 +213,10 @@ class KafkaProducer:
             raise LeaderMissingError(f"Kafka names no leader for {topic}/{partition}; was the topic deleted?")
         place = (topic, partition)
         sequence = self._sequences.get(place, 0)
-        data = batch.stamp(self._producer_id, self._epoch, sequence)
+        data = batch.stamp(self._producer_id, self._epochs.get(place, self._epoch), sequence)
         self._sequences[place] = (sequence + batch.record_count()) % _SEQUENCES
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._pending.append(Handover(topic, partition, data, sequence, future, leader))
+        self._pending.append(Handover(topic, partition, batch, data, sequence, future, leader))
         self._schedule()
         return future
 
@@ -226,6 +239,11 @@ class KafkaProducer:
             else:
                 by_leader.setdefault(handover.leader, []).append(handover)
         for leader, handovers in by_leader.items():
+            if (left_ns := self.contacts.held_until_ns(leader) - self.contacts.clock_ns()) > 0:
+                self._held += handovers
+                if self._release is None:
+                    self._release = loop.call_later(left_ns / 1e9, self._send_held)
+                continue
             for together in requests(handovers):
                 request = Request(leader, together, loop.time())
                 task = loop.create_task(self._deliver(request))
@@ -243,6 +261,15 @@ class KafkaProducer:
         self._pending.append(handover)
         self._schedule()
 
+    def _send_held(self) -> None:
+        """What waited for brokers that wanted no batches; what still has to wait is held anew."""
+        if self._release is not None:
+            self._release.cancel()
+            self._release = None
+        held, self._held = self._held, []
+        for handover in held:
+            self._send_again(handover)
+
     async def _deliver(self, request: Request) -> None:
         leader, handovers = request.leader, request.handovers
         topics: dict[str, list[tuple[int, bytearray]]] = {}
@@ -254,7 +281,7 @@ class KafkaProducer:
         try:
             if await client.ready(leader):
                 transport = client._conns[leader, ConnectionGroup.DEFAULT]._writer.transport
-            response = await client.send(leader, ProduceRequest(None, -1, self._timeout_ms, list(topics.items())))
+            response = await client.send(leader, Produce(None, -1, self._broker_timeout_ms, list(topics.items())))
         except kafka_errors.KafkaError as error:
             self._undelivered(request, error, transport)
             return
@@ -271,19 +298,23 @@ class KafkaProducer:
             return
         self.contacts.answered(leader, written=True)
         throttled_ms = getattr(response, "throttle_time_ms", None)
-        if throttled_ms and self._on_throttle is not None:
-            self._on_throttle(throttled_ms)
+        if throttled_ms:
+            self.contacts.hold(leader, throttled_ms)
+            if self._on_throttle is not None:
+                self._on_throttle(throttled_ms)
         answers = {(topic, answer[0]): answer[1:] for topic, partitions in response.topics for answer in partitions}
         for handover in handovers:
-            code, offset, *_ = answers.get((handover.topic, handover.partition), (-1, -1))
+            code, offset, *more = answers.get((handover.topic, handover.partition), (-1, -1))
             if outcome(code) == "stored":
                 if self._troubles:
                     self._troubles.pop((handover.topic, handover.partition), None)
                     self._rights_missing.discard(handover.topic)
+                if self._begun_anew:
+                    self._begun_anew.discard((handover.topic, handover.partition))
                 if not handover.future.done():
                     handover.future.set_result(offset)
             else:
-                self._settle(handover, AnswerError(code))
+                self._settle(handover, AnswerError(code, named_records(more, handover.batch.record_count())))
 
     def _undelivered(self, request: Request, error: kafka_errors.KafkaError, transport: Any) -> None:
         if transport is not None:
@@ -291,8 +322,11 @@ class KafkaProducer:
             # broker reads again: perhaps long after the next incarnation has gone on.
             transport.abort()
         forget_frames(error)  # they have the batches
-        text = str(error) or type(error).__name__
-        self.contacts.failed(request.leader, error)
+        text = words(error)
+        if isinstance(error, kafka_errors.NodeNotReadyError):
+            text = "no connection to it"  # why not was noted when it was tried
+        else:
+            self.contacts.failed(request.leader, error)
         log.warning("produce_failed", broker=request.leader, error=text, repeat_key=request.leader)
         for handover in request.handovers:
             self._settle(handover, error)
@@ -326,21 +360,43 @@ class KafkaProducer:
             else:
                 self._send_later(handover)
             return
-        failure = translate(error, handover.topic)
         place = (handover.topic, handover.partition)
+        if loses_place(error) and place not in self._begun_anew and self._begin_anew(place):
+            self._begun_anew.add(place)
+            said = translate(error, handover.topic)
+            log.warning("sequence_begun_anew", topic=handover.topic, partition=handover.partition, error=str(said))
+            if self._on_retry is not None:
+                self._on_retry(handover.topic, said)
+            handover.renumber(self._producer_id, self._epochs[place])
+            self._sequences[place] = handover.batch.record_count()
+            self._send_again(handover)
+            return
+        failure = translate(error, handover.topic)
         self._troubles.pop(place, None)
         if isinstance(failure, RefusedError):
             self._troubles[place] = str(failure).rstrip(".")
             self._rights_missing.add(handover.topic)
-        if isinstance(failure, PoisonedError | RefusedError):
+        if isinstance(failure, PoisonedError | TimestampError | RefusedError):
             if handover.attempts == 1:
                 # Nothing was stored: the next batch may have these numbers. One at a time keeps the order.
-                self._sequences[handover.topic, handover.partition] = handover.sequence
-            else:
+                self._sequences[place] = handover.sequence
+            elif not self._begin_anew(place):
                 # An earlier attempt may have been stored: given to other records, its numbers would make Kafka take
                 # those for a repetition, acknowledge and drop them.
                 failure = IncarnationError(f"Rejected after an attempt without answer: {failure}")
         handover.future.set_exception(failure)
+
+    def _begin_anew(self, place: tuple[str, int]) -> bool:
+        """Number a partition's batches from 0 again, in an epoch of its own, which needs nobody's leave (KIP-360).
+
+        Kafka takes the first batch of a later epoch whatever it knows of the ones before, and nothing of those any
+        more. Only this partition is held up, where another producer would hold up all. False when there is no later
+        epoch."""
+        epoch = self._epochs.get(place, self._epoch) + 1
+        if epoch > _LAST_EPOCH:
+            return False
+        self._epochs[place], self._sequences[place] = epoch, 0
+        return True
 
     def failure(self, answer: asyncio.Future[int]) -> BridgeError | None:
         if answer.cancelled():
@@ -357,6 +413,9 @@ class KafkaProducer:
 
     def has_leader(self, topic: str, partition: int) -> bool:
         return self._leader(topic, partition) is not None
+
+    def held_until_ns(self, topic: str, partition: int) -> int:
+        return self.contacts.held_until_ns(self.leader(topic, partition)) if self.contacts.have_held else 0
 
     def _leader(self, topic: str, partition: int) -> int | None:
         leader: int | None = self._live().cluster.leader_for_partition(TopicPartition(topic, partition))
@@ -435,6 +494,12 @@ class KafkaProducer:
         """Whether it stands between its start and its end."""
         return self._client is not None and not self._closed
 
+    def certificates(self) -> Iterator[Validity]:
+        """How long the certificates are good that brokers have shown on the present connections."""
+        for connection in self._client.connections if self._client is not None else ():
+            if connection.certificate is not None:
+                yield connection.certificate
+
     def connected(self, broker: int) -> bool:
         """Whether a connection to a broker stands."""
         return self._client is not None and self._client.connected(broker)
@@ -449,3 +514,5 @@ class KafkaProducer:
         brokers = self._live().cluster._brokers.values()  # not those of the settings, which have no number
         self.contacts.listed((broker.nodeId, broker.host, broker.port) for broker in brokers)
         self._abandon_moved()
+        if self._held:
+            self._send_held()  # others may lead its partitions by now

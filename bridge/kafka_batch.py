@@ -86,14 +86,15 @@ def _full(_number: int, _timestamp: int, _key: bytes | None, _value: bytes | Non
 
 
 class Handover:
-    """A built batch on its way: its sequence number stays the same however often it is sent."""
+    """A built batch on its way: its sequence number stays the same however often it is sent, but for ``renumber``."""
 
-    __slots__ = ("attempts", "data", "future", "leader", "partition", "sequence", "topic", "waits")
+    __slots__ = ("attempts", "batch", "data", "future", "leader", "partition", "sequence", "topic", "waits")
 
     def __init__(
         self,
         topic: str,
         partition: int,
+        batch: KafkaBatch,
         data: bytearray,
         sequence: int,
         future: Future[int],
@@ -101,12 +102,18 @@ class Handover:
     ) -> None:
         self.topic = topic
         self.partition = partition
+        self.batch = batch
         self.data = data
         self.sequence = sequence
         self.future = future
         self.leader = leader  # at the moment; None: wait for one
         self.attempts = 0  # requests it was in
         self.waits = 0  # pauses it has had before another
+
+    def renumber(self, producer_id: int, epoch: int) -> None:
+        """Make it the first batch of an epoch. Whatever was sent of it before counts for nothing any more."""
+        self.data = self.batch.stamp(producer_id, epoch, 0)
+        self.sequence = self.attempts = 0
 
 
 def requests(handovers: list[Handover]) -> Iterator[list[Handover]]:

@@ -34,7 +34,9 @@ from aiokafka.errors import StaleMetadata
 from aiokafka.protocol.metadata import MetadataRequest
 
 from bridge.contacts import Contacts
+from bridge.kafka_leaders import Leaders, Metadata
 from bridge.kafka_session import open_connection
+from config.error_words import words
 from config.errors import GatewayError, forget_frames
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
         self._sync_task: asyncio.Task[None] | None = None
         self._connecting: dict[object, asyncio.Lock] = {}
         self._asking: dict[object, asyncio.Task[Any]] = {}  # a metadata request under way, by node
+        self._leaders = Leaders()
         self._silent: set[object] = set()  # nodes that left the last one without an answer
         self._renewals: dict[Place, asyncio.TimerHandle | asyncio.Task[None]] = {}  # of the connection in that place
         self._retiring: dict[asyncio.Task[None], SessionConnection] = {}
@@ -94,7 +97,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
                 metadata = await connection.send(MetadataRequest([]))
             except (OSError, TimeoutError, kafka_errors.KafkaError) as error:
                 forget_frames(error)
-                at, text = f"{host}:{port}", str(error) or type(error).__name__
+                at, text = f"{host}:{port}", words(error)
                 log.debug("bootstrap_failed", address=at, error=text)  # the caller asks again, to say why
                 if connection is not None:
                     connection.close()
@@ -106,7 +109,8 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
                 self._conns[_BOOTSTRAP, ConnectionGroup.DEFAULT] = connection
             break
         else:
-            raise kafka_errors.KafkaConnectionError(f"Unable to bootstrap from {self.hosts}")
+            addresses = ", ".join(f"{host}:{port}" for host, port, _ in self.hosts)
+            raise kafka_errors.KafkaConnectionError(f"no broker answers at {addresses}")
         if self._sync_task is None:
             self._sync_task = asyncio.get_running_loop().create_task(self._md_synchronizer())
 
@@ -125,7 +129,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
                 connection = await self._open(node_id)
             except (OSError, TimeoutError, kafka_errors.KafkaError) as error:
                 forget_frames(error)
-                text = str(error) or type(error).__name__
+                text = words(error)
                 self.contacts.failed(node_id, error)
                 log.warning("broker_not_connected", broker=node_id, error=text, repeat_key=node_id)
                 self.force_metadata_update()  # perhaps it is elsewhere by now
@@ -196,7 +200,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
                 log.warning(
                     "broker_connection_not_renewed",
                     broker=place[0],
-                    error=str(error) or type(error).__name__,
+                    error=words(error),
                     consequence="the present one is used for as long as the broker takes it; tried again",
                     repeat_key=place[0],
                 )
@@ -229,7 +233,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
     async def _close_when_answered(self, old: SessionConnection) -> None:
         answers = [answer for _, _, answer in old._requests]
         if answers:
-            await asyncio.wait(answers, timeout=self._request_timeout_ms / 1000)
+            await asyncio.wait(answers, timeout=old.muted_s + self._request_timeout_ms / 1000)
         old.close()
 
     # --- metadata ----------------------------------------------------------------------------------
@@ -237,7 +241,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
     async def _metadata_update(self, cluster_metadata: Any, topics: Iterable[str]) -> bool:
         try:
             # False, or asking would make a missing topic wherever brokers create what they are asked for.
-            answer = await self._ask_for_metadata(MetadataRequest(list(topics) if topics else None, False))
+            answer = await self._ask_for_metadata(Metadata(list(topics) if topics else None, False))
         except Exception:  # the task that renews metadata would end with it, and nobody would notice a new leader
             log.exception("metadata_defect")
             return False
@@ -246,6 +250,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
             return False
         if not answer.brokers:  # a cluster that is starting
             return False
+        self._leaders.latest(answer, time.monotonic())
         cluster_metadata.update_metadata(answer)
         bootstrap = self._conns.pop((_BOOTSTRAP, ConnectionGroup.DEFAULT), None)
         if bootstrap is not None:
@@ -280,8 +285,11 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
         return None
 
     async def _ask(self, node: object, request: MetadataRequest) -> Any:
+        group = ConnectionGroup.DEFAULT if node == _BOOTSTRAP else _QUESTIONS
+        if (standing := self._conns.get((node, group))) is not None and standing.muted_s:
+            await asyncio.sleep(standing.muted_s)  # for a quota of requests: a second at most
         self.contacts.asked(node)
-        connection = await self._get_conn(node, group=ConnectionGroup.DEFAULT if node == _BOOTSTRAP else _QUESTIONS)
+        connection = await self._get_conn(node, group=group)
         if connection is None:
             return None
         try:
@@ -289,7 +297,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
         except (kafka_errors.KafkaError, TimeoutError) as error:
             forget_frames(error)
             self.contacts.failed(node, error)
-            log.warning("metadata_failed", broker=node, error=str(error) or type(error).__name__, repeat_key=node)
+            log.warning("metadata_failed", broker=node, error=words(error), repeat_key=node)
             return None
 
         self.contacts.answered(node)
@@ -314,9 +322,11 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
 
     async def _probe(self, contact: Contact) -> None:
         node, own = contact.broker, None
+        connection = self._conns.get((node, _QUESTIONS))
+        if connection is not None and connection.muted_s:
+            return
         self.contacts.asked(node)
         try:
-            connection = self._conns.get((node, _QUESTIONS))
             if connection is None or not connection.connected():
                 await self._knock(contact)
                 # Of its own: the next renewal of metadata opens the one for questions where it needs it.

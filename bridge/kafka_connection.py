@@ -17,6 +17,7 @@ __all__ = [
 ]
 
 import asyncio
+import ssl
 from typing import TYPE_CHECKING, Any
 
 import aiokafka.errors as kafka_errors
@@ -28,6 +29,8 @@ from bridge.errors import BridgeError, RefusedError, UnreachableError
 from bridge.kafka_client import Client
 from bridge.kafka_login import KafkaLogin
 from bridge.kafka_session import open_connection
+from bridge.tls import distrust
+from config.error_words import words
 from config.errors import GatewayError
 
 if TYPE_CHECKING:
@@ -92,7 +95,7 @@ async def cluster_id(settings: KafkaSettings, client_id: str, login: KafkaLogin 
     except kafka_errors.KafkaConnectionError as error:
         raise await why_unreachable(options, login) from error
     except kafka_errors.KafkaError as error:
-        raise UnreachableError(f"Kafka did not say which cluster it is: {error}.") from error
+        raise UnreachableError(f"Kafka did not say which cluster it is: {words(error)}.") from error
     finally:
         await client.close()
 
@@ -116,7 +119,9 @@ async def why_unreachable(options: dict[str, Any], login: KafkaLogin) -> BridgeE
             )
         except REFUSED as error:
             mechanism = shown.get("sasl_mechanism")
-            return RefusedError(f"Kafka at {address} refused {login.who} with {mechanism}: {error}. {login.check}.")
+            return RefusedError(
+                f"Kafka at {address} refused {login.who} with {mechanism}: {words(error)}. {login.check}."
+            )
         except (OSError, TimeoutError, kafka_errors.KafkaError) as error:
             if isinstance(error.__cause__, GatewayError):
                 return UnreachableError(f"Kafka cannot be asked: {error.__cause__}")
@@ -130,11 +135,11 @@ async def why_unreachable(options: dict[str, Any], login: KafkaLogin) -> BridgeE
 
 
 def _guess(error: BaseException, secured: str) -> str:
-    text = str(error) or type(error).__name__
+    text = words(error)
     if isinstance(error, ConnectionRefusedError):
         return f"connection refused. Is the broker running, and is this the port of its {secured} listener?"
-    if "CERTIFICATE" in text.upper():
-        return f"{text}. Check kafka.tls.ca_file and kafka.tls.server_name."
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return distrust(error, "kafka.tls")
     if isinstance(error, TimeoutError | kafka_errors.RequestTimedOutError):
         return f"no answer within kafka.request_timeout. A firewall, or a TLS listener spoken to in {secured}?"
     if isinstance(error, kafka_errors.KafkaConnectionError | ConnectionError):

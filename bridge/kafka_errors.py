@@ -6,7 +6,7 @@ retriable final (2, 9, 13). A contract test reads names and flags from Kafka's o
 
 from __future__ import annotations
 
-__all__ = ["AnswerError", "Outcome", "outcome", "translate"]
+__all__ = ["AnswerError", "Outcome", "loses_place", "outcome", "translate"]
 
 from typing import Final, Literal
 
@@ -20,14 +20,17 @@ from bridge.errors import (
     RefusedError,
     ReplicasMissingError,
     RetriableError,
+    TimestampError,
     UnreachableError,
 )
 from bridge.wire import DeadLetterReason
+from config.error_words import words
 
-Outcome = Literal["stored", "retry", "poisoned", "refused", "incarnation"]
-"""``retry``: the same bytes, by the same producer. ``poisoned``: a record in it will never be taken. ``refused``: no
-record's fault, but nothing will change until somebody changes it: held. ``incarnation``: only a new producer, with
-ids, connections and protocol versions of its own, can go on; so too for any code that is not in the table."""
+Outcome = Literal["stored", "retry", "poisoned", "timestamp", "refused", "incarnation"]
+"""``retry``: the same bytes, by the same producer. ``poisoned``: a record in it will never be taken. ``timestamp``: the
+same records, with other timestamps. ``refused``: no record's fault, but nothing will change until somebody changes it:
+held. ``incarnation``: only a new producer, with ids, connections and protocol versions of its own, can go on; so too
+for any code that is not in the table."""
 
 _STORED: Final = {0: "NONE", 46: "DUPLICATE_SEQUENCE_NUMBER"}  # 46: it has the batch, and has forgotten its offset
 _RETRY: Final = {
@@ -69,16 +72,12 @@ _RETRY: Final = {
     123: "INVALID_SHARE_SESSION_EPOCH",
     133: "SHARE_SESSION_LIMIT_REACHED",
 }
-_CLOCKS = (
-    "a timestamp is too far off; compare the gateway's clock with the broker's, and the topic's "
-    "message.timestamp.after.max.ms"
-)
+_TIMESTAMP: Final = 32
 _BAD_RECORD = "it has a record without a key for a compacted topic, or one that the broker's own check refuses"
 _POISONED: Final = {
     10: ("MESSAGE_TOO_LARGE", "it is larger than the topic's max.message.bytes"),
     17: ("INVALID_TOPIC_EXCEPTION", "no topic may have that name"),
     18: ("RECORD_LIST_TOO_LARGE", "it is larger than the topic's segment.bytes"),
-    32: ("INVALID_TIMESTAMP", _CLOCKS),
     44: ("POLICY_VIOLATION", "a policy of the cluster, or of a proxy before it, forbids a record of it"),
     87: ("INVALID_RECORD", _BAD_RECORD),
 }
@@ -107,7 +106,9 @@ _NAMES: Final[dict[int, str]] = {
     **_RETRY,
     **{code: name for code, (name, _) in (*_POISONED.items(), *_REFUSED.items())},
     **_INCARNATION,
+    _TIMESTAMP: "INVALID_TIMESTAMP",
 }
+_PLACE_LOST: Final = frozenset({45, 59})
 _NO_LEADER: Final = frozenset({3, 5, 6, 100, 103})
 _FEW_REPLICAS: Final = frozenset({19, 20})
 _TOO_LARGE: Final = frozenset({10, 18})
@@ -121,14 +122,15 @@ _UNREACHABLE_CLASSES = (
 
 
 class AnswerError(kafka_errors.BrokerResponseError):  # type: ignore[misc]
-    """A broker's answer other than "stored". Its own words are not in it: aiokafka speaks version 7 of Produce."""
+    """A broker's answer other than "stored". ``records``: the numbers of the records that it names (KIP-467)."""
 
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
+    def __init__(self, code: int, records: tuple[int, ...] = ()) -> None:
+        super().__init__(_NAMES.get(code, f"error {code}"))  # a text, for ``error_words.words``
         self.errno = code
+        self.records = records
 
     def __str__(self) -> str:
-        return _NAMES.get(self.errno, f"error {self.errno}")
+        return str(self.args[0])
 
 
 def outcome(error: int | kafka_errors.KafkaError) -> Outcome:
@@ -142,10 +144,17 @@ def outcome(error: int | kafka_errors.KafkaError) -> Outcome:
             return "retry"
         if error in _POISONED:
             return "poisoned"
+        if error == _TIMESTAMP:
+            return "timestamp"
         return "refused" if error in _REFUSED else "incarnation"
     if isinstance(error, _REFUSED_CLASSES):
         return "refused"
     return "retry" if error.retriable else "incarnation"
+
+
+def loses_place(error: kafka_errors.KafkaError) -> bool:
+    """Whether Kafka does not know where in a partition's sequence we are: it has lost batches or forgotten them."""
+    return isinstance(error, AnswerError) and error.errno in _PLACE_LOST
 
 
 def translate(error: BaseException, topic: str | None = None) -> BridgeError:
@@ -154,9 +163,9 @@ def translate(error: BaseException, topic: str | None = None) -> BridgeError:
         return error
     a_batch = f"a batch to topic {topic}" if topic is not None else "us"
     if not isinstance(error, kafka_errors.KafkaError):
-        return IncarnationError(f"{error or type(error).__name__}")
+        return IncarnationError(words(error))
     code = error.errno if isinstance(error, kafka_errors.BrokerResponseError) else None
-    said = str(error) or type(error).__name__
+    said = words(error)
     match outcome(error):
         case "refused":
             advice = _REFUSED[code][1] if code in _REFUSED else _RIGHTS
@@ -164,7 +173,14 @@ def translate(error: BaseException, topic: str | None = None) -> BridgeError:
         case "poisoned":
             assert code is not None
             reason = DeadLetterReason.TOO_LARGE if code in _TOO_LARGE else DeadLetterReason.INVALID_RECORD
-            return PoisonedError(f"Kafka will not take {a_batch}: {_POISONED[code][1]} ({said}).", reason)
+            sentence = f"Kafka will not take {a_batch}: {_POISONED[code][1]} ({said})."
+            return PoisonedError(sentence, reason, _named(error))
+        case "timestamp":
+            return TimestampError(
+                f"Kafka refuses timestamps in {a_batch} ({said}): compare the gateway's clock with the broker's, and "
+                "look at the topic's message.timestamp.after.max.ms and message.timestamp.before.max.ms.",
+                _named(error),
+            )
         case "retry":
             kind = RetriableError
             if code in _FEW_REPLICAS:
@@ -177,3 +193,7 @@ def translate(error: BaseException, topic: str | None = None) -> BridgeError:
             return kind(f"Kafka did not take {a_batch} now: {said}.")
         case _:
             return IncarnationError(f"A batch to topic {topic} failed: {said}." if topic is not None else said)
+
+
+def _named(error: kafka_errors.KafkaError) -> tuple[int, ...]:
+    return error.records if isinstance(error, AnswerError) else ()

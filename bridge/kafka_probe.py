@@ -25,6 +25,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from bridge.errors import BridgeError
 from bridge.kafka_connection import REFUSED
 from bridge.kafka_session import open_connection
+from config.error_words import words
 from config.errors import GatewayError
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except (OSError, TimeoutError, kafka_errors.KafkaError) as error:
-        seconds, text = time.monotonic() - began, str(error) or type(error).__name__
+        seconds, text = time.monotonic() - began, words(error)
         if isinstance(error.__cause__, GatewayError):
             raise ProbeError(str(error.__cause__), "token", seconds) from error
         if isinstance(error, REFUSED):

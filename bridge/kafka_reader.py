@@ -25,6 +25,7 @@ from bridge.kafka_connection import (
     why_unreachable,
 )
 from bridge.kafka_login import KafkaLogin
+from config.error_words import words
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -108,7 +109,7 @@ class TopicReader:
             raise await why_unreachable(self._options, self.login) from error
         except kafka_errors.KafkaError as error:
             raise UnreachableError(
-                f"Kafka did not say which partitions {', '.join(self._topics)} has: {error}"
+                f"Kafka did not say which partitions {', '.join(self._topics)} has: {words(error)}."
             ) from error
         finally:
             await asyncio.wait([asyncio.ensure_future(admin.close())], timeout=CLOSE_PATIENCE_S)
@@ -252,10 +253,13 @@ class TopicReader:
             return await question
         except REFUSED as error:
             raise RefusedError(
-                f"Kafka does not let us read {', '.join(self._topics)}: {error}. Check the ACLs: Describe and Read."
+                f"Kafka does not let us read {', '.join(self._topics)}: {words(error)}. Check the ACLs: Describe and "
+                "Read."
             ) from error
         except kafka_errors.KafkaError as error:
-            raise UnreachableError(f"Kafka could not be asked about {', '.join(self._topics)}: {error!r}") from error
+            raise UnreachableError(
+                f"Kafka could not be asked about {', '.join(self._topics)}: {words(error)}."
+            ) from error
 
 
 def _logged(record: Any) -> LoggedRecord:

@@ -13,9 +13,11 @@ import structlog
 from aiokafka.admin import NewTopic
 from aiokafka.protocol.metadata import MetadataRequest
 
+from bridge.backoff import broker_timeout_ms
 from bridge.errors import RefusedError, RetriableError, TopicMissingError, UnreachableError
 from bridge.kafka_connection import REFUSED, connection_options, make_admin
 from bridge.kafka_login import KafkaLogin
+from config.error_words import words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,6 +32,7 @@ log = structlog.get_logger("kafka")
 _THROTTLED = 89  # THROTTLING_QUOTA_EXCEEDED (KIP-599): unknown to aiokafka
 _DELETION_DISABLED = 73  # delete.topic.enable = false: unknown to aiokafka
 _CLOSE_PATIENCE_S = 1.0
+_SETTLING_S = 10.0  # a broker lists a new topic before it takes records for it: some 0.1 s, more on a busy machine
 
 
 class Topics:
@@ -39,6 +42,12 @@ class Topics:
         self._settings = settings
         self._client_id = client_id
         self._login = login or KafkaLogin(settings)
+        self._made: dict[str, float] = {}  # when, monotonic
+
+    def is_settling(self, topic: str) -> bool:
+        """Whether the topic was made so lately that its brokers may not take records for it yet."""
+        made = self._made.get(topic)
+        return made is not None and time.monotonic() - made < _SETTLING_S
 
     def adopt(self, settings: KafkaSettings) -> None:
         """Create topics as other settings say from now on."""
@@ -73,7 +82,7 @@ class Topics:
             producer.forget_topics(missing)
             raise TopicMissingError(
                 f"Kafka has no topic {', '.join(missing)}. "
-                "Create it, or set kafka.topics.create = true to have it made at start."
+                "`gateway topics apply` makes it; with kafka.topics.create = true the start does."
             )
         try:
             await self.create(missing, settings=settings)
@@ -97,10 +106,11 @@ class Topics:
         new = [_new_topic(settings or self._settings, topic, partitions) for topic in topics]
         try:
             await admin.start()
-            response = await admin.create_topics(new)
+            timeout_s = self._settings.request_timeout.total_seconds()
+            response = await admin.create_topics(new, timeout_ms=broker_timeout_ms(timeout_s))
         except (OSError, TimeoutError, AttributeError, kafka_errors.KafkaError) as error:
             # aiokafka's answer to a cluster without a controller is an AttributeError.
-            raise RetriableError(f"Topics could not be created now: {error or type(error).__name__}") from error
+            raise RetriableError(f"Topics could not be created now: {words(error)}.") from error
         finally:
             await asyncio.wait([asyncio.ensure_future(admin.close())], timeout=_CLOSE_PATIENCE_S)
         for name, code, *text in response.topic_errors:
@@ -108,10 +118,11 @@ class Topics:
             if kind is kafka_errors.NoError:
                 log.info("topic_created", topic=name)
             if kind in {kafka_errors.NoError, kafka_errors.TopicAlreadyExistsError}:
+                self._made[name] = time.monotonic()
                 continue
-            reason = (text[0].rstrip(".") if text and text[0] else None) or kind.__name__
+            reason = (text[0].rstrip(".") if text and text[0] else None) or words(kind())
             if kind.retriable or code == _THROTTLED:
-                raise RetriableError(f"Topic {name} could not be created now: {reason}")
+                raise RetriableError(f"Topic {name} could not be created now: {reason}.")
             if issubclass(kind, REFUSED):
                 raise RefusedError(
                     f"Kafka does not let us create topic {name}: {reason}. Create it by hand or allow Create on it."
@@ -137,7 +148,7 @@ class Topics:
                     raise RetriableError(f"Kafka deletes {', '.join(sorted(listed))}, but brokers still list it.")
                 await asyncio.sleep(0.05)
         except (OSError, TimeoutError, AttributeError, kafka_errors.KafkaError) as error:
-            raise RetriableError(f"Topics could not be deleted now: {error or type(error).__name__}") from error
+            raise RetriableError(f"Topics could not be deleted now: {words(error)}.") from error
         finally:
             await asyncio.wait([asyncio.ensure_future(admin.close())], timeout=_CLOSE_PATIENCE_S)
 
@@ -150,7 +161,7 @@ def _check_deleted(name: str, code: int) -> None:
         raise RefusedError(f"Kafka does not let us delete topic {name}. Check the ACLs: Delete on it.")
     if code == _DELETION_DISABLED:
         raise RefusedError(f"Kafka deletes no topics (delete.topic.enable), so {name} stays.")
-    raise RetriableError(f"Topic {name} could not be deleted now: {kind.__name__}")
+    raise RetriableError(f"Topic {name} could not be deleted now: {words(kind())}.")
 
 
 async def _listed(client: AIOKafkaClient, names: list[str]) -> set[str]:

@@ -1,6 +1,6 @@
 """The loss ledger: every MQTT message taken in is, at any moment, in exactly one place.
 
-    received + recovered = delivered + filtered + dead_lettered + in_flight + returned + lost
+    received + recovered = delivered + filtered + dead_lettered + copies + in_flight + returned + lost
 
 All terms count MQTT messages, not Kafka records: one message may become several records, and is delivered when the
 last of them is durable. ``in_flight`` is counted where the messages wait, never computed as the rest: a remainder
@@ -30,6 +30,7 @@ class LedgerSnapshot:
     delivered: int
     filtered: int
     dead_lettered: int
+    copies: int
     in_flight: int
     returned: int
     lost: int
@@ -38,8 +39,8 @@ class LedgerSnapshot:
     def imbalance(self) -> int:
         """Messages unaccounted for: above 0 some vanished, below 0 some counted twice; 0 is the only good answer."""
         taken = self.received + self.recovered
-        placed = self.delivered + self.filtered + self.dead_lettered + self.in_flight + self.returned + self.lost
-        return taken - placed
+        placed = self.delivered + self.filtered + self.dead_lettered + self.copies
+        return taken - placed - self.in_flight - self.returned - self.lost
 
     def as_dict(self) -> dict[str, int]:
         """The terms and the imbalance by name, ready for JSON."""
@@ -49,7 +50,7 @@ class LedgerSnapshot:
         return (
             f"received {self.received} + recovered {self.recovered} = delivered {self.delivered}"
             f" + filtered {self.filtered} + dead-lettered {self.dead_lettered}"
-            f" + in flight {self.in_flight} + returned {self.returned} + lost {self.lost}"
+            f" + copies {self.copies} + in flight {self.in_flight} + returned {self.returned} + lost {self.lost}"
             f" (imbalance {self.imbalance})"
         )
 
@@ -65,19 +66,23 @@ class Ledger:
     - ``delivered``: messages whose last record Kafka acknowledged with acks=all
     - ``filtered``: messages dropped on purpose (an interceptor, an expired message, no route)
     - ``dead_lettered``: messages whose dead letter Kafka acknowledged
+    - ``copies``: messages of QoS 2 that a broker sent again and that had been received before: the first one is counted
+      where it is, and the copy goes nowhere
     - ``returned``: messages still unacknowledged when their connection ended: the broker has them and sends them
       again. A record of such a message that Kafka acknowledges later is not counted as delivered: its message has left
       the windows already.
     - ``lost``: messages that were acknowledged to MQTT and that a damaged spool disk destroyed, as the spool reported
 
-    A message leaves the windows exactly when one of the last five is counted for it, in the same step.
+    A message leaves the windows exactly when one of the last six is counted for it, in the same step.
 
     Args:
         in_flight: counts, at each call, the messages that wait in the windows (QoS 0 ones included) and in the spool.
             It must count them, not derive them from this ledger.
     """
 
-    __slots__ = ("_in_flight", "dead_lettered", "delivered", "filtered", "lost", "received", "recovered", "returned")
+    __slots__ = (
+        "_in_flight", "copies", "dead_lettered", "delivered", "filtered", "lost", "received", "recovered", "returned",
+    )  # fmt: skip
 
     def __init__(self, in_flight: Callable[[], int]) -> None:
         self._in_flight = in_flight
@@ -86,6 +91,7 @@ class Ledger:
         self.delivered = 0
         self.filtered = 0
         self.dead_lettered = 0
+        self.copies = 0
         self.returned = 0
         self.lost = 0
 
@@ -101,6 +107,7 @@ class Ledger:
             delivered=self.delivered,
             filtered=self.filtered,
             dead_lettered=self.dead_lettered,
+            copies=self.copies,
             in_flight=self._in_flight(),
             returned=self.returned,
             lost=self.lost,

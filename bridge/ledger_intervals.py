@@ -10,11 +10,11 @@ together, and where there are very many runs the oldest intervals keep only thei
 
 from __future__ import annotations
 
-__all__ = ["Entry", "EntryKey", "Interval", "LedgerIntervals"]
+__all__ = ["Entry", "EntryKey", "Interval", "LedgerIntervals", "SessionLoss"]
 
 from array import array
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 MAX_PENDING: Final = 60  # intervals that wait, an hour of them: what is older is put together
 MAX_RUNS: Final = 4096  # of one entry: its record has 60 KB then
 MAX_ALL_RUNS: Final = 65_536  # of all entries that wait, 1 MiB
+MAX_LOSSES: Final = 1000  # of sessions, in intervals that are put together
 
 _NOWHERE: Final = -2  # before the first offset; -1 is what the producer says when it knows none
 
@@ -37,6 +38,15 @@ class EntryKey(NamedTuple):
     topic: str
     partition: int
     dead_letter: bool
+
+
+class SessionLoss(NamedTuple):
+    """An MQTT session that the broker had lost at ``at_ms``; last connected at ``left_ms``, None: nobody knows."""
+
+    session: str
+    client_id: str
+    left_ms: int | None
+    at_ms: int
 
 
 class Entry:
@@ -130,12 +140,14 @@ class Interval:
     entries: dict[EntryKey, Entry]
     terms: LedgerSnapshot
     acknowledged: int
+    losses: list[SessionLoss] = field(default_factory=list)
 
     def add(self, later: Interval) -> None:
         """Become one with the interval that follows."""
         self.to_ms = later.to_ms
         self.terms = later.terms
         self.acknowledged = later.acknowledged
+        self.losses = [*self.losses, *later.losses][-MAX_LOSSES:]
         for key, entry in later.entries.items():
             if (ours := self.entries.get(key)) is None:
                 self.entries[key] = entry
@@ -156,6 +168,7 @@ class LedgerIntervals:
         self._located = located
         self.pending: deque[Interval] = deque()
         self._open: dict[tuple[str, str, int, bool], Entry] = {}
+        self._losses: list[SessionLoss] = []
         self._from_ms = 0
         self._acknowledged = 0
         self._messages: dict[tuple[str, bool], int] = {}
@@ -180,6 +193,11 @@ class LedgerIntervals:
         else:
             entry.jump(offset if self._located else -1, count)
 
+    def session_lost(self, loss: SessionLoss) -> None:
+        """The broker had lost a session: note it in the open interval."""
+        if self._located:
+            self._losses.append(loss)
+
     def close(self, now_ms: int, terms: LedgerSnapshot) -> None:
         """End the interval and begin the next; an interval without anything is one too, for it says so."""
         entries, self._open = {EntryKey(*key): entry for key, entry in self._open.items()}, {}
@@ -188,7 +206,8 @@ class LedgerIntervals:
             total = (key.route, key.dead_letter)
             self._messages[total] = self._messages.get(total, 0) + entry.messages
         from_ms = min(self._from_ms, now_ms)  # later than now where the clock was stepped back
-        self.pending.append(Interval(from_ms, now_ms, entries, terms, self._acknowledged))
+        losses, self._losses = self._losses[-MAX_LOSSES:], []
+        self.pending.append(Interval(from_ms, now_ms, entries, terms, self._acknowledged, losses))
         self._from_ms = now_ms
         self._bound()
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 __all__ = [
     "Author",
     "LedgerRecordError",
+    "LostSessionRecord",
     "PartitionRecord",
     "WorkerRecord",
     "decode",
     "partition_records",
+    "session_records",
     "worker_record",
 ]
 
@@ -17,6 +19,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from bridge import wire
+from config.error_words import words
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -86,8 +89,26 @@ class WorkerRecord:
     acknowledged: int
 
 
+@dataclass(frozen=True, slots=True)
+class LostSessionRecord:
+    """An MQTT session that the broker had lost between ``from_ms`` and ``to_ms``; what it held is unknown."""
+
+    gateway: str
+    worker: int
+    life: str
+    number: int
+    from_ms: int
+    to_ms: int
+    session: str
+    client_id: str
+    away_known: bool
+
+
+LedgerRecord = PartitionRecord | WorkerRecord | LostSessionRecord
+
 _PARTITION_FIELDS = tuple(field.name for field in fields(PartitionRecord))
 _WORKER_FIELDS = tuple(field.name for field in fields(WorkerRecord))
+_SESSION_FIELDS = tuple(field.name for field in fields(LostSessionRecord))
 
 
 class LedgerRecordError(ValueError):
@@ -110,6 +131,26 @@ def partition_records(author: Author, number: int, interval: Interval, tagged: C
     ]
 
 
+def session_records(author: Author, number: int, interval: Interval) -> list[KeyValue]:
+    """Key and value of an interval's ``session`` records."""
+    return [
+        (
+            f"{author.gateway}/{author.worker}/session/{loss.session}".encode(),
+            _json(
+                {
+                    **_common(wire.LEDGER_SESSION, author, number, interval),
+                    "from_ms": loss.at_ms if loss.left_ms is None else loss.left_ms,
+                    "to_ms": loss.at_ms,
+                    "session": loss.session,
+                    "client_id": loss.client_id,
+                    "away_known": loss.left_ms is not None,
+                }
+            ),
+        )
+        for loss in interval.losses
+    ]
+
+
 def worker_record(author: Author, number: int, interval: Interval, state: State, unwritten: int) -> KeyValue:
     """Key and value of an interval's ``worker`` record."""
     terms = interval.terms
@@ -127,7 +168,7 @@ def worker_record(author: Author, number: int, interval: Interval, state: State,
     return f"{author.gateway}/{author.worker}".encode(), _json(document)
 
 
-def decode(value: bytes | None) -> PartitionRecord | WorkerRecord:
+def decode(value: bytes | None) -> LedgerRecord:
     """A ledger record. Raises LedgerRecordError for what is none, or of a newer version."""
     try:
         document = json.loads(value or b"")
@@ -135,16 +176,19 @@ def decode(value: bytes | None) -> PartitionRecord | WorkerRecord:
         if version <= wire.LEDGER_VERSION:
             return _decode(document)
     except (ValueError, KeyError, TypeError) as error:
-        raise LedgerRecordError(f"no record of a ledger: {error!r}") from error
+        raise LedgerRecordError(f"no record of a ledger: {words(error)}") from error
     raise LedgerRecordError(f"of version {version}, where this gateway knows {wire.LEDGER_VERSION}")
 
 
-def _decode(document: dict[str, Any]) -> PartitionRecord | WorkerRecord:
+def _decode(document: dict[str, Any]) -> LedgerRecord:
     if document["kind"] == wire.LEDGER_PARTITION:
         runs = document["runs"]
         document["runs"] = None if runs is None else [(int(first), int(count)) for first, count in runs]
         return PartitionRecord(**{name: document[name] for name in _PARTITION_FIELDS})
-    document["terms"] = {term: int(document[term]) for term in wire.LEDGER_TERMS}
+    # A term that an older version did not have yet: it counted none.
+    if document["kind"] == wire.LEDGER_SESSION:
+        return LostSessionRecord(**{name: document[name] for name in _SESSION_FIELDS})
+    document["terms"] = {term: int(document.get(term, 0)) for term in wire.LEDGER_TERMS}
     return WorkerRecord(**{name: document[name] for name in _WORKER_FIELDS})
 
 

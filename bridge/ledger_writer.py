@@ -4,9 +4,9 @@ At each end of an interval the counts are cut off and queued; a task writes them
 takes. Nothing waits for it: not an acknowledgement, not a batch of a route. While Kafka is away the intervals wait in
 memory, bounded (``bridge.ledger_intervals``).
 
-An interval's ``partition`` records are written before its ``worker`` record, and that before the next interval. What is
-written again after an answer was lost has the same ``life`` and ``number`` and follows directly behind: readers leave
-it out.
+An interval's ``partition`` and ``session`` records are written before its ``worker`` record, and that before the next
+interval. What is written again after an answer was lost has the same ``life`` and ``number`` and follows directly
+behind: readers leave it out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import structlog
 
 from bridge.backoff import Backoff
 from bridge.errors import BridgeError, IncarnationError, LeaderMissingError, PoisonedError, RefusedError
-from bridge.ledger_records import partition_records, worker_record
+from bridge.ledger_records import partition_records, session_records, worker_record
 from bridge.partitioner import partition_for
 from config.errors import forget_frames
 
@@ -153,7 +153,7 @@ class LedgerWriter:
                 if self._last and not pending:
                     self._state = "stopped"
                 entries = partition_records(self._author, self._number, interval, self._plan.tagged)
-                await self._write(entries)
+                await self._write([*entries, *session_records(self._author, self._number, interval)])
                 summary = worker_record(self._author, self._number, interval, self._state, self._unwritten)
                 await self._write([summary])
                 self._writing = False
@@ -220,7 +220,8 @@ class LedgerWriter:
         loop = asyncio.get_running_loop()
         sent_s = loop.time()
         while not answer.done() and producer is self._producer():
-            if loop.time() - sent_s > _PATIENCE_S:
+            held_s = producer.held_until_ns(self._plan.topic, partition) / 1e9
+            if loop.time() - max(sent_s, held_s) > _PATIENCE_S:
                 self._ask_for_another("no answer")
             await asyncio.wait([answer], timeout=_LOOK_S)
         if not answer.done():

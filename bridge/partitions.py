@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["PartitionQueue", "Partitions"]
+__all__ = ["Backlog", "BacklogState", "PartitionQueue", "Partitions"]
 
 from collections import deque
+from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,14 +15,33 @@ if TYPE_CHECKING:
     from bridge.batch import Batch
 
 
+class BacklogState(Enum):
+    """What becomes of new batches of a partition that has something in the spool.
+
+    | from | to | when |
+    |---|---|---|
+    | no backlog | SPOOLS | Kafka has acknowledged nothing for ``spool.after``; the spool held something at the start |
+    | SPOOLS | DRAINS | the last row is under way; or Kafka takes batches, and the disk takes longer for them |
+    | DRAINS | SPOOLS | Kafka has acknowledged nothing for ``spool.after``; or memory waits longer than a write takes |
+    | DRAINS | no backlog | the last row is in Kafka, and nothing is being written |
+
+    A disk that is slow for the time of one outage would otherwise never be left: while it takes one batch, the next
+    ones come, and reading back waits behind each write. Where a lot is in the spool, the last but one line makes both
+    take turns, so that no message waits much longer than two writes take."""
+
+    SPOOLS = "new batches go to the disk"
+    DRAINS = "new batches wait in memory behind what the disk has"
+
+
 class Backlog:
     """What of a partition is in the spool, or on its way there or back. All of it is older than what waits in memory
     alone, and goes before it."""
 
-    __slots__ = ("behind", "behind_messages", "loaded", "loading", "read_id", "spooling", "turn", "writing")
+    __slots__ = ("behind", "behind_messages", "loaded", "loading", "read_id", "since_ns", "state", "turn", "writing")
 
     def __init__(self) -> None:
-        self.spooling = False  # what is flushed goes to the spool
+        self.state = BacklogState.DRAINS
+        self.since_ns = 0  # of the state
         self.writing: list[Batch] = []  # being written; the first may be under way to Kafka at the same time
         self.behind = 0  # batches on disk that have not been read back
         self.behind_messages = 0
@@ -29,6 +49,11 @@ class Backlog:
         self.loaded: deque[Batch] = deque()  # read back
         self.loading = False
         self.turn = False  # what memory alone has, and the disk is not to have, goes next
+
+    @property
+    def spooling(self) -> bool:
+        """Whether new batches go to the disk."""
+        return self.state is BacklogState.SPOOLS
 
     @property
     def holds(self) -> bool:
@@ -40,7 +65,10 @@ class PartitionQueue:
     """What waits for one Kafka partition. ``in_flight`` is written by the sender alone."""
 
     __slots__ = (
+        "answered_in_ns",
         "backlog",
+        "clock_refused",
+        "dead_letters_refused",
         "in_flight",
         "last_acknowledged_ns",
         "not_before_ns",
@@ -59,6 +87,9 @@ class PartitionQueue:
         self.in_flight: Batch | None = None
         self.not_before_ns = 0  # the sender leaves the partition alone until then
         self.last_acknowledged_ns = 0
+        self.dead_letters_refused = ""  # why Kafka does not take one; written by the sender
+        self.answered_in_ns = 0  # how long Kafka took for the last batch
+        self.clock_refused = False  # Kafka refuses even the present, as our clock has it; written by the sender
         self.waiting_since_ns = 0  # something has waited at every look since; written by ``Partitions.look``
         self.backlog: Backlog | None = None  # what of it is in the spool; written by the spooler alone
 

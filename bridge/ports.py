@@ -115,8 +115,8 @@ class Producer(Protocol):
         ``failure`` what that means."""
 
     def failure(self, answer: Future[int]) -> BridgeError | None:
-        """What became of a batch whose future is done: None when Kafka has it, else Poisoned-, Incarnation- or
-        RefusedError."""
+        """What became of a batch whose future is done: None when Kafka has it, else Poisoned-, Timestamp-,
+        Incarnation- or RefusedError."""
 
     def cluster_id(self) -> str | None:
         """What the cluster calls itself, the same for all its life; None before the start, or when it does not say."""
@@ -125,6 +125,9 @@ class Producer(Protocol):
         """Partitions of a topic by the last metadata, or None when the topic is not known."""
 
     def has_leader(self, topic: str, partition: int) -> bool: ...
+
+    def held_until_ns(self, topic: str, partition: int) -> int:
+        """Until when (monotonic) the partition's leader has asked for no more batches; 0 when it never did."""
 
     def metadata_refreshed_ns(self) -> int:
         """Monotonic time of the last metadata, 0 before the first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["NotJsonError", "Record", "dump_json"]
+__all__ = ["NotJsonError", "Record", "check_parts", "dump_json"]
 
 import math
 from typing import TYPE_CHECKING, Any, Final
@@ -99,6 +99,56 @@ class Record:
     def __repr__(self) -> str:
         size = "null" if self.value is None else f"{len(self.value)} bytes"
         return f"<Record for {self.topic} from {self.message.topic!r}, {size}, {len(self.headers)} headers>"
+
+
+def check_parts(record: Record) -> None:
+    """Make sure that a batch can take the record: nothing raises once the first record of a message is appended.
+
+    What has an obvious meaning is put right in place: a bytearray or memoryview becomes bytes, a tuple of headers a
+    list, a float timestamp an int. Raises TypeError, ValueError or OverflowError, with a sentence, for everything else.
+    """
+    value, key, headers = record.value, record.key, record.headers
+    if type(value) is not bytes and value is not None:
+        record.value = _bytes_of("value", value)
+        record._json = _UNSET  # noqa: SLF001 - one of our own
+    if type(key) is not bytes and key is not None:
+        record.key = _bytes_of("key", key)
+    timestamp_ms = record.timestamp_ms
+    if type(timestamp_ms) is not int:
+        if not isinstance(timestamp_ms, int | float):
+            raise TypeError(f"timestamp_ms is {_kind(timestamp_ms)}: an int is wanted")
+        timestamp_ms = record.timestamp_ms = int(timestamp_ms)
+    if not -1 << 63 <= timestamp_ms < 1 << 63:
+        raise ValueError(f"timestamp_ms is {timestamp_ms}: more than 64 bits")
+    topic = record.topic
+    if type(topic) is not str:
+        raise TypeError(f"topic is {_kind(topic)}: a str is wanted")
+    if not topic.isascii():
+        topic.encode()
+    if type(headers) is not list:
+        if not isinstance(headers, list | tuple):
+            raise TypeError(f"headers is {_kind(headers)}: a list of (name, value) is wanted")
+        headers = record.headers = list(headers)
+    for header in headers:
+        if type(header) is not tuple or len(header) != 2:
+            raise TypeError(f"a header is {_kind(header)}: a tuple of name and value is wanted")
+        name, content = header
+        if type(name) is not str:
+            raise TypeError(f"a header's name is {_kind(name)}: a str is wanted")
+        if type(content) is not bytes and content is not None:
+            raise TypeError(f"the header {name!r} is {_kind(content)}: bytes are wanted")
+        if not name.isascii():
+            name.encode()
+
+
+def _bytes_of(part: str, found: object) -> bytes:
+    if not isinstance(found, bytes | bytearray | memoryview):
+        raise TypeError(f"{part} is {_kind(found)}: bytes are wanted")
+    return bytes(found)
+
+
+def _kind(found: object) -> str:
+    return f"of type {type(found).__name__}"
 
 
 def dump_json(document: Any) -> bytes:

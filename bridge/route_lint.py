@@ -21,6 +21,7 @@ from bridge.filters import covered_by_all, covers, example_topic, intersection
 from bridge.routing import RESERVED_FILTER, Route, Router
 from config.errors import ConfigError
 from config.live import same
+from config.patterns import compile_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -280,12 +281,10 @@ def _is_fixed(template: Template, text: str) -> bool:
 
 def _own_topics(route: Route, settings: RouteSettings, whole: Settings) -> Iterator[Finding]:
     """Templates that can make the name of a topic which the gateway keeps for itself."""
-    pattern = re.compile(
-        "".join(re.escape(part) if isinstance(part, str) else ".+" for part in route.topic_template.parts), re.DOTALL
-    )
-    allowed = re.compile(settings.allowed_topics)
+    made = "".join(re.escape(part) if isinstance(part, str) else ".+" for part in route.topic_template.parts)
+    pattern, allowed = compile_pattern(made), compile_pattern(settings.allowed_topics)
     for topic in sorted(whole.own_topics):
-        if pattern.fullmatch(topic) and allowed.fullmatch(topic):
+        if pattern.is_all_of(topic) and allowed.is_all_of(topic):
             sentence = (
                 f"Route {route.name!r}: {settings.topic!r} can make {topic!r}, which the gateway writes itself: such a "
                 "message becomes a dead letter."

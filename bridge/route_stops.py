@@ -1,8 +1,11 @@
-"""Which routes are stopped because too many of their messages became dead letters, and how each goes on.
+"""Which routes are stopped because too many of their messages had to become dead letters, and how each goes on.
 
     runs ──ceiling exceeded──▶ rests ──retry_after──▶ on trial ──all good──▶ runs
                                  ▲                       │
                                  └────── a dead letter ──┘
+
+The ceiling binds what comes back from the spool too: a record of a stopped route that Kafka refuses then waits there,
+and its partition with it.
 
 A stopped route is not drained: its further messages, good and bad, are neither dead-lettered nor acknowledged but held,
 until memory is full and reading pauses; then they wait in the MQTT broker. After a rest a few are tried. When those are
@@ -12,11 +15,12 @@ restart tries at once.
 
 from __future__ import annotations
 
-__all__ = ["TRIAL_MESSAGES", "Gate", "RouteStops"]
+__all__ = ["TRIAL_MESSAGES", "Gate", "Returns", "RouteStops"]
 
 import asyncio
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -49,6 +53,16 @@ class Gate(Protocol):
 
     def release(self, route: str) -> None:
         """Hold none any more."""
+
+
+class Returns(Protocol):
+    """What comes back of a route's messages from the spool."""
+
+    def taken(self, route: str) -> int:
+        """Messages of it that have come back so far."""
+
+    def tried(self, route: str) -> bool:
+        """Whether none of it waits that Kafka has refused."""
 
 
 class _State(Enum):
@@ -96,6 +110,7 @@ class RouteStops:
         self._failed = failed
         self._clock_ns = clock_ns
         self._routes: dict[str, _Route] = {}
+        self._returns: Returns | None = None
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, route: str, gate: Gate, taken: Callable[[], int]) -> None:
@@ -103,12 +118,24 @@ class RouteStops:
         have several, which stop and go on together."""
         watched = self._routes.get(route)
         if watched is None:
-            self._routes[route] = _Route(route, gate, taken, self._limit, self._clock_ns())
+            watched = self._routes[route] = _Route(route, gate, taken, self._limit, self._clock_ns())
+            if self._returns is not None:
+                watched.counters.append(partial(self._returns.taken, route))
+                watched.meter = self._limit.meter(self._clock_ns(), watched.taken())
             return
         watched.gates.append(gate)
         watched.counters.append(taken)
         if watched.state is not _State.RUNS:
             gate.stop(route)
+
+    def watch_returns(self, returns: Returns) -> None:
+        """Hold what comes back from the spool to the ceiling too. Before the first ``watch``."""
+        self._returns = returns
+
+    def rests(self, route: str) -> bool:
+        """Whether no dead letter more may be made of a route now. What waits for that is Kafka's to refuse again."""
+        watched = self._routes.get(route)
+        return watched is not None and watched.state is _State.RESTS
 
     def begin_anew(self, limit: DeadLetterLimit) -> tuple[str, ...]:
         """Forget every route, for others or the same are made known again, under another ceiling. Returns those that
@@ -148,7 +175,7 @@ class RouteStops:
             if route.state is _State.RUNS:
                 route.meter.tick(now_ns, route.taken())
             elif route.state is _State.ON_TRIAL:
-                if any(gate.tried(route.name) for gate in route.gates):  # nothing may come through the others
+                if self._tried(route):
                     self._change(route, _State.RUNS, now_ns)
                     route.meter = self._limit.meter(now_ns, route.taken())
                     for gate in route.gates:
@@ -158,6 +185,12 @@ class RouteStops:
                 self._change(route, _State.ON_TRIAL, now_ns)
                 for gate in route.gates:
                     gate.admit(route.name, TRIAL_MESSAGES)
+
+    def _tried(self, route: _Route) -> bool:
+        """Whether a trial has ended well."""
+        if self._returns is not None and not self._returns.tried(route.name):
+            return False
+        return any(gate.tried(route.name) for gate in route.gates)  # nothing may come through the others
 
     @staticmethod
     def _change(route: _Route, state: _State, now_ns: int) -> None:
@@ -173,11 +206,11 @@ class RouteStops:
             allowed = f"dead_letter.max_per_second allows {limit.max_per_second:.6g} a second"
         seconds = max(0.1, excess.span_ns / 1e9)
         return (
-            f"Route {route!r} is stopped: {excess.dead} of {excess.messages} messages in {seconds:.1f} s became dead "
-            f"letters, and {allowed}. The last one, {reason.value}: {str(error)[:300].rstrip('.')}. Its messages are "
-            f"held and not acknowledged. Look at them with: gateway dlq list --route {route}. Then mend the devices or "
-            f"the route, or raise the setting, and run: gateway reload. Without that {TRIAL_MESSAGES} messages are "
-            f"tried every {rest} (dead_letter.retry_after), and the route goes "
+            f"Route {route!r} is stopped: {excess.dead} of {excess.messages} messages in {seconds:.1f} s had to become "
+            f"dead letters, and {allowed}. The last one, {reason.value}: {str(error)[:300].rstrip('.')}. Its messages "
+            f"are held and not acknowledged. Look at them with: gateway dlq list --route {route}. Then mend the "
+            f"devices or the route, or raise the setting, and run: gateway reload. Without that {TRIAL_MESSAGES} "
+            f"messages are tried every {rest} (dead_letter.retry_after), and the route goes "
             "on once they are all good."
         )
 

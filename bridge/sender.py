@@ -4,10 +4,12 @@ poisoned.
 Order within a partition is kept by having one batch of it under way and putting a failed one back in front of its
 followers.
 
-The producer tries again what can be tried again, by itself. A batch that Kafka rejects is split until the bad record is
-alone, or held when it is our rights that are missing; the producer goes on. When an answer stays out too long, or Kafka
-has lost track of our sequence numbers, only another producer helps: one is an *incarnation*. Replacing it goes: hold
-every partition; let healthy batches finish (bounded); close it; start another; put failed and undecided batches,
+The producer tries again what can be tried again, by itself. From a batch that Kafka rejects the records that it names
+are taken out; where it names none, the batch is split until the bad record is alone. A timestamp it refuses is replaced
+by the present; when it refuses that too, or when it is our rights that are missing, the batch is held. A partition
+whose sequence Kafka has lost begins anew by itself. The producer goes on. When an answer stays out too long, or a
+partition's sequence is lost again at once, only another producer helps: one is an *incarnation*. Replacing it goes:
+hold every partition; let healthy batches finish (bounded); close it; start another; put failed and undecided batches,
 rebuilt, at the head of their partitions; go on. What the old one wrote without telling us is written twice: at least
 once.
 
@@ -20,6 +22,7 @@ __all__ = ["Sender", "SenderObserver", "SenderPolicy"]
 
 import asyncio
 import functools
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,7 +30,16 @@ import structlog
 
 from bridge.backoff import Backoff
 from bridge.batch import Batch
-from bridge.errors import BridgeError, IncarnationError, LeaderMissingError, PoisonedError, RefusedError, RetriableError
+from bridge.errors import (
+    BridgeError,
+    IncarnationError,
+    LeaderMissingError,
+    PoisonedError,
+    RefusedError,
+    RetriableError,
+    TimestampError,
+)
+from bridge.timestamps import restamped
 from config.errors import forget_frames
 
 if TYPE_CHECKING:
@@ -83,7 +95,9 @@ class Sender:
         observer: SenderObserver,
         clock_ns: Callable[[], int],
         fatal: Callable[[BaseException], None],
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
+        self._wall_ms = wall_ms
         self.partitions = partitions
         self._factory = factory
         self._policy = policy
@@ -94,7 +108,7 @@ class Sender:
         self._number = 0
         self._held = True
         self._failures: dict[PartitionQueue, BridgeError] = {}
-        self._waiting: set[PartitionQueue] = set()  # without a leader, or told to wait
+        self._waiting: set[PartitionQueue] = set()  # without a leader, told to wait, or over a quota
         self._recovery: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
@@ -174,6 +188,10 @@ class Sender:
             self._wait(queue)
             return
         producer = self._producer
+        held_ns = producer.held_until_ns(queue.topic, queue.partition)
+        if held_ns and queue.waiting and held_ns > self._clock_ns():
+            self._wait(queue)  # it goes on filling, or to the disk, and its time-out does not run
+            return
         if not producer.has_leader(queue.topic, queue.partition):
             # Handed over now it would expire inside the producer and poison the partition's sequence.
             if queue.waiting:
@@ -215,6 +233,9 @@ class Sender:
             now_ns = self._clock_ns()
             queue.in_flight = None
             queue.last_acknowledged_ns = now_ns
+            queue.answered_in_ns = now_ns - batch.sent_ns
+            queue.clock_refused = False
+            queue.dead_letters_refused = ""
             batch.slot.accumulator.stored(batch)
             self._observer.batch_stored(batch, queue.partition, offset, now_ns)
             if self._held:
@@ -234,10 +255,10 @@ class Sender:
             queue.in_front(batch).appendleft(batch)
             self._wait(queue)
             return
-        if isinstance(error, PoisonedError | RefusedError):
+        if isinstance(error, PoisonedError | TimestampError | RefusedError):
             # Kafka said no and stored nothing: the producer has its sequence numbers back and serves on.
             queue.in_flight = None
-            if isinstance(error, PoisonedError):
+            if not isinstance(error, RefusedError):
                 queue.waiting_since_ns = 0  # an answer, if no acknowledgement: the partition is not silent
             if not batch.writing:  # else its place is in the spool, whose copy shows the fault again
                 self._put_back(queue, batch, error)
@@ -328,26 +349,78 @@ class Sender:
 
     def _put_back(self, queue: PartitionQueue, batch: Batch, error: BridgeError | None) -> None:
         """Put a batch that failed in front of its followers; what is known of the failure decides in which form."""
-        poisoned = isinstance(error, PoisonedError)
-        records = self._producer.records(batch.builder) if poisoned else []
-        if isinstance(error, PoisonedError) and len(records) > 1:
+        parts, hold = [batch], batch.attempts > 1 or isinstance(error, RefusedError)
+        if isinstance(error, PoisonedError):
+            parts, hold = self._without_poison(batch, error)
+        elif isinstance(error, TimestampError):
+            parts, hold = self._restamped(queue, batch, error)
+        if batch not in parts:
+            batch.slot.accumulator.discard(batch)
+        queue.in_front(batch).extendleft(reversed(parts))
+        if hold:
+            # No record's fault, or a dead letter nobody takes, or a failure that comes again: keep it, ask later.
+            # Only this partition waits; every other has the new incarnation at once.
+            delay_ns = min(self._policy.backoff_initial_ns << min(batch.attempts, 10), self._policy.backoff_max_ns)
+            queue.not_before_ns = self._clock_ns() + delay_ns
+
+    def _without_poison(self, batch: Batch, error: PoisonedError) -> tuple[list[Batch], bool]:
+        """Take the records that Kafka names to the dead letters, and return the others, in order; two halves where it
+        names none and there are several. Also whether they have to wait: for a dead letter that nobody takes, or
+        that the ceiling on dead letters does not allow now."""
+        slot, records = batch.slot, self._producer.records(batch.builder)
+        letters, share = slot.accumulator.dead_letters, _Share.of(batch)
+        if slot.dead_letter and len(records) == 1:
+            slot.queue.dead_letters_refused = str(error)
+            log.error("dead_letter_refused", topic=slot.queue.topic, error=str(error))
+            return [batch], True
+        if len(records) > 1 and (slot.dead_letter or not error.records):
             middle = len(records) // 2
-            first, second = _Share.of(batch).split(middle)
-            halves = [*self._rebuild(batch, records[:middle], first), *self._rebuild(batch, records[middle:], second)]
-            queue.in_front(batch).extendleft(reversed(halves))
-            batch.slot.accumulator.discard(batch)
-        elif isinstance(error, PoisonedError) and not batch.slot.dead_letter:
-            batch.slot.accumulator.dead_letters.take(batch, records[0], error.reason, error)
-            batch.slot.accumulator.discard(batch)
+            first, second = share.split(middle)
+            return [
+                *self._rebuild(batch, records[:middle], first),
+                *self._rebuild(batch, records[middle:], second),
+            ], False
+        at = 0  # what follows is still in ``share``
+        good: list[StoredRecord] = []
+        shares: list[tuple[_Share, int]] = []
+        for number in error.records or (0,):
+            before, share = share.split(number - at)
+            good += records[at:number]
+            shares.append((before, number - at))
+            at = number
+            if letters.withholds(slot.route):
+                if not at:
+                    return [batch], True
+                rest = self._rebuild(batch, records[at:], share)
+                return [*(self._rebuild(batch, good, _Share.joined(shares)) if good else ()), *rest], not good
+            alone, share = share.split(1)
+            (bad,) = self._rebuild(batch, records[at : at + 1], alone)
+            letters.take(bad, records[at], error.reason, error)
+            slot.accumulator.discard(bad)
+            at += 1
+        good += records[at:]
+        shares.append((share, len(records) - at))
+        return self._rebuild(batch, good, _Share.joined(shares)) if good else [], False
+
+    def _restamped(self, queue: PartitionQueue, batch: Batch, error: TimestampError) -> tuple[list[Batch], bool]:
+        """The batch with the present in place of the timestamps that Kafka refuses, and whether it has to wait: where
+        it refuses the present too, our clock or the broker's is wrong, until somebody corrects it."""
+        records, now_ms = self._producer.records(batch.builder), self._wall_ms()
+        refused = error.records or range(len(records))
+        for number in refused:
+            records[number] = restamped(records[number], now_ms)
+        rebuilt = self._rebuild(batch, records, _Share.of(batch))
+        for one in rebuilt:
+            one.restamped = True
+        topic, partition, said, count = queue.topic, queue.partition, str(error), len(refused)
+        if batch.restamped:
+            queue.clock_refused = True
+            log.error("clock_refused", topic=topic, partition=partition, records=count, error=said, repeat_key=topic)
         else:
-            if isinstance(error, PoisonedError):
-                log.error("dead_letter_refused", topic=queue.topic, error=str(error))
-            if batch.attempts > 1 or isinstance(error, RefusedError | PoisonedError):
-                # No record's fault, or a dead letter nobody takes, or a failure that comes again: keep it, ask later.
-                # Only this partition waits; every other has the new incarnation at once.
-                delay_ns = min(self._policy.backoff_initial_ns << min(batch.attempts, 10), self._policy.backoff_max_ns)
-                queue.not_before_ns = self._clock_ns() + delay_ns
-            queue.in_front(batch).appendleft(batch)
+            log.warning(
+                "timestamps_replaced", topic=topic, partition=partition, records=count, error=said, repeat_key=topic
+            )
+        return rebuilt, batch.restamped
 
     def _rebuild(self, batch: Batch, records: Sequence[StoredRecord], share: _Share) -> list[Batch]:
         """Some records of a batch as a batch of their own; as several, if settings allow less than when it was made
@@ -403,7 +476,11 @@ class Sender:
             late_ns = self._clock_ns() - self._policy.delivery_timeout_ns
             for queue in self.partitions.queues.values():
                 batch = queue.in_flight
-                if batch is not None and batch.sent_ns < late_ns:
+                if (
+                    batch is not None
+                    and batch.sent_ns < late_ns
+                    and self._producer.held_until_ns(queue.topic, queue.partition) < late_ns
+                ):
                     seconds = self._policy.delivery_timeout_ns / 1e9
                     text = (
                         f"No answer for {queue.topic}/{queue.partition} within kafka.delivery_timeout ({seconds:g} s)."
@@ -421,6 +498,22 @@ class _Share:
     @classmethod
     def of(cls, batch: Batch) -> _Share:
         return cls(batch.parts, batch.unfinished)
+
+    @classmethod
+    def joined(cls, pieces: Sequence[tuple[_Share, int]]) -> _Share:
+        """The share of several pieces of a batch, each with its number of records, put behind each other."""
+        parts: list[tuple[Span, int]] = []
+        unfinished: list[int] = []
+        at = 0
+        for share, records in pieces:
+            for span, count in share.parts:
+                if parts and parts[-1][0] is span:
+                    parts[-1] = (span, parts[-1][1] + count)
+                else:
+                    parts.append((span, count))
+            unfinished += [at + number for number in share.unfinished]
+            at += records
+        return cls(parts, unfinished)
 
     def split(self, middle: int) -> tuple[_Share, _Share]:
         """The first ``middle`` records' share, and the rest's."""

@@ -12,6 +12,7 @@ from bridge.errors import SpoolError
 from bridge.spool_files import Files
 from bridge.spool_index import Index
 from bridge.spool_segments import HEADER_BYTES, Segments, make_header, read_owner
+from config.error_words import words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +30,9 @@ def adopt_spool(folder: Path, instance: str) -> bool:
         changed = _adopt_log(Segments(folder, instance), instance)
         return _adopt_index(files.index, instance) or changed
     except (OSError, sqlite3.Error) as error:
-        raise SpoolError(f"The spool in {folder.absolute()} cannot be given to {instance!r} ({error}).") from error
+        raise SpoolError(
+            f"The spool in {folder.absolute()} cannot be given to {instance!r} ({words(error)})."
+        ) from error
     finally:
         files.unlock()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["Files", "Topics", "put_aside"]
 
 import contextlib
+import errno
 import json
 import os
 import time
@@ -45,6 +46,8 @@ class Files:
                 f"The spool in {self.folder.absolute()} is in use by process {held.process}. Stop that gateway first."
             ) from None
         except OSError as error:
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                raise  # as for whatever comes after the lock
             raise SpoolError(
                 f"The spool's folder {self.folder.absolute()} cannot be used ({error.strerror}). data_dir must be a "
                 "folder this user may write; in a container, a mounted volume."

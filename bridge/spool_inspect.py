@@ -12,6 +12,7 @@ from bridge.errors import SpoolError
 from bridge.spool_files import Files
 from bridge.spool_index import Index
 from bridge.spool_segments import Segments
+from config.error_words import words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,8 +75,8 @@ def inspect(folder: Path) -> SpoolStatus | None:
             index.release()
     except (sqlite3.Error, KeyError) as error:
         raise SpoolError(
-            f"The index {files.index.absolute()} cannot be read ({error}). A start of the gateway repairs what can be "
-            "repaired, and says what is lost."
+            f"The index {files.index.absolute()} cannot be read ({words(error)}). A start of the gateway repairs what "
+            "can be repaired, and says what is lost."
         ) from error
     disk = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     return SpoolStatus(folder, instance, holder, clean, disk, partitions)
@@ -97,7 +98,7 @@ def unreadable(folder: Path) -> list[PartitionStatus]:
             if batches:
                 bad.append(PartitionStatus(topic, partition, batches, messages, size, 0))
     except sqlite3.Error as error:
-        raise SpoolError(f"The index {files.index.absolute()} cannot be read ({error}).") from error
+        raise SpoolError(f"The index {files.index.absolute()} cannot be read ({words(error)}).") from error
     finally:
         index.release()
         segments.close()

@@ -9,49 +9,56 @@ import dataclasses
 import sqlite3
 from typing import TYPE_CHECKING
 
-from bridge.errors import SpoolError
+from bridge.errors import SpoolError, SpoolWriteError
 from bridge.spool_files import Files, Topics, put_aside
 from bridge.spool_index import Index, is_damage, is_full
 from bridge.spool_recovery import Loading, Losses
 from bridge.spool_segments import HEADER_BYTES, Segments, check_header
 from bridge.spool_state import State
 from bridge.spool_tally import Tally
+from config.error_words import words
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from bridge.spool_recovery import SpoolReport
 
 
-def open_state(folder: Path, instance: str) -> tuple[State, SpoolReport]:
-    """Open a spool, and make good what a crash or damage left. Blocks; raises SpoolError."""
+def open_state(folder: Path, instance: str, step: Callable[[], None]) -> tuple[State, SpoolReport]:
+    """Open a spool, and make good what a crash or damage left. Blocks; raises SpoolError. ``step`` is called again and
+    again while a log that must be read goes on being read."""
     files = Files(folder)
-    files.lock()
     try:
+        files.lock()
         try:
-            return _open_locked(files, instance)
+            return _open_locked(files, instance, step)
         except (sqlite3.Error, OSError) as error:
             if not (is_full(error) and files.release()):
                 raise
-            return _open_locked(files, instance)
-    except sqlite3.Error as error:
+            return _open_locked(files, instance, step)
+    except (sqlite3.Error, OSError) as error:
         files.unlock()
+        if is_full(error):
+            raise SpoolWriteError(
+                f"The spool in {folder.absolute()} cannot be opened ({words(error)}): its disk is full, or fails. Make "
+                "room, and delete nothing of the spool: what it holds was acknowledged and exists nowhere else."
+            ) from error
+        if isinstance(error, OSError):
+            raise SpoolError(
+                f"The spool in {folder.absolute()} cannot be opened ({words(error)}). Its folder "
+                "must be readable and writable."
+            ) from error
         raise SpoolError(
-            f"The spool's index {files.index.absolute()} cannot be opened ({error}). Check the space on its disk, and "
-            "the disk. The index may be deleted while the gateway is stopped: it is made anew from the log."
-        ) from error
-    except OSError as error:
-        files.unlock()
-        raise SpoolError(
-            f"The spool in {folder.absolute()} cannot be opened ({error.strerror}: {error.filename}). Its folder must "
-            "be readable and writable, and its disk have some space left."
+            f"The spool's index {files.index.absolute()} cannot be opened ({words(error)}). The index may be deleted "
+            "while the gateway is stopped: it is made anew from the log."
         ) from error
     except BaseException:
         files.unlock()
         raise
 
 
-def _open_locked(files: Files, instance: str) -> tuple[State, SpoolReport]:
+def _open_locked(files: Files, instance: str, step: Callable[[], None]) -> tuple[State, SpoolReport]:
     segments = Segments(files.folder, instance)
     losses = Losses()
     broken = set()
@@ -72,7 +79,7 @@ def _open_locked(files: Files, instance: str) -> tuple[State, SpoolReport]:
         found = dataclasses.replace(losses, said=[*losses.said])
         state = State(files, instance, segments, topics, tally, index, damaged=set(broken))
         try:
-            Loading(state, found, rebuilt=not existed).load(verify=bool(broken))
+            Loading(state, found, rebuilt=not existed, step=step).load(verify=bool(broken))
         except sqlite3.Error as error:
             _close(index)
             if not is_damage(error):
@@ -82,7 +89,7 @@ def _open_locked(files: Files, instance: str) -> tuple[State, SpoolReport]:
     losses.put_aside.append(put_aside(files.index))
     losses.said.append("its index could not be read and was made anew from the log")
     state = State(files, instance, segments, topics, tally, Index(files.index, instance), damaged=broken)
-    Loading(state, losses, rebuilt=True).load(verify=False)
+    Loading(state, losses, rebuilt=True, step=step).load(verify=False)
     return state, losses.report(state)
 
 
@@ -117,8 +124,8 @@ def _close(index: Index) -> None:
         index.close()
 
 
-def rebuild(state: State) -> SpoolReport:
-    """Make the index of a running spool anew from its log, since it turned out to be damaged.
+def rebuild(state: State, step: Callable[[], None]) -> SpoolReport:
+    """Make the index of a running spool anew from its log, since it turned out to be damaged; ``step`` as above.
 
     Raises OSError and sqlite3.Error when the disk does not allow it; the spool can then be tried again, no more.
     """
@@ -130,5 +137,5 @@ def rebuild(state: State) -> SpoolReport:
     state.index = Index(state.files.index, state.instance)
     state.partitions.clear()
     state.live.clear()
-    Loading(state, losses, rebuilt=True).load(verify=False)
+    Loading(state, losses, rebuilt=True, step=step).load(verify=False)
     return losses.report(state)

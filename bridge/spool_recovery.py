@@ -19,9 +19,10 @@ from bridge.spool_index import DamagedError, Row
 from bridge.spool_record import ID_BITS
 from bridge.spool_segments import HEADER_BYTES, Segments
 from bridge.spool_state import PartitionState, State
+from config.error_words import words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from bridge.spool_index import Sums
@@ -79,10 +80,11 @@ class Losses:
 class Loading:
     """Fills a state's numbers from index, log and tally. ``rebuilt``: the index is new, whatever the log holds."""
 
-    def __init__(self, state: State, losses: Losses, *, rebuilt: bool) -> None:
+    def __init__(self, state: State, losses: Losses, *, rebuilt: bool, step: Callable[[], None]) -> None:
         self.state = state
         self.losses = losses
         self.rebuilt = rebuilt
+        self._step = step
         self.slots = state.tally.read()
 
     def load(self, *, verify: bool) -> None:
@@ -142,6 +144,7 @@ class Loading:
         rows: list[Row] = []
         end = start
         for append in _appends(state.log, number, start):
+            self._step()
             if append.damage:
                 state.damaged.add(number)
                 self.losses.said.append(f"{append.damage} bytes of segment {state.log.path(number).name} have changed")
@@ -170,6 +173,7 @@ class Loading:
             after, last = partition.base, partition.base + _SEQUENCE
             while rows := self.state.index.rows(after, last, _ROWS):
                 after = rows[-1].id
+                self._step()
                 bad = [row for row in rows if not readable(self.state, row)]
                 if bad:
                     drop_lost(self.state, bad)
@@ -281,7 +285,7 @@ def readable(state: State, row: Row) -> bool:
     try:
         found = state.log.read(row.segment, row.offset)
     except OSError as error:
-        log.warning("spool_read_failed", segment=row.segment, error=str(error))
+        log.warning("spool_read_failed", segment=row.segment, error=words(error))
         return False
     return found is not None and found[0].id == row.id
 

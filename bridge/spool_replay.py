@@ -41,7 +41,7 @@ class Replayed(Span):
     __slots__ = ("ids", "messages", "queue", "size")
 
     def __init__(self, replay: Replay, queue: PartitionQueue, ids: Sequence[int], messages: int) -> None:
-        super().__init__(lambda: replay.settle(self))
+        super().__init__(replay.settle)  # nothing that knows the span: it would wait for the collector
         self.queue = queue
         self.ids = ids
         self.messages = messages
@@ -105,6 +105,18 @@ class Replay:
         """Messages that were read back and are not yet where they go."""
         # Without those that another batch of the spool has again: a dead letter made of one that was read back.
         return sum(span.messages - span.spooled for span in self._spans)
+
+    def taken(self, route: str) -> int:
+        """Messages of a route that were read back so far."""
+        return sum(slot.taken for slot in self.accumulator.slots if slot.route == route)
+
+    def tried(self, route: str) -> bool:
+        """Whether Kafka has refused nothing of a route that waits here."""
+        return not any(
+            batch.first_failed_ns and batch.slot.route == route and batch.slot.accumulator is self.accumulator
+            for queue in self._unsettled
+            for batch in queue.batches()
+        )
 
     @property
     def idle(self) -> bool:
@@ -235,6 +247,7 @@ class Replay:
             batch.size = builder.size()
             batch.on_disk = True
             batch.parts = [(span, messages)]
+            slot.messages += messages
             span.pending += 1
             self.accumulator.buffered_bytes += batch.size
             span.size += batch.size
@@ -276,10 +289,11 @@ def _closed(builder: BatchBuilder, count: int) -> BatchBuilder:
 
 
 def _alike(rows: Sequence[StoredBatch]) -> Iterable[list[StoredBatch]]:
-    """Neighbours that may become one batch: of one slot, and small; in order."""
+    """Neighbours that may become one batch: of one slot, and small. Those of each QoS in order, and MQTT promises no
+    more: so what came alternately at two of them are neighbours, too."""
     group: list[StoredBatch] = []
     last: Slot | object | None = None
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.batch.qos):
         batch = row.batch
         kind = (batch.route, batch.qos, batch.dead_letter) if len(batch.data) < SMALL_BYTES else object()
         if group and kind != last:

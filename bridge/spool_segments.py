@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import struct
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -53,6 +54,8 @@ class Segments:
         self.active = 0  # number of the segment being written; 0: none
         self.end = 0  # where its next record goes
         self.last = 0  # the highest number ever used here
+        self.uncut: dict[int, int] = {}  # segments that go on behind their end with what nobody was told is stored
+        self.took_ns = 0  # what the disk took for the last write
 
     def path(self, number: int) -> Path:
         """Where a segment is."""
@@ -75,24 +78,40 @@ class Segments:
 
         Raises OSError, and then nothing of them is there.
         """
+        self._cut()
         if self.active and self.end >= SEGMENT_BYTES:
             self.seal()
         if not self.active:
             self._start()
         offset = self.end
+        began_ns = time.monotonic_ns()
         try:
             end = _write_all(self._fd, pieces, offset)
             os.fdatasync(self._fd)
         except OSError:
             # What was written must not be there, or a crash would bring it back. Whether fdatasync left it on the disk
-            # nobody knows, so the file is cut, or left as it is with its end known to the index.
+            # nobody knows, so the file is cut; if that fails too, it is written no more, and cut as soon as it can be.
             try:
                 os.ftruncate(self._fd, offset)
             except OSError:
+                self.uncut[self.active] = offset
                 self.seal()
             raise
+        finally:
+            self.took_ns = time.monotonic_ns() - began_ns
         self.end = end
         return offset
+
+    def _cut(self) -> None:
+        """Try again to cut what could not be cut."""
+        for number, end in tuple(self.uncut.items()):
+            try:
+                os.truncate(self.path(number), end)
+            except FileNotFoundError:
+                pass
+            except OSError:
+                continue
+            del self.uncut[number]
 
     def seal(self) -> None:
         """Write no more to the active segment."""
@@ -163,6 +182,7 @@ class Segments:
 
     def close(self) -> None:
         """Close every file."""
+        self._cut()
         self.seal()
         while self._files:
             os.close(self._files.popitem()[1])

@@ -23,6 +23,7 @@ from bridge.spool_opening import open_state, rebuild
 from bridge.spool_record import ID_BITS, encode
 from bridge.spool_recovery import drop_lost, drop_segments
 from bridge.spool_segments import SEGMENT_BYTES
+from config.error_words import words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -116,6 +117,7 @@ class Store:
         self._behind = False  # the index could not be written
         self._untidy: set[int] = set()  # segments with damage, which only a read may discover
         self.salvages = 0  # how often all numbers were replaced
+        self.opening_steps = 0  # grows while a log is read; other threads may look at it
 
     @property
     def state(self) -> State:
@@ -129,13 +131,16 @@ class Store:
 
     @property
     def segments(self) -> int:
-        """Files of the log. The one thing that other threads may ask for: a length."""
+        """Files of the log. Other threads may ask for it: a length."""
         return 0 if self._state is None else len(self._state.sizes)
 
     def open(self) -> SpoolReport:
         """Raises SpoolError."""
-        self._state, report = open_state(self.folder, self._instance)
+        self._state, report = open_state(self.folder, self._instance, self._step)
         return report
+
+    def _step(self) -> None:
+        self.opening_steps += 1
 
     def totals(self) -> list[Totals]:
         """What is stored, by partition."""
@@ -175,6 +180,10 @@ class Store:
         try:
             at = state.log.write(pieces)
         except OSError as error:
+            if state.log.uncut:
+                # A start may find these batches in the log before others of the same ids, and take them for those.
+                for partition, row in rows:
+                    partition.last = row.id & _SEQUENCE
             raise self._write_error(error) from error
         segment = state.log.active
         for partition, row in rows:
@@ -262,7 +271,7 @@ class Store:
                 try:
                     found = self.state.log.read(row.segment, row.offset)
                 except OSError as error:
-                    log.warning("spool_read_failed", segment=row.segment, error=str(error))
+                    log.warning("spool_read_failed", segment=row.segment, error=words(error))
                     found = None
                 if found is None or found[0].id != row.id:
                     bad.append(row)
@@ -351,7 +360,7 @@ class Store:
             if empty:
                 state.index.shrink()
         except (sqlite3.Error, OSError) as error:
-            log.warning("spool_clean_up_failed", error=str(error))
+            log.warning("spool_clean_up_failed", error=words(error))
 
     def tidy(self) -> None:
         """Rewrite one segment of which little is needed, if there are more of such on the disk than should be.
@@ -437,12 +446,12 @@ class Store:
             for partition in partitions:
                 self.state.tally.write(partition.slot)
         except OSError as error:
-            log.warning("spool_tally_failed", error=str(error))  # a witness less; nothing that is stored needs it
+            log.warning("spool_tally_failed", error=words(error))  # a witness less; nothing that is stored needs it
 
     def _released(self, error: sqlite3.Error) -> bool:
         """Whether the disk is full and there was space in reserve: then the same may be tried once more."""
         if is_full(error) and self.state.files.release():
-            log.warning("spool_reserve_used", error=str(error))
+            log.warning("spool_reserve_used", error=words(error))
             return True
         return False
 
@@ -450,19 +459,18 @@ class Store:
         """Make the index anew when it is damaged; raises SpoolWriteError when it is not, or the disk forbids it."""
         if not is_damage(error):
             raise self._write_error(error) from error
-        log.error("spool_index_damaged", error=str(error))
+        log.error("spool_index_damaged", error=words(error))
         self._unindexed.clear()  # they are in the log, from which the index is made
         self._ends.clear()
         try:
-            report = rebuild(self.state)
+            report = rebuild(self.state, self._step)
         except (OSError, sqlite3.Error) as failure:
             raise self._write_error(failure) from failure
         self.salvages += 1
         self._salvaged(report)
 
     def _write_error(self, error: OSError | sqlite3.Error) -> SpoolWriteError:
-        what = error.strerror if isinstance(error, OSError) else str(error)
         return SpoolWriteError(
-            f"The spool in {self.folder.absolute()} cannot be written ({what}). Check the space on its disk, and the "
-            "disk; the gateway goes on by itself once it can be written."
+            f"The spool in {self.folder.absolute()} cannot be written ({words(error)}). Check the space on its disk, "
+            "and the disk; the gateway goes on by itself once it can be written."
         )

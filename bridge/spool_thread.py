@@ -66,6 +66,7 @@ class SpoolThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self.stopping = False
+        self.wrote: Callable[[int], None] = _unwatched  # told on the loop how many ns the disk took for a write
 
     @property
     def running(self) -> bool:
@@ -168,8 +169,16 @@ class SpoolThread:
             failure = error
             self.post(lambda: _fail(together, failure))
         else:
-            self.post(lambda: _answer(together, ids))
+            took_ns = self._store.state.log.took_ns
+            self.post(lambda: self._answer(together, ids, took_ns))
             self._appended = True
+
+    def _answer(self, calls: list[_Append], ids: list[list[int]], took_ns: int) -> None:
+        self.wrote(took_ns)
+        for call, given in zip(calls, ids, strict=True):
+            call.counted(given)
+            if not call.future.done():
+                call.future.set_result(given)
 
     def _afterwards(self) -> None:
         """What can be done after the answer is on its way."""
@@ -184,11 +193,8 @@ class SpoolThread:
             log.exception("spool_thread_failed", error=repr(error))  # and goes on: others wait for it
 
 
-def _answer(calls: list[_Append], ids: list[list[int]]) -> None:
-    for call, given in zip(calls, ids, strict=True):
-        call.counted(given)
-        if not call.future.done():
-            call.future.set_result(given)
+def _unwatched(_took_ns: int) -> None:
+    """Nobody wants to know."""
 
 
 def _fail(calls: list[_Append], error: BaseException) -> None:

@@ -4,7 +4,7 @@ A partition is *spooling* once its oldest record has waited ``after`` without an
 what is flushed for it goes to the disk, together with the batch that is under way, and the spans that waited for it are
 released: an acknowledgement to MQTT then means Kafka, or this disk. When the partition takes batches again, those on
 disk go first, oldest first, some at a time; once the last of them is under way, new ones wait for it in memory as they
-always did.
+always did. They do so earlier where the disk is slower than Kafka (``bridge.partitions.BacklogState``).
 
 A batch that was under way when the spool took it stays the producer's: a late answer removes it from the disk, and
 nothing else of its partition is sent before it has failed or its incarnation is gone. So what is on disk comes before
@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from bridge.errors import SpoolFullError, SpoolWriteError
-from bridge.partitions import Backlog
+from bridge.partitions import Backlog, BacklogState
 from bridge.spool import SpoolBatch
+from bridge.spool_episodes import Episodes
 from bridge.spool_replay import Replay
 from config.errors import forget_frames
 
@@ -44,6 +45,7 @@ log = structlog.get_logger("spool")
 LOOK_INTERVAL_S: Final = 0.1  # how often stalled partitions are looked for; spool.after is a second
 WRITE_BYTES: Final = 4 << 20  # of one append, or one batch: a commit of this size takes a slow disk some 40 ms
 RETRY_S: Final = 1.0  # after a write that failed
+SLOW_NS: Final = 250_000_000  # a write that takes longer is slow, where Kafka needs less than half of that
 FRAME_BYTES: Final = 1024  # what a batch takes beyond its own bytes, at most
 FULL_ADVICE: Final = "Kafka has to take some first: look why it does not; MQTT clients are held back meanwhile"
 
@@ -117,7 +119,9 @@ class Spooler:
         self._spooling: dict[PartitionQueue, None] = {}
         self._writer: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._episodes = Episodes()
         self._retry_ns = 0
+        self._write_ns = 0  # how long the last write took
         self._closed = False  # nothing goes to the disk or comes from it any more
         self.problem: str | None = None  # why the disk takes nothing at the moment
         self.full = False  # whether that is for want of room
@@ -140,6 +144,8 @@ class Spooler:
             backlog.behind = self.store.waiting(topic, partition)
             backlog.behind_messages = self.store.waiting_messages(topic, partition)
             self._ledger.recovered += backlog.behind_messages
+            if self._policy.after_ns:
+                self._episodes.begin(topic, partition, self._clock_ns(), recovered=True)
             if self._policy.takes:
                 self._begin(queue)
         self._look()
@@ -164,6 +170,7 @@ class Spooler:
                         await settled.wait()
                         settled.clear()
         self._replay.end()
+        self._episodes.tell(None)
 
     async def drained(self) -> None:
         """Wait until the disk holds nothing any more, however long that takes."""
@@ -176,6 +183,11 @@ class Spooler:
     def accumulator(self) -> Accumulator:
         """Where what was read back enters, and its dead letters."""
         return self._replay.accumulator
+
+    @property
+    def replay(self) -> Replay:
+        """What brings messages back."""
+        return self._replay
 
     def messages(self) -> int:
         """Messages in the spool, read back or not, until Kafka has them: the ledger's own look at what is held."""
@@ -223,13 +235,15 @@ class Spooler:
             batch = backlog.loaded.popleft()
             backlog.turn = True
             if not (backlog.behind or backlog.loaded or backlog.writing) and self._policy.after_ns:
-                self._end(queue)  # new batches wait for this one in memory
+                self._drain(queue)  # new batches wait for this one in memory
             return batch
         if backlog.behind or backlog.writing:
             return None
         if self._policy.after_ns:
-            self._end(queue)
+            if backlog.spooling:
+                self._drain(queue)
             queue.backlog = None
+            self._episodes.end(queue.topic, queue.partition, self._clock_ns())
         return queue.next_batch()
 
     # --- to the disk -------------------------------------------------------------------------------
@@ -240,32 +254,55 @@ class Spooler:
         if self._closed:
             return
         now_ns = self._clock_ns()
-        late_ns = now_ns - self._policy.after_ns
         for queue in self._partitions.queues.values() if self._policy.takes else ():
-            if queue not in self._spooling:
-                oldest_ns = queue.oldest_ns()
-                if oldest_ns and max(oldest_ns, queue.last_acknowledged_ns) < late_ns and self._takes_any(queue):
-                    log.warning("spooling", topic=queue.topic, partition=queue.partition, repeat_key=queue.topic)
-                    self._begin(queue)
+            if queue not in self._spooling and self._late(queue, now_ns) and self._takes_any(queue):
+                if queue.backlog is None:
+                    self._episodes.begin(queue.topic, queue.partition, now_ns)
+                self._begin(queue)
+        self._episodes.tell(now_ns)
         try:
             self.pump()
         except Exception as error:  # noqa: BLE001 - the loop would only log it, and nothing be spooled any more
             self._fatal(error)
         self._timer = asyncio.get_running_loop().call_later(LOOK_INTERVAL_S, self._look)
 
+    def _late(self, queue: PartitionQueue, now_ns: int) -> bool:
+        """Whether what memory alone has of a partition has to go to the disk."""
+        oldest_ns, after_ns, backlog = queue.oldest_ns(), self._policy.after_ns, queue.backlog
+        if not oldest_ns:
+            return False
+        if max(oldest_ns, queue.last_acknowledged_ns) < now_ns - after_ns:
+            return True
+        # It waits for the disk to be emptied: not longer than the disk would take for it.
+        return backlog is not None and max(oldest_ns, backlog.since_ns) < now_ns - max(after_ns, self._write_ns)
+
     def _begin(self, queue: PartitionQueue) -> None:
-        queue.backlog = queue.backlog or Backlog()
-        queue.backlog.spooling = True
+        backlog = queue.backlog = queue.backlog or Backlog()
+        backlog.state, backlog.since_ns = BacklogState.SPOOLS, self._clock_ns()
         self._spooling[queue] = None
 
-    def _end(self, queue: PartitionQueue) -> None:
-        assert queue.backlog is not None
-        if queue.backlog.spooling:
-            queue.backlog.spooling = False
-            self._spooling.pop(queue, None)
-            if not self._spooling:
-                self.problem = None  # nothing is asked of the disk any more
-            log.info("spool_drained", topic=queue.topic, partition=queue.partition, repeat_key=queue.topic)
+    def _drain(self, queue: PartitionQueue) -> None:
+        """Add nothing more to the disk."""
+        backlog = queue.backlog
+        assert backlog is not None
+        backlog.state, backlog.since_ns = BacklogState.DRAINS, self._clock_ns()
+        self._spooling.pop(queue, None)
+        if not self._spooling:
+            self.problem = None  # nothing is asked of the disk any more
+
+    def _spare_slow_disk(self) -> None:
+        """After a write: drain the partitions for which the disk takes longer than Kafka does."""
+        if self._write_ns < SLOW_NS or not self._policy.after_ns:
+            return
+        silent_ns = self._clock_ns() - self._policy.after_ns
+        for queue in list(self._spooling):
+            backlog, batch = queue.backlog, queue.in_flight
+            assert backlog is not None
+            takes = queue.last_acknowledged_ns > backlog.since_ns and (batch is None or batch.sent_ns > silent_ns)
+            # What was sent before it began to spool, and answered since, tells how long Kafka was away.
+            awaited = queue.last_acknowledged_ns - queue.answered_in_ns <= backlog.since_ns
+            if takes and (awaited or self._write_ns > 2 * queue.answered_in_ns):
+                self._drain(queue)
 
     def _takes(self, batch: Batch) -> bool:
         return self._policy.acknowledges or batch.slot.qos == 0
@@ -313,6 +350,7 @@ class Spooler:
     async def _write_all(self, items: list[tuple[PartitionQueue, Batch]]) -> None:
         while items:
             await self._write(items)
+            self._spare_slow_disk()
             items = [] if self._closed else self._collect()
 
     def _written_all(self, task: asyncio.Task[None]) -> None:
@@ -338,6 +376,7 @@ class Spooler:
         ]
         try:
             ids = await self.store.append(rows)
+            self._write_ns = self._clock_ns() - now_ns
         except (SpoolFullError, SpoolWriteError) as error:
             forget_frames(error)  # they have what was to be written: 4 MiB, and once more at each attempt
             self._not_written(items, error)

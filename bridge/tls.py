@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["TlsFiles", "tls_context"]
+__all__ = ["TlsFiles", "distrust", "tls_context"]
 
 import ssl
 from pathlib import Path
@@ -12,6 +12,7 @@ import structlog
 
 from bridge.certificate import validity
 from bridge.fresh_secret import fresh
+from config.error_words import words
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,6 +22,26 @@ if TYPE_CHECKING:
 log = structlog.get_logger("credentials")
 
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+# <openssl/x509_vfy.h>
+_NOT_YET_VALID, _EXPIRED = 9, 10
+_OTHER_NAMES = (62, 64)  # host name, IP address
+
+
+def distrust(error: ssl.SSLCertVerificationError, table: str) -> str:
+    """What follows "the server …": how its certificate failed, and what to do. ``table`` names the settings
+    ("mqtt.tls")."""
+    code = error.verify_code
+    if code == _EXPIRED:
+        return (
+            "shows a certificate that has expired, or whose authority has. Renew it there, and compare the clocks: no "
+            "setting of the gateway helps."
+        )
+    if code == _NOT_YET_VALID:
+        return "shows a certificate that is not valid yet. Compare its machine's clock with this one's."
+    check = f"{table}.server_name (the name that it carries)" if code in _OTHER_NAMES else f"{table}.ca_file"
+    return f"shows a certificate that is not trusted ({error.verify_message}). Check {check}."
 
 
 class _NamedContext(ssl.SSLContext):
@@ -56,7 +77,7 @@ def tls_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
             context.load_default_certs()
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
-            f"{where}.ca_file {settings.ca_file} cannot be used ({error}). "
+            f"{where}.ca_file {settings.ca_file} cannot be used ({words(error)}). "
             "It must be a readable PEM file with the CA's certificate."
         ) from error
     if settings.certificate_file is not None:
@@ -67,8 +88,8 @@ def tls_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
                 f"{where}.certificate_file {settings.certificate_file} with key_file {settings.key_file} cannot be "
-                f"used ({error}). Check that both are readable PEM files, that the key belongs to the certificate, "
-                f"and {where}.key_password."
+                f"used ({words(error)}). Check that both are readable PEM files, that the key belongs to the "
+                f"certificate, and {where}.key_password."
             ) from error
     return context
 

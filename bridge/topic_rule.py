@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 from bridge.errors import BridgeError
 from bridge.wire import DeadLetterReason
 from config.errors import ConfigError
+from config.patterns import compile_pattern
+from config.routes import ANY_TOPIC
 
 if TYPE_CHECKING:
     from config.settings import RouteSettings
@@ -31,7 +33,8 @@ class TopicRule:
 
     def __init__(self, settings: RouteSettings, reserved: frozenset[str]) -> None:
         self._route = settings.name
-        self._allowed = re.compile(settings.allowed_topics)
+        # A topic that Kafka does not allow is refused before: the default needs no engine.
+        self._allowed = None if settings.allowed_topics == ANY_TOPIC else compile_pattern(settings.allowed_topics)
         self._pattern = settings.allowed_topics
         self._limit = settings.max_topics
         self._reserved = reserved
@@ -51,7 +54,7 @@ class TopicRule:
             return topic
         topic = made.decode(errors="backslashreplace")
         why = self._illegal(topic)
-        if not why and not self._allowed.fullmatch(topic):
+        if not why and self._allowed is not None and not self._allowed.is_all_of(topic):
             why = f"allowed_topics = {self._pattern!r} does not match it"
         if why:
             raise RouteError(

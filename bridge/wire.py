@@ -33,9 +33,11 @@ __all__ = [
     "GATEWAY_MESSAGE_ID",
     "GATEWAY_MESSAGE_ID_KIND",
     "GATEWAY_RECEIVED_MS",
+    "GATEWAY_TIMESTAMP_MS",
     "HEADERS",
     "LEDGER_FIELDS",
     "LEDGER_PARTITION",
+    "LEDGER_SESSION",
     "LEDGER_TERMS",
     "LEDGER_VERSION",
     "LEDGER_WORKER",
@@ -85,6 +87,7 @@ GATEWAY_DEVICE: Final = "gateway.device"
 GATEWAY_MESSAGE_ID: Final = "gateway.message_id"
 GATEWAY_MESSAGE_ID_KIND: Final = "gateway.message_id_kind"
 GATEWAY_RECEIVED_MS: Final = "gateway.received_ms"
+GATEWAY_TIMESTAMP_MS: Final = "gateway.timestamp_ms"
 
 DLQ_REASON: Final = "dlq.reason"
 DLQ_ERROR_CLASS: Final = "dlq.error_class"
@@ -125,9 +128,7 @@ class DeadLetterReason(StrEnum):
     TOPIC_LIMIT = "topic_limit"  # the route's template made more distinct Kafka topics than max_topics
     TOO_LARGE = "too_large"  # the record is larger than max_record_bytes, or than the broker takes
     INTERCEPTOR_ERROR = "interceptor_error"  # an interceptor failed on it, and its policy is dead_letter
-    INVALID_RECORD = (
-        "invalid_record"  # the broker refuses the record itself (no key on a compacted topic, timestamp too far off)
-    )
+    INVALID_RECORD = "invalid_record"  # the broker refuses the record itself (no key on a compacted topic)
 
 
 class HeaderSpec(NamedTuple):
@@ -162,6 +163,13 @@ HEADERS: Final = (
     ),
     HeaderSpec(GATEWAY_MESSAGE_ID_KIND, "message_id", "`device` or `delivery`", "with the message id", b"device"),
     HeaderSpec(GATEWAY_RECEIVED_MS, "received", "decimal milliseconds since 1970", "always", b"1763683200000"),
+    HeaderSpec(
+        GATEWAY_TIMESTAMP_MS,
+        "(always)",
+        "decimal milliseconds since 1970, the timestamp that was replaced",
+        "when Kafka refused it, or an interceptor set it more than an hour ahead",
+        b"1763683200000",
+    ),
     HeaderSpec(DLQ_REASON, "(dead letters)", "a word of the list below", "always", b"missing_value"),
     HeaderSpec(DLQ_ERROR_CLASS, "(dead letters)", "the error's class", "always", b"RouteError"),
     HeaderSpec(DLQ_ERROR, "(dead letters)", "a sentence, UTF-8", "always", b"the sentence that was logged"),
@@ -208,6 +216,7 @@ LEDGER_VERSION: Final = 1
 
 LEDGER_PARTITION: Final = "partition"
 LEDGER_WORKER: Final = "worker"
+LEDGER_SESSION: Final = "session"
 
 LEDGER_TERMS: Final = (
     "received",
@@ -215,6 +224,7 @@ LEDGER_TERMS: Final = (
     "delivered",
     "filtered",
     "dead_lettered",
+    "copies",
     "in_flight",
     "returned",
     "lost",
@@ -224,23 +234,31 @@ LEDGER_TERMS: Final = (
 
 class LedgerField(NamedTuple):
     """One field of a record on the ledger topic. ``kind`` is its type in Spark SQL's DDL; ``of`` says which records
-    have it: those of kind ``partition``, of kind ``worker``, or ``both``."""
+    have it: those of kind ``partition``, of kind ``worker``, both (and ``session``), or those of kind ``session``."""
 
     name: str
     kind: str
-    of: Literal["both", "partition", "worker"]
+    of: Literal["both", "partition", "worker", "session"]
     meaning: str
 
 
 LEDGER_FIELDS: Final = (
     LedgerField("v", "int", "both", "version of this schema"),
-    LedgerField("kind", "string", "both", "`partition` or `worker`"),
+    LedgerField("kind", "string", "both", "`partition`, `worker`, or `session`: an MQTT session was lost"),
     LedgerField("gateway", "string", "both", "the instance, as in the header `gateway.id`"),
     LedgerField("worker", "int", "both", "number of the worker within the instance"),
     LedgerField("life", "string", "both", "one run of one worker process, from start to end; all counts begin anew"),
     LedgerField("number", "bigint", "both", "which interval of the life, from 0; a number that is absent was lost"),
-    LedgerField("from_ms", "bigint", "both", "begin of the interval, ms since 1970 by the gateway's clock"),
-    LedgerField("to_ms", "bigint", "both", "its end; longer than `ledger.interval` where intervals were put together"),
+    LedgerField(
+        "from_ms", "bigint", "both",
+        "begin of the interval, ms since 1970 by the gateway's clock; of a lost session: when it was last "
+        "connected, or `to_ms` where nobody knows",
+    ),
+    LedgerField(
+        "to_ms", "bigint", "both",
+        "its end; longer than `ledger.interval` where intervals were put together; of a lost session: when it was "
+        "missed",
+    ),
     LedgerField("route", "string", "partition", "the route's name"),
     LedgerField("topic", "string", "partition", "the Kafka topic written to; for dead letters theirs"),
     LedgerField("partition", "int", "partition", "the partition written to"),
@@ -263,6 +281,9 @@ LEDGER_FIELDS: Final = (
     LedgerField("previous_life", "string", "worker", "in `started`: the life before, if the data directory knows it"),
     LedgerField("previous_clean", "boolean", "worker", "in `started`: whether that life had written its last record"),
     *(LedgerField(term, "bigint", "worker", "the term of the account, in this life so far") for term in LEDGER_TERMS),
+    LedgerField("session", "string", "session", "the session that the broker had lost, as metrics name it"),
+    LedgerField("client_id", "string", "session", "its client id"),
+    LedgerField("away_known", "boolean", "session", "whether `from_ms` is when it was last connected"),
     LedgerField("imbalance", "bigint", "worker", "received + recovered minus all other terms: 0"),
     LedgerField("acknowledged", "bigint", "worker", "records that Kafka acknowledged in this life so far"),
 )  # fmt: skip

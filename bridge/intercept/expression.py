@@ -27,6 +27,7 @@ from bridge.filter_trie import FilterTrie
 from bridge.filters import validate_filter
 from bridge.intercept.paths import MISSING, parse_path
 from config.errors import GatewayError
+from config.patterns import Pattern, compile_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,7 +145,9 @@ def _plain(error: str) -> str:
 
 
 def _check_constants(tree: ast.AST, text: str) -> None:
-    """Patterns, filters and paths that are written out are checked at the start, not at the first message."""
+    """Patterns, filters and paths that are written out are checked at the start, not at the first message; all that
+    cannot be used are named."""
+    problems: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) > 1:
             check = _ARGUMENT_CHECKS.get(node.func.id)
@@ -152,8 +155,10 @@ def _check_constants(tree: ast.AST, text: str) -> None:
             if check is not None and isinstance(constant, ast.Constant) and isinstance(constant.value, str):
                 try:
                     check(constant.value)
-                except (ValueError, re.error, GatewayError) as error:
-                    raise ExpressionError(f"{text!r}: {node.func.id}: {error}") from None
+                except (ValueError, GatewayError) as error:
+                    problems.append(f"{node.func.id}: {error}")
+    if problems:
+        raise ExpressionError(f"{text!r}: {'; '.join(problems)}")
 
 
 class _Policy(RestrictingNodeTransformer):
@@ -236,7 +241,7 @@ def _get(document: Any, path: str, default: Any = None) -> Any:
 
 def _matches(text: str, pattern: str) -> bool:
     """Whether the regular expression is found in the text."""
-    return _regex(pattern).search(text) is not None
+    return _regex(pattern).found_in(text)
 
 
 def _topic_matches(topic: str, text: str) -> bool:
@@ -250,8 +255,8 @@ def _path(text: str) -> Path:
 
 
 @functools.lru_cache(maxsize=256)
-def _regex(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
+def _regex(pattern: str) -> Pattern:
+    return compile_pattern(pattern)
 
 
 @functools.lru_cache(maxsize=256)
