@@ -21,7 +21,7 @@ import re
 from itertools import product
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from auth.emqx_forms import literal_of_regex
+from auth.emqx_forms import literal_of_regex, refuse_our_placeholder
 from auth.erlang_terms import Atom, TopTerm, parse_terms
 from auth.errors import RuleFormatError
 from auth.model import Rule
@@ -179,6 +179,7 @@ def _topic(term: object) -> tuple[str, bool]:
         eq, term = True, term[3:]
     if eq:
         return term.replace("${", "${$}{"), True  # EMQX fills in nothing there
+    refuse_our_placeholder(term)
     text = _PLACEHOLDER_OF_CN.sub("${cert_common_name}", term)
     text = _PLACEHOLDER_WITH_DOT.sub("${", text)
     return "/".join(_OLD_PLACEHOLDERS.get(level, level) for level in text.split("/")), False

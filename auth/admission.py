@@ -33,11 +33,14 @@ class TokenBucket:
 
     def take(self, now_ns: int) -> bool:
         """Take one, if there is one."""
-        full_at_ns = max(self._full_at_ns, now_ns) + self._cost_ns
-        if full_at_ns - now_ns > _SECOND_NS:
+        if not self.has_one(now_ns):
             return False
-        self._full_at_ns = full_at_ns
+        self._full_at_ns = max(self._full_at_ns, now_ns) + self._cost_ns
         return True
+
+    def has_one(self, now_ns: int) -> bool:
+        """Whether ``take`` would take one."""
+        return max(self._full_at_ns, now_ns) + self._cost_ns - now_ns <= _SECOND_NS
 
 
 class Admission:
@@ -59,6 +62,10 @@ class Admission:
     def admit_rate(self, now_ns: int) -> bool:
         """Whether one more login may be looked at, by the limit of all tenants together."""
         return self._all is None or self._all.take(now_ns)
+
+    def rate_left(self, now_ns: int) -> bool:
+        """Whether ``admit_rate`` would admit one more. Takes nothing."""
+        return self._all is None or self._all.has_one(now_ns)
 
     def enter(self) -> bool:
         """Take a place for a verification that has to wait for a hash or another machine; ``release`` it once."""

@@ -28,6 +28,7 @@ __all__ = ["Chain", "Outcome", "Step", "make_chain"]
 import asyncio
 import importlib
 import itertools
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, cast
@@ -36,10 +37,12 @@ import structlog
 
 from auth.counts import BackendCounts, Counts
 from auth.errors import BackendDownError, OverloadedError
-from auth.model import Allow, Deny
-from auth.ports import AnsweringAtOnce, Stamping
+from auth.hashing import DEADLINE_S
+from auth.model import Allow, Deny, Ignore
+from auth.ports import AnsweringAtOnce, KnowingSecrets, Stamping
 from auth.reasons import login_reason
 from config.errors import ConfigError
+from config.extras import how_to_install
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,6 +112,10 @@ class Chain:
         self._stamping = tuple(one.name for one in self.authenticators if isinstance(one, Stamping))
         quick = itertools.takewhile(lambda one: isinstance(one, AnsweringAtOnce), self.authenticators)
         self._at_once = tuple((one.name, one.at_once) for one in quick if isinstance(one, AnsweringAtOnce))
+        knowing = itertools.takewhile(lambda one: isinstance(one, KnowingSecrets), self.authenticators)
+        self._knowing_secrets = tuple(
+            (one.name, one.past_lock_out) for one in knowing if isinstance(one, KnowingSecrets)
+        )
         self._hasher = hasher
         self._anonymous = settings.anonymous
         self._down_result: Result = settings.backend_down
@@ -170,11 +177,29 @@ class Chain:
                 return None
         return None
 
+    def past_lock_out(self, request: LoginRequest) -> Outcome | None:
+        """The outcome of a login with a secret that was generated for its user: 190 random bits are not guessed, so
+        that a lock-out would only keep the owner out. None for all others. An authenticator that has to ask another
+        machine ends the walk: whoever is behind it has no say before it. Does not wait for anybody. Raises
+        BackendDownError."""
+        stamp = self.stamp(request)  # before anything is looked at
+        refused = False
+        for name, ask in self._knowing_secrets:
+            verdict = ask(request)
+            if verdict is None:
+                refused = True  # the others are asked all the same: a known user takes as long as an unknown one
+            elif isinstance(verdict, Allow) and not refused:
+                self.counts.verified += 1
+                self.counts.backends[name].allowed += 1
+                return Outcome("allow", "verified", verdict.source or name, verdict.user, verdict, stamp=stamp)
+        return None
+
     async def ask(self, request: LoginRequest) -> Outcome:
         """What the chain says of this login, within ``auth.answer_timeout``. Never raises but for cancellation."""
         walk = _Walk(request)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._timeout_s) as limit:
+                DEADLINE_S.set(limit.when() or math.inf)
                 outcome = await self._walk(walk)
                 if outcome.allow is None and walk.heard and not walk.hashed:
                     outcome = await self._burn(outcome)
@@ -201,6 +226,8 @@ class Chain:
                     user=verdict.user,
                     guess=reason in {"bad_password", "bad_token"},
                 )
+            if isinstance(verdict, Ignore) and not verdict.final:
+                walk.final = False
             if problem == "shed":
                 return walk.end(self._down_result, "shed", source=one.name)
             if problem == "down":
@@ -213,7 +240,7 @@ class Chain:
         request = walk.request
         if self._anonymous and not (request.username or request.password or request.cert_common_name):
             return walk.end("allow", "anonymous", source="anonymous", allow=Allow(source="anonymous"))
-        return walk.end("deny", "unknown", guess=True)
+        return walk.end("deny", "unknown", guess=walk.final)
 
     async def _ask_one(self, one: Authenticator, walk: _Walk) -> tuple[Verdict | None, Literal["shed", "down"] | None]:
         """Its verdict, or why there is none."""
@@ -283,13 +310,14 @@ class Chain:
 class _Walk:
     """One login on its way through the chain."""
 
-    __slots__ = ("at", "down", "hashed", "heard", "outcome", "request", "steps")
+    __slots__ = ("at", "down", "final", "hashed", "heard", "outcome", "request", "steps")
 
     def __init__(self, request: LoginRequest) -> None:
         self.request = request
         self.steps: list[Step] = []
         self.at = ""  # who is asked now
         self.down = ""  # the first that could not be asked
+        self.final = True  # nobody may know the client in a moment
         self.heard = False  # somebody has looked at the client
         self.hashed = False  # an argon2id hash was computed for a refusal
         self.outcome: Outcome | None = None
@@ -310,7 +338,7 @@ class _Walk:
             source,
             user,
             allow,
-            degraded=bool(self.down) or reason in {"shed", "timeout", "backend_down"},
+            degraded=bool(self.down) or not self.final or reason in {"shed", "timeout", "backend_down"},
             guess=guess,
             steps=tuple(self.steps),
         )
@@ -341,8 +369,8 @@ def _make(name: str, settings: AuthSettings, store: Store, hasher: Hasher) -> Au
         module = importlib.import_module(f"auth.backends.{name}")
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f'auth.chain names "{name}", but the Python package {error.name} that it needs is not installed: '
-            "install the gateway with its extra `auth` (mqtt-kafka-gateway[auth])."
+            f'auth.chain names "{name}", but the Python package {error.name} that it needs is not installed. '
+            f"To install it: {how_to_install('auth')}"
         ) from error
     make = getattr(module, _CLASSES[name])
     if name == "database":

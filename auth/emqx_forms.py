@@ -7,7 +7,16 @@ for all others there are groups, tenants and attributes, which are decided at th
 
 from __future__ import annotations
 
-__all__ = ["actions_of", "literal_of_regex", "permission_of", "qos_of", "retain_of", "shown", "topic_of"]
+__all__ = [
+    "actions_of",
+    "literal_of_regex",
+    "permission_of",
+    "qos_of",
+    "refuse_our_placeholder",
+    "retain_of",
+    "shown",
+    "topic_of",
+]
 
 import re
 from typing import TYPE_CHECKING, Final
@@ -78,14 +87,25 @@ def retain_of(value: object) -> bool | None:
 
 def topic_of(value: object) -> tuple[str, bool]:
     """A rule's topic and whether it is compared as text (``eq TOPIC``). EMQX fills in no placeholders there, so what
-    looks like one is kept as text. Raises RuleFormatError."""
+    looks like one is kept as text. Raises RuleFormatError, also for ``${tenant}``: to EMQX it is text."""
     if not isinstance(value, str):
         raise RuleFormatError(f"the topic of a rule is a text, not {shown(value)}")
     if len(value) > 65_535:
         raise RuleFormatError(f"the topic {shown(value)}… has {len(value)} characters; MQTT allows 65535 bytes")
     if value.startswith("eq "):
         return value[3:].replace("${", "${$}{"), True
+    refuse_our_placeholder(value)
     return value, False
+
+
+def refuse_our_placeholder(topic: str) -> None:
+    """Raises RuleFormatError for a topic that EMQX compares as text and that here would be every tenant's own. Neither
+    is taken: as text it might be a denial that is needed, as a placeholder an allowance that nobody has given."""
+    if "${tenant}" in topic or "${.tenant}" in topic:
+        raise RuleFormatError(
+            f"${{tenant}} in the topic {shown(topic)} is text to EMQX and each client's tenant here: write "
+            "${$}{tenant} for the text; for the tenant add a rule with `gateway auth acl add`"
+        )
 
 
 def literal_of_regex(pattern: str) -> str | None:

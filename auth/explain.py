@@ -47,6 +47,10 @@ class TrustingHasher:
         """Right."""
         return True
 
+    def generated_matches(self, stored: str, _password: str) -> bool:
+        """Right, where it is such a secret."""
+        return stored.startswith("$device$")
+
     async def burn(self) -> None:
         """Nothing is hidden from an operator."""
 
@@ -91,6 +95,7 @@ class Explanation:
     expire_at_s: int | None = None
     told: Answer | None = None  # what EMQX is sent with the login
     lock_out: LockedNow | None = None  # in the running service
+    past_lock_out: bool = False  # with a generated secret, which a lock-out does not concern
     service_asked: bool = False  # about lock-outs, which it alone knows
     access: AccessStory | None = None
     problems: tuple[str, ...] = field(default=())
@@ -106,7 +111,7 @@ class Explanation:
         if self.ban is not None:
             why = f": {self.ban.reason}" if self.ban.reason else ""
             return f"The {_BAN_WORDS[self.ban.kind]} {self.ban.value} is banned{why}."
-        if self.lock_out is not None:
+        if self.lock_out is not None and not self.past_lock_out:
             return f"Its {self.lock_out.kind} is locked out for {self.lock_out.left_ns // 1_000_000_000} s more."
         if self.outcome.allow is None:
             return _REFUSALS.get(self.outcome.reason, "It is refused.")
@@ -189,6 +194,7 @@ async def explain(
         expire_at_s=writer.expire_at_s(allow, now_s) if outcome.allow is not None else None,
         told=told,
         lock_out=next((one for one in lock_outs or () if _concerns(one, request)), None),
+        past_lock_out=chain.past_lock_out(request) is not None,
         service_asked=lock_outs is not None,
         access=story,
         problems=tuple(problems),

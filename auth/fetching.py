@@ -11,18 +11,18 @@ __all__ = ["Answer", "FetchError", "Fetcher"]
 
 import asyncio
 import importlib
-import os
+import ssl
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from auth.errors import AuthError
-from bridge.tls import tls_context
+from bridge.tls import distrust, tls_context
+from config.error_words import words
 from config.errors import ExitStatus, forget_frames
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Mapping
 
     from config.settings import TlsSettings
@@ -126,27 +126,23 @@ class Fetcher:
             case TimeoutError():
                 return f"has not answered within {self._timeout_s:g}s. Is it reachable from here?"
             case aiohttp.ClientConnectorCertificateError():
-                return (
-                    f"shows a certificate that does not pass ({_verification(error.certificate_error)}). Check "
-                    f"{self._tls_setting}.ca_file, and that the certificate is for this host."
-                )
+                return _verification(error.certificate_error, self._tls_setting)
             case aiohttp.ClientSSLError():
-                return (
-                    f"cannot agree on TLS ({error.os_error}). Check {self._tls_setting}, and that the port speaks TLS."
-                )
+                said = words(error.os_error)
+                return f"cannot be asked ({said}). Check {self._tls_setting}, and that the port speaks TLS."
             case aiohttp.ClientConnectorDNSError():
                 return "cannot be found: its host name has no address. Is it spelled right, and does DNS work here?"
             case aiohttp.ClientConnectorError():
-                return f"cannot be reached ({_os_reason(error.os_error)}). Is it running?"
+                return f"cannot be reached ({words(error.os_error)}). Is it running?"
+            case aiohttp.ClientResponseError():
+                return "broke the answer off, or it is no HTTP. Does the port speak HTTP?"
             case aiohttp.ClientError() | OSError():
-                return f"broke the answer off ({type(error).__name__}). Does the port speak HTTP?"
+                return f"broke the answer off ({words(error)}). Does the port speak HTTP?"
             case _:
                 return None
 
 
-def _os_reason(error: OSError) -> str:
-    return os.strerror(error.errno).lower() if error.errno else str(error)
-
-
-def _verification(error: Exception) -> str:
-    return getattr(error, "verify_message", "") or str(error)
+def _verification(error: Exception, table: str) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return distrust(error, table)
+    return f"shows a certificate that is not trusted ({words(error)}). Check {table}.ca_file."

@@ -23,7 +23,7 @@ __all__ = ["GATEWAY_USER", "FirstStart", "emqx_files"]
 import contextlib
 import os
 import secrets
-from dataclasses import replace
+import stat
 from typing import TYPE_CHECKING, Final
 
 from auth.errors import StoreError
@@ -33,6 +33,7 @@ from auth.store import Store, database_path
 from auth.store_records import User
 from auth.user_entries import HashForm
 from auth.user_formats import read_users
+from auth.user_hashing import hash_entries
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -70,8 +71,9 @@ def emqx_files(
 class FirstStart:
     """Makes what is missing. ``run`` blocks; two at a time do no harm."""
 
-    def __init__(self, settings: Settings, folder: Path) -> None:
+    def __init__(self, settings: Settings, folder: Path, progress: Callable[[str], None] = lambda _text: None) -> None:
         self._settings = settings
+        self._progress = progress  # is told of what takes long
         self._folder = folder
         self._said: list[str] = []
         self._made: set[str] = set()  # names of files
@@ -84,6 +86,7 @@ class FirstStart:
         Raises StoreError, ImportFormatError and ConfigError.
         """
         self._said, self._made = [], set()
+        self._close_to_others()
         self._emqx()
         self._grafana()
         given = self._settings.mqtt.password
@@ -121,6 +124,17 @@ class FirstStart:
         finally:
             store.close()
         return self._said
+
+    def _close_to_others(self) -> None:
+        """The folder of the database and, unless told otherwise, of the secrets is nobody else's to look into. The
+        group may pass through it, to the files that are for a group."""
+        folder = database_path(self._settings).parent
+        if self._settings.auth.database.file is not None or not folder.is_dir():
+            return
+        found = folder.stat()
+        if found.st_mode & stat.S_IRWXO and found.st_uid == os.geteuid():
+            folder.chmod(stat.S_IMODE(found.st_mode) & ~stat.S_IRWXO)
+            self._say(f"closed {folder} to other users of this machine")
 
     def _say(self, sentence: str) -> None:
         self._said.append(sentence)
@@ -172,7 +186,9 @@ class FirstStart:
     def _place(self, place: str, mode: int) -> Path:
         folder = self._folder / place
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700 if mode == _PRIVATE else 0o750)
+            for missing in reversed([one for one in folder.parents if not one.exists()]):
+                missing.mkdir(exist_ok=True, mode=0o750)  # mkdir(parents=True) would open them to everybody
+            folder.mkdir(exist_ok=True, mode=0o700 if mode == _PRIVATE else 0o750)
         except OSError as error:
             raise ConfigError(
                 f"The folder {folder} for secrets cannot be made: {error.strerror}. May this user write there?"
@@ -262,11 +278,8 @@ class FirstStart:
             editor.add_device_key(key)
         for tenant in file.tenants:
             editor.tenants.add(tenant)
-        for entry in file.entries:
-            user = entry.user
-            if entry.plain is not None:
-                user = replace(user, password=hash_argon2id(entry.plain, cost))
-            editor.users.add(user)
+        for entry in hash_entries(file.entries, cost, self._progress):
+            editor.users.add(entry.user)
         self._say(f"added {len(file.entries)} users from {path}, which is not needed again: the database has hashes")
         return True
 

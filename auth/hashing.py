@@ -4,6 +4,10 @@ Fast kinds are computed at once. Slow ones take tens of milliseconds of a core b
 of a lower priority: an answer out of the cache goes before them. Waiters stand in a bounded queue; who is cancelled
 (the answer's deadline has passed) leaves it at once, so that nobody's hash is computed for a caller that has gone.
 
+The queue takes no more than will be answered in time: how long a hash takes is measured, and a login whose hash could
+not be done before its deadline is shed at once. Else, in a storm, every hash is begun just before its login is given
+up, and the threads work for nobody.
+
 Every check that fails costs an argon2id hash with today's settings, whatever kind the stored password is of: a wrong
 device secret takes as long as an unknown user. A hash of bcrypt or PBKDF2, or of argon2id with other settings, costs
 its own time besides or instead; that tells such a user from an unknown one until its hash is renewed at its next login.
@@ -11,15 +15,17 @@ its own time besides or instead; that tells such a user from an unknown one unti
 
 from __future__ import annotations
 
-__all__ = ["Hasher"]
+__all__ = ["DEADLINE_S", "Hasher"]
 
 import asyncio
 import contextlib
 import os
+import secrets
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from auth import passwords
@@ -34,6 +40,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _NICENESS: Final = 10  # about a ninth of the event loop's weight when both want the same core
+_SHARE_OF_NEW: Final = 0.125  # of the latest hash in the measured time of one
+
+DEADLINE_S: Final[ContextVar[float]] = ContextVar("deadline_s", default=float("inf"))
+"""Until when a login needs its hash, by the event loop's clock. Set by whoever bounds its time."""
+
 _NOBODYS: Final = "nobody has this password"
 
 
@@ -47,12 +58,18 @@ class Hasher:
         passwords.load_libraries()
         self.cost: Final = Argon2Cost(settings.memory >> 10, settings.passes)
         self._keys = dict(keys or {})
+        key = secrets.token_bytes(passwords.DEVICE_KEY_BYTES)
+        self._no_key = {passwords.device_key_id(key): key}
+        self._no_secret = passwords.hash_device_secret(passwords.generate_secret(), key)
         self._renew = settings.renew
         self._threads = settings.threads
         self._queue = settings.queue
         self._busy = 0  # threads that compute, or are promised to a waiter
         self.observe: Callable[[int], None] | None = None  # is told how many ns a slow hash took, its wait included
-        self._waiting: dict[asyncio.Future[None], None] = {}  # in the order they came; a dict, to leave in the middle
+        self._hash_s = 0.0  # how long one takes a thread, as measured; written by the threads
+        self._waiting: dict[
+            asyncio.Future[None], float
+        ] = {}  # with their deadlines, in the order they came; a dict, to leave in the middle
         self._pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="hash", initializer=_lower_priority)
 
     @property
@@ -84,13 +101,17 @@ class Hasher:
         read = passwords.parse(
             stored, salt=salt, algorithm=algorithm, salt_position=salt_position, iterations=iterations
         )
-        if not read.kind.slow:
-            good = passwords.matches(read, password, self._keys)
-        else:
-            good = await self._run(lambda: passwords.matches(read, password, self._keys))
-        if not good and read.kind is not Kind.ARGON2:
-            await self.burn()
-        return good
+        if not read.kind.slow and passwords.matches(read, password, self._keys):
+            return True
+
+        def judge() -> bool:
+            # In one go: a second turn in a full queue would come too late, and the first hash be computed for nobody.
+            good = read.kind.slow and passwords.matches(read, password, self._keys)
+            if not good and read.kind is not Kind.ARGON2:
+                passwords.hash_argon2id(_NOBODYS, self.cost)
+            return good
+
+        return await self._run(judge)
 
     def verify_at_once(self, stored: str, password: str) -> bool | None:
         """The same for a fast kind, without waiting; None when a thread is needed, be it to burn a failure."""
@@ -99,6 +120,15 @@ class Hasher:
             return device or None
         read = passwords.parse(stored)
         return True if not read.kind.slow and passwords.matches(read, password, self._keys) else None
+
+    def generated_matches(self, stored: str, password: str) -> bool:
+        """Whether ``stored`` is a generated device secret and ``password`` is it. Does the same work for every other
+        text, so that a lock-out does not tell which users have such a secret. Raises ValueError when its key is not
+        here."""
+        good = passwords.device_secret_matches(stored, password, self._keys)
+        if good is None:
+            passwords.device_secret_matches(self._no_secret, password, self._no_key)
+        return good is True
 
     async def burn(self) -> None:
         """Takes as long as verifying a wrong argon2id password. Raises OverloadedError."""
@@ -135,8 +165,17 @@ class Hasher:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._give_thread_back)
 
+        def measured() -> T:
+            begun_s = time.monotonic()
+            try:
+                return work()
+            finally:
+                took_s = time.monotonic() - begun_s
+                before_s = self._hash_s
+                self._hash_s = took_s if not before_s else before_s + _SHARE_OF_NEW * (took_s - before_s)
+
         try:
-            future = self._pool.submit(work)
+            future = self._pool.submit(measured)
         except RuntimeError:
             self._give_thread_back()
             raise OverloadedError("hashing", "The service is stopping: no password is checked any more.") from None
@@ -156,20 +195,34 @@ class Hasher:
                 f"{len(self._waiting)} password hashes wait already, as many as auth.hashing.queue allows: more "
                 "logins with passwords come in than auth.hashing.threads can check.",
             )
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[turn] = None
+        loop, deadline_s = asyncio.get_running_loop(), DEADLINE_S.get()
+        needed_s = self._hash_s * ((len(self._waiting) + 1) / self._threads + 1)
+        if loop.time() + needed_s > deadline_s:
+            raise self._late(needed_s)
+        turn: asyncio.Future[None] = loop.create_future()
+        self._waiting[turn] = deadline_s
         try:
             await turn
         except asyncio.CancelledError:
-            if self._waiting.pop(turn, self) is self and not turn.cancelled():
+            if self._waiting.pop(turn, None) is None and not turn.cancelled() and turn.exception() is None:
                 self._give_thread_back()  # it had been promised to us
             raise
 
+    def _late(self, needed_s: float) -> OverloadedError:
+        return OverloadedError(
+            "hashing",
+            f"A password hash takes {self._hash_s * 1e3:.0f} ms now, and {len(self._waiting)} wait: this one "
+            f"would take {needed_s:.1f} s, longer than auth.answer_timeout leaves it.",
+        )
+
     def _give_thread_back(self) -> None:
+        now_s = asyncio.get_running_loop().time() if self._waiting else 0.0
         while self._waiting:
-            turn = next(iter(self._waiting))
+            turn, deadline_s = next(iter(self._waiting.items()))
             del self._waiting[turn]
-            if not turn.done():
+            if not turn.done() and now_s + self._hash_s > deadline_s:
+                turn.set_exception(self._late(self._hash_s))  # hashes have become slower since it came
+            elif not turn.done():
                 turn.set_result(None)  # the thread passes on; it stays counted as busy
                 return
         self._busy -= 1

@@ -148,6 +148,11 @@ class Schedule:
         self._asked = True
         return self.due_ns() <= now_ns
 
+    @property
+    def asked(self) -> bool:
+        """Whether somebody has missed a key since the last fetch began."""
+        return self._asked
+
     def due_ns(self) -> int:
         """When the next fetch begins; the past means at once."""
         if self._asked and self._began_ns is not None:
@@ -233,6 +238,18 @@ class JwksKeys:
                 return found[:_MOST_TRIED]
         tried = [key for key in known.keys if token.key_id is None or key.key_id is None]
         return [key for key in tried if token.algorithm in key.algorithms][:_MOST_TRIED]
+
+    def awaits(self, token: Token) -> bool:
+        """Invented key ids use up the fetches: the key of a rotation may then be as unknown as theirs for a while. The
+        same while the issuer cannot be asked."""
+        known = self._current()
+        return (
+            known is not None
+            and token.key_id is not None
+            and token.key_id not in known.by_id
+            and bool(known.by_id or not known.keys)
+            and (self._failing or self._schedule.asked)
+        )
 
     def _current(self) -> KeySet | None:
         return self._set if self._schedule.good(self._monotonic_ns()) else None

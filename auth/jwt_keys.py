@@ -69,6 +69,9 @@ class KeySource(Protocol):
         """The keys that may have signed it, in bounded number and time. Raises BackendDownError when there are none
         at all now."""
 
+    def awaits(self, token: Token) -> bool:
+        """Whether the key that the token names may be one that is still to be fetched: no verdict on it is final."""
+
     @property
     def up(self) -> bool:
         """Whether there are keys."""
@@ -100,6 +103,10 @@ class SecretKeys:
             self._take(self._secret.get_secret_value())
         except ValueError as error:
             raise ConfigError(f"{self._setting} {error}.") from None
+
+    def awaits(self, _token: Token) -> bool:
+        """No key is fetched."""
+        return False
 
     async def candidates(self, _token: Token) -> Sequence[VerificationKey]:
         if isinstance(self._secret, FileSecret):
@@ -153,6 +160,10 @@ class FileKeys:
             self._keys = (self._read(),)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{self._setting} {self._file} cannot be used: {_said(error)}.") from error
+
+    def awaits(self, _token: Token) -> bool:
+        """No key is fetched."""
+        return False
 
     async def candidates(self, _token: Token) -> Sequence[VerificationKey]:
         now_ns = self._monotonic_ns()

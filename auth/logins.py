@@ -1,7 +1,8 @@
 """Logins: from EMQX's question to the answer, cheapest first.
 
 1. The cache of verified logins: whoever has shown the right password lately is let in, whatever else goes on.
-2. Bans and lock-outs, then the memory of refused logins: refused at once, existing and unknown users alike.
+2. Bans and lock-outs, then the memory of refused logins: refused at once, existing and unknown users alike. A device
+   with its generated secret passes a lock-out, which others' guesses have brought on: such a secret is not guessed.
 3. The limits of a second; then the verdicts that need nobody (a device's generated secret).
 4. One of the places for verifications that wait; the same login asked twice at once is verified once.
 5. The chain.
@@ -159,6 +160,12 @@ class Logins:
             # Before anything is looked at: what changes meanwhile must make this login look old, not new.
             version, ban_version = self._store.version, self._store.ban_version
             reason = self._kept_out(key, request, now_ns)
+            # A wrong guess takes nothing of the limit: a storm at one locked name would keep all others out.
+            if reason == "locked_out" and self._admission.rate_left(now_ns):
+                secret = self._chain.past_lock_out(request)
+                if secret is not None and secret.allow is not None:
+                    self._admission.admit_rate(now_ns)
+                    return self._let_in(key, request, secret, secret.allow, _Seen(version, ban_version, secret.stamp))
             if reason is not None:
                 return self._refuse(request, reason)
             if not self._admission.admit_rate(now_ns):

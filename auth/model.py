@@ -177,6 +177,7 @@ class Ignore:
 
     source: str
     reason: str = "unknown"
+    final: bool = True  # else it may know the client in a moment: its refusal is no guess, and is not remembered
 
 
 Verdict = Allow | Deny | Ignore

@@ -62,6 +62,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from config.errors import ConfigError
+from config.extras import how_to_install
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -364,8 +365,8 @@ def load_libraries() -> None:
         import bcrypt  # noqa: F401
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"The Python package {error.name}, which passwords are checked with, is not installed: install the gateway "
-            "with its extra `auth` (mqtt-kafka-gateway[auth])."
+            f"The Python package {error.name}, which passwords are checked with, is not installed. To install it: "
+            + how_to_install("auth")
         ) from error
 
 

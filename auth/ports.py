@@ -7,6 +7,7 @@ __all__ = [
     "AccessStore",
     "AnsweringAtOnce",
     "Authenticator",
+    "KnowingSecrets",
     "PasswordHasher",
     "RuleSource",
     "Stamping",
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from auth.model import (
         AccessAnswer,
         AccessRequest,
+        Allow,
         Ban,
+        Ignore,
         LoginAnswer,
         LoginRequest,
         Rule,
@@ -77,6 +80,16 @@ class AnsweringAtOnce(Protocol):
 
     def at_once(self, request: LoginRequest) -> Verdict | None:
         """What ``authenticate`` would say, where it needs no slow hash and nobody else's answer; else None. Raises
+        BackendDownError."""
+
+
+@runtime_checkable
+class KnowingSecrets(Protocol):
+    """An authenticator that can tell at once whether a password is a secret that was generated for its user."""
+
+    def past_lock_out(self, request: LoginRequest) -> Allow | Ignore | None:
+        """Allow: it is, and the user may log in, locked out or not. Ignore: it does not know the user. None: anything
+        else. Takes the same work whether or not the user has such a secret, and checks no slow hash. Raises
         BackendDownError."""
 
 

@@ -49,7 +49,7 @@ def condition_of(text: str) -> tuple[SubjectKind, str]:
 def rule_as_json(rule: Rule) -> dict[str, object]:
     """A rule as an object of our own form. What says nothing is left out."""
     entry: dict[str, object] = {"permission": rule.permission, "action": action_text(rule), "topic": rule.topic}
-    if rule.eq or rule.topic.startswith("eq "):  # which EMQX's form would take for the same thing
+    if rule.eq or rule.topic.startswith("eq ") or "${tenant}" in rule.topic:  # else it would be read as EMQX's form
         entry["eq"] = rule.eq
     if rule.qos:
         entry["qos"] = sorted(rule.qos)

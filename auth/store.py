@@ -29,6 +29,7 @@ from auth.store_records import AuditEntry, StoredRule, ban_of, tenant_of, user_o
 from auth.store_rules import OWN_KINDS, RULE_COLUMNS, rule_of
 from auth.store_values import check_identity
 from auth.store_writer import Writer
+from auth.wording import ban_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -57,7 +58,7 @@ _KEPT_TEXT: Final = 512  # characters of what such rules and tenants are kept un
 _USER: Final = f"SELECT {USER_COLUMNS} FROM users WHERE kind = ? AND identity = ?"  # noqa: S608
 _RULES: Final = f"SELECT {RULE_COLUMNS} FROM rules WHERE kind = ? AND value = ?"  # noqa: S608
 _TENANT: Final = f"SELECT {TENANT_COLUMNS} FROM tenants WHERE name = ?"  # noqa: S608
-_BAN: Final = f"SELECT {BAN_COLUMNS} FROM bans WHERE kind = ? AND value = ? AND (until_s IS NULL OR until_s > ?)"  # noqa: S608
+_BAN: Final = f"SELECT {BAN_COLUMNS} FROM bans WHERE kind = ? AND folded = ? AND (until_s IS NULL OR until_s > ?)"  # noqa: S608
 # The different values of an indexed column, without reading all rows: from each, the next larger.
 _DIFFERENT: Final = (
     "WITH RECURSIVE found(v) AS (SELECT min({0}) FROM {1} WHERE {0} IS NOT NULL UNION ALL "
@@ -327,7 +328,7 @@ class Store:
         asked += [("address", network) for network in enclosing(address, self._ban_prefixes)]
         for kind, value in asked:
             try:
-                row = db.execute(_BAN, (kind, value, now_s)).fetchone() if value else None
+                row = db.execute(_BAN, (kind, ban_name(kind, value), now_s)).fetchone() if value else None
             except UnicodeEncodeError:
                 continue
             if row is not None:

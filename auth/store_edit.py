@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["Editor", "Session", "edit", "transaction"]
+__all__ = ["Editor", "edit", "transaction"]
 
 import contextlib
 import sqlite3
-import time
 from typing import TYPE_CHECKING, Final
 
 from auth import store_file
 from auth.errors import StoreError
 from auth.passwords import device_key_id
 from auth.store_rules import RuleEdits
+from auth.store_session import Session
 from auth.store_tenants import BanEdits, TenantEdits
 from auth.store_users import UserEdits
 from auth.store_values import check_text
@@ -22,43 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _WAIT_S: Final = 10.0
-_AUDIT_ROWS: Final = 1_000_000  # the oldest go beyond that
-
-
-class Session:
-    """A transaction under way, as the edits share it."""
-
-    def __init__(self, db: sqlite3.Connection, by: str) -> None:
-        self.db = db
-        self.by = by
-        self.now_s: Final = int(time.time())
-        self._version = int(db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()[0]) + 1
-        self._touched = False
-        self._bans_touched = False
-
-    def touch(self) -> int:
-        """Say that users, rules or tenants change; returns the version that this makes."""
-        self._touched = True
-        return self._version
-
-    def touch_bans(self) -> None:
-        """Say that bans change."""
-        self._bans_touched = True
-
-    def record(self, action: str, subject: str, detail: str) -> None:
-        """Write down who did it. Never give it a secret."""
-        self.db.execute(
-            "INSERT INTO audit (at_s, by, action, subject, detail) VALUES (?, ?, ?, ?, ?)",
-            (self.now_s, self.by, action, subject, detail),
-        )
-
-    def finish(self) -> None:
-        """Count the version up, once, if anything changed."""
-        if self._touched:
-            self.db.execute("UPDATE meta SET value = ? WHERE key = 'version'", (self._version,))
-        if self._bans_touched:
-            self.db.execute("UPDATE meta SET value = value + 1 WHERE key = 'ban_version'")
-        self.db.execute("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", (_AUDIT_ROWS,))
 
 
 class Editor:

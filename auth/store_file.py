@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from auth.errors import StoreError
 from auth.passwords import DEVICE_KEY_BYTES, device_key_id
+from auth.wording import ban_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,8 +93,16 @@ def _make_first(db: sqlite3.Connection) -> None:
     db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
 
 
+def _fold_bans(db: sqlite3.Connection) -> None:
+    """Bans are found by ``folded``, the name as a lock-out counts it: to a directory ``dev1`` and ``DEV1`` are one."""
+    db.execute("ALTER TABLE bans ADD COLUMN folded TEXT NOT NULL DEFAULT ''")
+    for kind, value in db.execute("SELECT kind, value FROM bans").fetchall():
+        db.execute("UPDATE bans SET folded = ? WHERE kind = ? AND value = ?", (ban_name(kind, value), kind, value))
+    db.execute("CREATE INDEX bans_by_folded ON bans (kind, folded)")
+
+
 # The n-th step brings format n to n + 1. A step that has been released is never changed.
-_STEPS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (_make_first,)
+_STEPS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (_make_first, _fold_bans)
 FORMAT: Final = len(_STEPS)
 
 

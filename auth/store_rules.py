@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from auth.model import Action, SubjectKind
-    from auth.store_edit import Session
+    from auth.store_session import Session
 
 Who = tuple[tuple["SubjectKind", str], ...]
 

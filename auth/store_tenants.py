@@ -13,10 +13,11 @@ from auth.networks import prefix_code
 from auth.store_file import BAN_COLUMNS, TENANT_COLUMNS
 from auth.store_records import ban_of, tenant_of
 from auth.store_values import check_attributes, check_identity, check_number, check_tenant_name, check_text
+from auth.wording import ban_name
 
 if TYPE_CHECKING:
     from auth.model import Ban, Tenant
-    from auth.store_edit import Session
+    from auth.store_session import Session
 
 _BAN_KINDS: Final[tuple[str, ...]] = get_args(BanKind)
 _REASON_BYTES: Final = 1024
@@ -117,9 +118,13 @@ class BanEdits:
             by=ban.by or self._session.by,
             created_s=self._session.now_s,
         )
-        self._db.execute("DELETE FROM bans WHERE until_s <= ?", (self._session.now_s,))  # those that are over
+        folded = ban_name(stored.kind, stored.value)
+        self._db.execute(  # those that are over, and one of the same name
+            "DELETE FROM bans WHERE until_s <= ? OR (kind = ? AND folded = ?)",
+            (self._session.now_s, stored.kind, folded),
+        )
         self._db.execute(
-            f"INSERT OR REPLACE INTO bans ({BAN_COLUMNS}, prefix) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - no value is in the text
+            f"INSERT INTO bans ({BAN_COLUMNS}, prefix, folded) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - no value is in the text
             (
                 stored.kind,
                 stored.value,
@@ -128,6 +133,7 @@ class BanEdits:
                 stored.by,
                 stored.created_s,
                 prefix_code(stored.value) if stored.kind == "address" else None,
+                folded,
             ),
         )
         self._session.touch_bans()
@@ -137,8 +143,8 @@ class BanEdits:
     def remove(self, kind: str, value: str) -> Ban:
         """Lift a ban; returns it. Raises StoreError when there is none."""
         row = self._db.execute(
-            f"DELETE FROM bans WHERE kind = ? AND value = ? RETURNING {BAN_COLUMNS}",  # noqa: S608 - no value is in the text
-            (kind, check_identity(kind, value)),
+            f"DELETE FROM bans WHERE kind = ? AND folded = ? RETURNING {BAN_COLUMNS}",  # noqa: S608 - no value is in the text
+            (kind, ban_name(kind, check_identity(kind, value))),
         ).fetchone()
         if row is None:
             raise NotStoredError(

@@ -12,13 +12,13 @@ from auth.errors import NotStoredError, StoreError
 from auth.networks import prefix_code
 from auth.store_file import USER_COLUMNS
 from auth.store_records import IdentityKind, user_of
-from auth.store_values import check_attributes, check_groups, check_identity, check_number
+from auth.store_values import check_attributes, check_groups, check_identity, check_number, check_user_identity
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from auth.store_edit import Session
     from auth.store_records import User
+    from auth.store_session import Session
 
 _KINDS: Final[tuple[str, ...]] = get_args(IdentityKind)
 _WITH_PASSWORDS: Final = frozenset({"username", "clientid"})
@@ -119,7 +119,7 @@ class UserEdits:
     def _checked_identity(self, kind: str, identity: str) -> str:
         if kind not in _KINDS:
             raise StoreError(f"A user is found by {', '.join(_KINDS)}, not by {kind[:50]!r}.")
-        return check_identity(kind, identity)
+        return check_user_identity(kind, identity)
 
     def _take_room(self, tenant: str) -> None:
         """One more user for this tenant. Counts once in a transaction, so that an import is not quadratic."""

@@ -10,6 +10,7 @@ __all__ = [
     "check_number",
     "check_tenant_name",
     "check_text",
+    "check_user_identity",
 ]
 
 import json
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from auth.errors import StoreError
 from auth.networks import canonical_network
+from auth.wording import NAME_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -59,6 +61,16 @@ def check_identity(kind: str, identity: str) -> str:
     if kind == "address":
         return check_address("The address", identity)
     return check_text(f"The {kind}", identity)
+
+
+def check_user_identity(kind: str, identity: str) -> str:
+    """What a user is found by. A name that a password is looked up by has ``NAME_MAX`` characters at most."""
+    if kind in {"username", "clientid"} and len(identity) > NAME_MAX:
+        raise StoreError(
+            f"The {kind} has {len(identity)} characters; {NAME_MAX} is the most for users, since nobody with a longer "
+            "one is looked up."
+        )
+    return check_identity(kind, identity)
 
 
 def check_tenant_name(name: str) -> str:

@@ -17,7 +17,7 @@ from auth.errors import StoreError
 from auth.model import Tenant
 from auth.moments import parse_moment
 from auth.store_records import User
-from auth.store_values import check_attributes, check_groups, check_identity, check_number, check_tenant_name
+from auth.store_values import check_attributes, check_groups, check_number, check_tenant_name, check_user_identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -123,7 +123,7 @@ def _identity(fields: Mapping[str, Any], kind: IdentityKind) -> tuple[IdentityKi
         )
     ((column, text),) = named
     found = kind if column == "user_id" else cast("IdentityKind", column)
-    return found, _checked(column, lambda value: check_identity(found, value), text)
+    return found, _checked(column, lambda value: check_user_identity(found, value), text)
 
 
 def _password(fields: Mapping[str, Any], form: HashForm, plain: str | None) -> tuple[str, str | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["bounded", "lock_name", "shown"]
+__all__ = ["NAME_MAX", "ban_name", "bounded", "lock_name", "shown"]
 
 import hashlib
 import unicodedata
@@ -11,7 +11,11 @@ from typing import Final
 _SHOWN: Final = 64
 _BOUNDED: Final = 64
 _UNSEEN: Final = frozenset({"Mn", "Me", "Cf", "Cc"})
-_FOLDED: Final = 256  # no directory has longer names, and folding takes time
+_UNSEEN_TOO: Final = frozenset("\u1806\ufffc")  # directories leave them out (RFC 4518 section 2.2)
+
+NAME_MAX: Final = 256
+"""Characters of a name that a password is looked up by. Longer names find nobody. Folding them costs too much; and
+unfolded, each spelling would have tries of its own at what is one user to a directory."""
 
 
 def shown(text: str) -> str:
@@ -36,13 +40,24 @@ def lock_name(username: str, clientid: str) -> str:
 
     To LDAP and many a database ``Lamp``, ``lamp`` and ``lamp`` with a space behind it are one user; counted apart, each
     spelling would give a guesser as many tries again. Two users whose names differ in nothing else share a count.
+    A name longer than ``NAME_MAX`` finds nobody, and is not folded.
     """
     name = username or clientid
-    if len(name) > _FOLDED:
+    if len(name) > NAME_MAX:
         return bounded(name)
     folded = name
     if not (name.isascii() and name.isprintable()):
         # RFC 4518 and collations look past accents, and past characters that nobody sees: soft hyphens, joiners.
-        plain = unicodedata.normalize("NFKD", name.casefold())
-        folded = "".join(one for one in plain if unicodedata.category(one) not in _UNSEEN or one.isspace())
+        # By the capitals first: the dotless i has the same one as i, and many a database compares by them.
+        plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", name).upper().casefold())
+        folded = "".join(
+            one
+            for one in plain
+            if one.isspace() or (one not in _UNSEEN_TOO and unicodedata.category(one) not in _UNSEEN)
+        )
     return bounded(" ".join(folded.casefold().split()) or name)
+
+
+def ban_name(kind: str, value: str) -> str:
+    """By what a ban is found: a name as lock-outs compare it, an address as it is."""
+    return value if kind == "address" else lock_name(value, "")

@@ -86,6 +86,20 @@ class DatabaseAuthenticator:
         except ValueError as error:
             return self._judge.unreadable(user, error)
 
+    def past_lock_out(self, request: LoginRequest) -> Allow | Ignore | None:
+        """See ``auth.ports.KnowingSecrets``."""
+        user = self._find(request)
+        tenant = None if user is None else self._tenant(user)
+        if self._keys_of != self._store.version:
+            self._hasher.learn(self._store.device_keys())
+            self._keys_of = self._store.version
+        version = 0 if user is None else self._version(user, tenant)
+        try:
+            allow = self._judge.past_lock_out(user, tenant, request.password, version)
+        except ValueError:
+            return None  # the key of its secret is missing: ``authenticate`` says so when nobody is locked out
+        return Ignore(self.name) if user is None else allow
+
     async def authenticate(self, request: LoginRequest) -> Verdict:
         """See ``auth.ports.Authenticator``."""
         verdict = self.at_once(request)

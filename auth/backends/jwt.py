@@ -75,6 +75,7 @@ class JwtAuthenticator:
             return Ignore(self.name, f"no token that can be read: {error}")
         denied: Deny | None = None
         down: BackendDownError | None = None
+        awaited = False
         for key in self._keys:
             if token.algorithm not in key.algorithms:
                 continue
@@ -83,6 +84,7 @@ class JwtAuthenticator:
             except BackendDownError as error:
                 down = error
                 continue
+            awaited = awaited or (not signed and key.source.awaits(token))
             if signed:
                 # Of two entries that trust the same issuer, for one audience each, the second has its say too.
                 verdict = self._judge(token, key, request)
@@ -93,7 +95,14 @@ class JwtAuthenticator:
             return denied
         if down is not None:
             raise down
+        if awaited:
+            return Ignore(self.name, "a key that is not known yet", final=False)
         return Ignore(self.name, "no key that its signature is of")
+
+    def past_lock_out(self, request: LoginRequest) -> Ignore | None:
+        """See ``auth.ports.KnowingSecrets``. A token is none of those secrets, and no secret is a token."""
+        text = request.username if self._from_username else request.password
+        return Ignore(self.name, "no token") if text.count(".") != 2 else None
 
     def _judge(self, token: Token, key: _Key, request: LoginRequest) -> Allow | Deny:
         try:

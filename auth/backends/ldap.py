@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from auth.backends.ldap_connection import DirectoryConnection, EndedError
-from auth.backends.ldap_filter import FilterTemplate, escape_name, first_name_part
+from auth.backends.ldap_filter import FilterTemplate, compared_in_name, escape_name, first_name_part
 from auth.backends.ldap_messages import Entry, MalformedError, Result, element
 from auth.backends.network_causes import causes, network_cause
 from auth.backends.record import RecordError, read_record
 from auth.backends.remote import RemoteAuthenticator
-from auth.backends.templates import LoginTemplate, encodable
+from auth.backends.templates import LoginTemplate, usable
 from auth.errors import BackendDownError
 from auth.model import Allow, Deny, Ignore
 from bridge.fresh_secret import fresh
 from bridge.tls import tls_context
+from config.error_words import words
 from config.errors import ConfigError
 from config.tls import TlsSettings
 
@@ -49,10 +50,7 @@ _NEEDS_TLS: Final = frozenset({8, 13})
 _NEEDS_RIGHTS: Final = frozenset({1, 50})  # Active Directory says operationsError to who has not bound
 _BUSY: Final = frozenset({3, 51, 52})
 
-_LONGEST: Final = 1024
-"""Bytes of a name. No directory has longer ones, and escaped, beside a password of 64 KiB, they are more than slapd
-takes of a stranger (sockbuf_max_incoming): it hangs up, and a few such logins look like a directory that is down."""
-
+_TYPED: Final = frozenset({"username", "clientid"})  # what the client itself says, and what rules and bans compare
 _ANY: Final = element(0x87, b"objectClass")  # (objectClass=*)
 _NO_ATTRIBUTES: Final = "1.1"  # RFC 4511 section 4.5.1.8
 
@@ -97,7 +95,17 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
                 self._filter = FilterTemplate(text)
             except ValueError as error:
                 raise ConfigError(f"auth.ldap.search_filter cannot be read: {error}.") from None
-        self._attributes = [settings.group_attribute or _NO_ATTRIBUTES]
+        self._group_attributes = [settings.group_attribute or _NO_ATTRIBUTES]
+        compared = compared_in_name(text) if self._filter is None else self._filter.compared
+        self._compared = tuple(one for one in compared if settings.exact_names and not _TYPED.isdisjoint(one.names))
+        self._name_attributes = [one.attribute for one in self._compared]
+        for name in self._template.names if settings.exact_names else ():
+            if name in _TYPED and all(name not in one.names for one in self._compared):
+                raise ConfigError(
+                    f"auth.ldap.{setting} compares no attribute with ${{{name}}}, as uid=${{{name}}} would: it cannot "
+                    "be told whether the client spells its name as its entry does. Let it compare one, or set "
+                    "auth.ldap.exact_names = false, and rules then see names as clients spell them."
+                )
 
     def _check(self) -> None:
         self._context()
@@ -108,7 +116,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
 
     def _concerns(self, request: LoginRequest) -> bool:
         values = self._template.values(request)
-        return all(values) and encodable(values) and all(len(value.encode()) <= _LONGEST for value in values)
+        return all(values) and usable(values)
 
     async def _open(self) -> DirectoryConnection:
         connection = await DirectoryConnection.connect(
@@ -130,17 +138,25 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
             password = b""  # half a surrogate pair is nobody's
         if self._filter is None:
             name = self._template.filled(tuple(escape_name(value) for value in values)).encode()
-            return await self._bind(connection, name, password)
+            found = await self._bind(connection, name, password)
+            if found.code == 0 and self._compared:
+                own = await self._own_entry(connection, name, self._name_attributes, "auth.ldap.exact_names = true")
+                if not self._spelled(own, values):
+                    return _Found(_WRONG_PASSWORD)
+            return found
         entries = await self._find(connection, values)
         if len(entries) > 1:
             return _SEVERAL
-        if not entries:
+        if not entries or not self._spelled(entries[0], values):
             # Nobody; but that must not take less time than a wrong password.
             nobody = f"cn={secrets.token_hex(8)},{self._settings.search_base}".encode()
             if password:
                 await connection.bind(nobody, password)
             return _NOBODY
-        found = await self._bind(connection, entries[0].name, password, known=entries[0])
+        entry = entries[0]
+        if self._compared and self._settings.group_attribute is not None:  # as who may search, so before the bind
+            entry = await self._entry(connection, entry.name, self._group_attributes) or Entry(entry.name, ())
+        found = await self._bind(connection, entry.name, password, known=entry)
         return _Found(_WRONG_PASSWORD) if found.code in {_NO_SUCH_OBJECT, _INVALID_NAME} else found  # it is there
 
     async def _probe(self, connection: DirectoryConnection) -> None:
@@ -195,33 +211,53 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
         if self._settings.group_attribute is None:
             return _Found(0)
         if known is None:
-            known = await self._own_entry(connection, name)
+            known = await self._own_entry(connection, name, self._group_attributes, "auth.ldap.group_attribute")
         return _Found(0, tuple(first_name_part(value.decode(errors="replace")) for value in known.values))
 
-    async def _own_entry(self, connection: DirectoryConnection, name: bytes) -> Entry:
+    async def _own_entry(self, connection: DirectoryConnection, name: bytes, attributes: list[str], why: str) -> Entry:
         """The user's entry as the user may read it."""
-        result, found = await connection.search(
-            name, _ANY, whole_tree=False, attributes=self._attributes, limit=1, seconds=self._seconds
-        )
-        if result.code != 0 or not found:
+        found = await self._entry(connection, name, attributes)
+        if found is None:
             raise self._down(
-                f"does not let users read their own entry (result {result.code}), which auth.ldap.group_attribute "
-                "needs: allow it, or set search_base and a search_username that may",
+                f"does not let users read their own entry, which {why} needs: allow it, or set search_base and a "
+                "search_username that may",
                 "settings",
             )
-        return found[0]
+        return found
+
+    async def _entry(self, connection: DirectoryConnection, name: bytes, attributes: list[str]) -> Entry | None:
+        """The entry of this name with these attributes, as far as the connection's user may read them."""
+        result, found = await connection.search(
+            name, _ANY, whole_tree=False, attributes=attributes, limit=1, seconds=self._seconds
+        )
+        return found[0] if result.code == 0 and found else None
+
+    def _spelled(self, entry: Entry, values: tuple[str, ...]) -> bool:
+        """Whether the client spells its name as its entry does. To a directory ``DEV1`` and ``dev1`` are one; rules and
+        EMQX see what the client wrote. Raises BackendDownError when the entry's spelling cannot be read."""
+        if not self._compared:
+            return True
+        if not entry.values:
+            raise self._down(
+                f"does not show {', '.join(self._name_attributes)} of an entry that it finds by it: let the user that "
+                "searches read it, or set auth.ldap.exact_names = false",
+                "settings",
+            )
+        filled = self._by_name(values)
+        exact = {name for one in self._compared if one.filled(filled) in entry.values for name in one.names}
+        return exact >= _TYPED.intersection(self._template.names)
+
+    def _by_name(self, values: tuple[str, ...]) -> dict[str, bytes]:
+        return {name: value.encode() for name, value in zip(self._template.names, values, strict=True)}
 
     async def _find(self, connection: DirectoryConnection, values: tuple[str, ...]) -> list[Entry]:
         assert self._filter is not None
         await self._become_searcher(connection)
-        filled: dict[str, bytes] = {
-            name: value.encode() for name, value in zip(self._template.names, values, strict=True)
-        }
         result, found = await connection.search(
             (self._settings.search_base or "").encode(),
-            self._filter.encoded(filled),
+            self._filter.encoded(self._by_name(values)),
             whole_tree=True,
-            attributes=self._attributes,
+            attributes=self._name_attributes or self._group_attributes,
             limit=2,
             seconds=self._seconds,
         )
@@ -293,4 +329,4 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
         known: tuple[DownCause, str] | None = network_cause(error, "auth.ldap")
         if known is not None:
             return self._down(known[1], known[0])
-        return self._down(f"could not be asked ({type(error).__name__})", "other")
+        return self._down(f"could not be asked ({words(error)})", "other")

@@ -5,10 +5,10 @@ So a value is never text within a filter: ``*)(uid=*`` as a user name is nobody'
 
 from __future__ import annotations
 
-__all__ = ["FilterTemplate", "escape_name", "first_name_part"]
+__all__ = ["Compared", "FilterTemplate", "compared_in_name", "escape_name", "first_name_part"]
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from auth.backends.ldap_messages import OCTETS, SEQUENCE, element
 from config.auth_placeholders import split_placeholders
@@ -24,6 +24,7 @@ _DEPTH_MAX: Final = 50
 _SETS: Final = {"&": 0xA0, "|": 0xA1}
 _COMPARISONS: Final = {"~": 0xA8, ">": 0xA5, "<": 0xA6}
 _ATTRIBUTE: Final = re.compile(r"[A-Za-z0-9.-]+(?:;[A-Za-z0-9-]+)*", re.ASCII)
+_PART: Final = re.compile(r"(?:^|[,+;])\s*([A-Za-z0-9.-]+)\s*=\s*((?:[^,+;\\]|\\.)*)", re.ASCII | re.DOTALL)
 _EXTENSIBLE: Final = re.compile(r"([A-Za-z0-9.;-]*)(:dn)?(?::([A-Za-z0-9.-]+))?:", re.ASCII | re.IGNORECASE)
 
 
@@ -36,6 +37,7 @@ class FilterTemplate:
         self.names: Final[tuple[Placeholder, ...]] = names
         reader = _Reader(text.strip())
         self._encode: Final = reader.filter(0)
+        self.compared: Final = tuple(reader.compared)
         if reader.rest():
             raise ValueError(f"behind the filter's last parenthesis there is more: {reader.rest()[:40]!r}")
 
@@ -44,10 +46,29 @@ class FilterTemplate:
         return self._encode(values)
 
 
+class Compared(NamedTuple):
+    """An attribute that is compared with a value, whole: ``uid=${username}``."""
+
+    attribute: str
+    names: tuple[Placeholder, ...]  # in the value
+    filled: Encoder
+
+
+def compared_in_name(text: str) -> tuple[Compared, ...]:
+    """The parts of a distinguished name (RFC 4514) that have placeholders in their values."""
+    parts = (_compared(found[1], found[2], _unescaped_name) for found in _PART.finditer(text))
+    return tuple(part for part in parts if part.names)
+
+
+def _compared(attribute: str, value: str, unescaped: Callable[[str], bytes]) -> Compared:
+    return Compared(attribute, split_placeholders(value)[1], _value(value, unescaped))
+
+
 class _Reader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
+        self.compared: list[Compared] = []
 
     def rest(self) -> str:
         return self._text[self._at :]
@@ -65,7 +86,9 @@ class _Reader:
             made = _of(_SETS[kind], parts)
         elif kind == "!":
             self._at += 1
+            before = len(self.compared)
             made = _of(0xA2, [self.filter(depth + 1)])
+            del self.compared[before:]  # what an entry must not have
         else:
             made = self._item()
         self._expect(")")
@@ -79,6 +102,8 @@ class _Reader:
         if not equals or "(" in item:
             raise ValueError(f"{item[:40]!r} is no comparison such as uid=${{username}}")
         if left.endswith(":"):
+            if matched := left.partition(":")[0]:
+                self._note(matched, value)
             return _extensible(left, value)
         if left[-1:] in _COMPARISONS:
             return _comparison(_COMPARISONS[left[-1]], left[:-1], value)
@@ -87,7 +112,13 @@ class _Reader:
             return lambda _values: element(0x87, attribute)
         if "*" in value:
             return _substrings(left, value)
+        self._note(left, value)
         return _comparison(0xA3, left, value)
+
+    def _note(self, attribute: str, value: str) -> None:
+        one = _compared(attribute, value, _unescaped)
+        if one.names:
+            self.compared.append(one)
 
     def _peek(self) -> str:
         while self._text[self._at : self._at + 1].isspace():
@@ -139,9 +170,9 @@ def _attribute(text: str) -> bytes:
     return text.encode()
 
 
-def _value(text: str) -> Encoder:
+def _value(text: str, unescaped: Callable[[str], bytes] | None = None) -> Encoder:
     literals, names = split_placeholders(text)
-    fixed = [_unescaped(literal) for literal in literals]
+    fixed = [(unescaped or _unescaped)(literal) for literal in literals]
 
     def filled(values: Mapping[str, bytes]) -> bytes:
         pieces = [fixed[0]]
@@ -177,10 +208,14 @@ def first_name_part(name: str) -> str:
     found = re.match(r"[A-Za-z0-9.-]+=((?:[^,+\\]|\\.)*)", name, re.ASCII | re.DOTALL)
     if found is None:
         return name
-    escaped = re.sub(
+    return _unescaped_name(found[1]).decode(errors="replace").strip()
+
+
+def _unescaped_name(text: str) -> bytes:
+    """RFC 4514 section 3: behind a backslash stand two hexadecimal digits, or the character itself."""
+    return re.sub(
         rb"\\([0-9a-fA-F]{2}|.)",
         lambda part: bytes.fromhex(part[1].decode()) if len(part[1]) == 2 else part[1],
-        found[1].encode(),
+        text.encode(),
         flags=re.DOTALL,
     )
-    return escaped.decode(errors="replace").strip()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from auth.model import Allow, Deny
+from auth.wording import NAME_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,8 @@ _WITH_PASSWORDS: Final = frozenset({"username", "clientid"})
 
 
 def asked_identities(request: LoginRequest, kinds: Sequence[IdentityKind]) -> Iterator[tuple[IdentityKind, str]]:
-    """What the client can be found by, in the order of ``kinds``, without what it does not have."""
+    """What the client can be found by, in the order of ``kinds``, without what it does not have, and without names
+    too long for a password to be looked up by them."""
     for kind in kinds:
         if kind == "username":
             identity = request.username
@@ -34,7 +36,7 @@ def asked_identities(request: LoginRequest, kinds: Sequence[IdentityKind]) -> It
             identity = request.cert_common_name
         else:
             identity = request.peerhost
-        if identity:
+        if identity and not (kind in _WITH_PASSWORDS and len(identity) > NAME_MAX):
             yield kind, identity
 
 
@@ -61,6 +63,14 @@ class LocalJudge:
                 return Deny(self._name, "bad_password", user.identity, detail="This user has no password.")
             if not self._hasher.verify_at_once(user.password, password):
                 return None
+        return self.allow(user, tenant, version)
+
+    def past_lock_out(self, user: User | None, tenant: Tenant | None, password: str, version: int) -> Allow | None:
+        """Its Allow, where ``password`` is a generated secret of this user: nobody guesses that. All others cost the
+        same work. Raises ValueError as ``at_once``."""
+        stored = user.password if user is not None and user.kind in _WITH_PASSWORDS else ""
+        if not self._hasher.generated_matches(stored, password) or user is None or self._refused(user, tenant):
+            return None
         return self.allow(user, tenant, version)
 
     async def judge(self, user: User, tenant: Tenant | None, password: str, version: int = 0) -> Verdict:

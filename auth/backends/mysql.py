@@ -22,11 +22,12 @@ from pymysql.constants import CLIENT
 from auth.backends.network_causes import causes, network_cause
 from auth.backends.record import Verification
 from auth.backends.remote import RemoteAuthenticator
-from auth.backends.templates import LoginTemplate, encodable
+from auth.backends.templates import LoginTemplate, usable
 from auth.errors import BackendDownError
 from auth.model import Ignore
 from bridge.fresh_secret import fresh
 from bridge.tls import tls_context
+from config.error_words import words
 
 if TYPE_CHECKING:
     from auth.model import LoginRequest, Verdict
@@ -104,7 +105,7 @@ class MysqlAuthenticator(RemoteAuthenticator[_Connection, "Row | None"]):
 
     def _concerns(self, request: LoginRequest) -> bool:
         values = self._template.values(request)
-        return any(values) and encodable(values)
+        return any(values) and usable(values)
 
     async def _open(self) -> _Connection:
         settings = self._settings
@@ -184,7 +185,7 @@ class MysqlAuthenticator(RemoteAuthenticator[_Connection, "Row | None"]):
         for one in causes(error):
             if isinstance(one, pymysql.err.MySQLError):
                 return self._explain_answer(one)
-        return self._down(f"could not be asked ({type(error).__name__})", "other")
+        return self._down(f"could not be asked ({words(error)})", "other")
 
     def _explain_answer(self, error: pymysql.err.MySQLError) -> BackendDownError:
         number = _number(error)

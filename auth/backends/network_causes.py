@@ -8,6 +8,9 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
+from bridge.tls import distrust
+from config.error_words import words
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -34,17 +37,14 @@ def network_cause(error: BaseException, table: str) -> tuple[DownCause, str] | N
     none of the network's. ``table`` is the settings' place ("auth.ldap")."""
     for one in causes(error):
         if isinstance(one, ssl.SSLCertVerificationError):
-            return "tls", (
-                f"shows a certificate that is not trusted ({one.verify_message}): check {table}.tls.ca_file, the "
-                f"certificate's dates, and that it is made out to the name in the settings ({table}.tls.server_name)"
-            )
+            return "tls", distrust(one, f"{table}.tls").rstrip(".")
         if isinstance(one, ssl.SSLError):
             return "tls", (
-                f"cannot agree on TLS ({one.reason or 'handshake broken off'}): does it speak TLS on this port, and "
+                f"cannot be asked ({words(one)}): does it speak TLS on this port, and "
                 f"does it ask for a client certificate ({table}.tls.certificate_file)?"
             )
         if isinstance(one, socket.gaierror):
-            return "unreachable", f"has a host name that does not resolve ({one.strerror}): check its spelling and DNS"
+            return "unreachable", "has a host name that does not resolve: check its spelling and DNS"
         if isinstance(one, ConnectionRefusedError):
             return "unreachable", "refuses connections: is it running, and is the port right?"
         if isinstance(one, ConnectionResetError | BrokenPipeError | ConnectionAbortedError | EOFError):
@@ -52,5 +52,5 @@ def network_cause(error: BaseException, table: str) -> tuple[DownCause, str] | N
         if isinstance(one, TimeoutError) and one.errno is not None:
             return "unreachable", "cannot be reached (the network gave up): check host, port and firewalls"
         if isinstance(one, OSError) and one.errno is not None:
-            return "unreachable", f"cannot be reached ({one.strerror}): check host, port and routes"
+            return "unreachable", f"cannot be reached ({words(one)}): check host, port and routes"
     return None

@@ -22,11 +22,12 @@ import structlog
 from auth.backends.network_causes import causes, network_cause
 from auth.backends.record import Verification
 from auth.backends.remote import RemoteAuthenticator
-from auth.backends.templates import LoginTemplate, encodable
+from auth.backends.templates import LoginTemplate, usable
 from auth.errors import BackendDownError
 from auth.model import Ignore
 from bridge.fresh_secret import fresh
 from bridge.tls import tls_context
+from config.error_words import words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,7 +86,7 @@ class PostgresqlAuthenticator(RemoteAuthenticator[_Link, "Row | None"]):
 
     def _concerns(self, request: LoginRequest) -> bool:
         values = self._template.values(request)
-        return any(values) and encodable(values) and not any("\0" in value for value in values)  # no text holds one
+        return any(values) and usable(values) and not any("\0" in value for value in values)  # no text holds one
 
     async def _open(self) -> _Link:
         settings = self._settings
@@ -204,7 +205,7 @@ class PostgresqlAuthenticator(RemoteAuthenticator[_Link, "Row | None"]):
         known = network_cause(error, "auth.postgresql")
         if known is not None:
             return self._down(known[1], known[0])
-        return self._down(f"could not be asked ({type(error).__name__})", "other")
+        return self._down(f"could not be asked ({words(error)})", "other")
 
     def _explain_answer(self, error: Any) -> BackendDownError:
         state: str = error.sqlstate or ""

@@ -5,6 +5,8 @@ Commands carry the length of each argument, so a name is never more than a part 
 
 from __future__ import annotations
 
+from config import error_words
+
 __all__ = ["RedisAuthenticator"]
 
 import contextlib
@@ -16,7 +18,7 @@ from redis.asyncio.connection import Connection
 from auth.backends.network_causes import causes, network_cause
 from auth.backends.record import FIELDS, Verification
 from auth.backends.remote import RemoteAuthenticator
-from auth.backends.templates import LoginTemplate, encodable
+from auth.backends.templates import LoginTemplate, usable
 from auth.errors import BackendDownError
 from auth.model import Ignore
 from bridge.fresh_secret import fresh
@@ -69,7 +71,7 @@ class RedisAuthenticator(RemoteAuthenticator[_Connection, "Fields | None"]):
 
     def _concerns(self, request: LoginRequest) -> bool:
         values = self._template.values(request)
-        return all(values) and encodable(values)  # with a part of it empty, the key would be another user's
+        return all(values) and usable(values)  # with a part of it empty, the key would be another user's
 
     async def _open(self) -> _Connection:
         settings = self._settings
@@ -139,7 +141,7 @@ class RedisAuthenticator(RemoteAuthenticator[_Connection, "Fields | None"]):
             return self._down(known[1], known[0])
         if isinstance(error, exceptions.ConnectionError):
             return self._down("closed the connection: was it stopped, or is there a proxy in between?", "lost")
-        return self._down(f"could not be asked ({type(error).__name__})", "other")
+        return self._down(f"could not be asked ({error_words.words(error)})", "other")
 
     def _explain_answer(self, error: exceptions.RedisError) -> BackendDownError | None:
         """None for what is no answer of the server but a failure on the way."""

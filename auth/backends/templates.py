@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["LoginTemplate", "encodable"]
+__all__ = ["LoginTemplate", "usable"]
 
 from typing import TYPE_CHECKING, Final
 
+from auth.wording import NAME_MAX
 from config.auth_placeholders import quoted_placeholder, split_placeholders
 from config.errors import ConfigError
 
@@ -69,11 +70,12 @@ def _value(request: LoginRequest, name: Placeholder) -> str:
             return request.peerhost
 
 
-def encodable(values: tuple[str, ...]) -> bool:
-    """Whether all values are UTF-8. JSON can spell half a surrogate pair, which no server stores."""
+def usable(values: tuple[str, ...]) -> bool:
+    """Whether users may be looked up by these: UTF-8, since JSON can spell half a surrogate pair, which no server
+    stores; and none longer than ``auth.wording.NAME_MAX``."""
     try:
         for value in values:
             value.encode()
     except UnicodeEncodeError:
         return False
-    return True
+    return all(len(value) <= NAME_MAX for value in values)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from auth.hashing import Hasher
-    from auth.model import LoginRequest, Tenant, Verdict
+    from auth.model import Allow, LoginRequest, Tenant, Verdict
     from auth.store import Store
     from auth.store_records import IdentityKind, User
     from auth.user_formats import UserFile
@@ -168,6 +168,20 @@ class UsersFileAuthenticator:
         except ValueError as error:
             return self._judge.unreadable(user, error)
         return verdict
+
+    def past_lock_out(self, request: LoginRequest) -> Allow | Ignore | None:
+        """See ``auth.ports.KnowingSecrets``."""
+        users = self._users
+        if users is None:
+            return None
+        user = self._find(users, request)
+        tenant = None if user is None else self._tenant(users, user)
+        version = 0 if user is None else self._version(users, user)
+        try:
+            allow = self._judge.past_lock_out(user, tenant, request.password, version)
+        except ValueError:
+            return None
+        return Ignore(self.name) if user is None else allow
 
     def stamp(self, request: LoginRequest) -> int:
         """See ``auth.ports.Stamping``."""

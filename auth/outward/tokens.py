@@ -110,7 +110,7 @@ class FileToken(Keeper):
                 return file.read(LONGEST + 3).decode()
         except OSError as error:
             raise CredentialError(
-                f"{self._place} cannot be read: {(error.strerror or str(error)).lower()}. Has what should write it "
+                f"{self._place} cannot be read: {str(error.strerror).lower()}. Has what should write it "
                 "written it yet, and may the gateway read it?"
             ) from error
         except UnicodeDecodeError:
