@@ -62,12 +62,12 @@ from streaming.delta_upkeep import retried
 from streaming.detector_state import STATE_VERSION, DeviceDetector
 from streaming.detectors import Limits, severity
 from streaming.forgotten import Forgotten
-from streaming.job import BatchCounts
 from streaming.kafka import source_options
 from streaming.kafka_topic import ensure_topic
 from streaming.lake import DeltaTable
 from streaming.silver_schema import FIXED
 from streaming.source import trigger
+from streaming.tally import BatchCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

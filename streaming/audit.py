@@ -27,13 +27,13 @@ from streaming import audit_transforms, driver
 from streaming.audit_transforms import AUDIT, AUDIT_PARTITIONS, ENTRIES, EXTENTS, SEEN
 from streaming.checkpoint import prepare_checkpoint
 from streaming.delta_upkeep import retried
-from streaming.job import BatchCounts
 from streaming.kafka import topics
 from streaming.kafka_log import KafkaLog
 from streaming.lake import DeltaTable
 from streaming.offsets import planned_ranges
 from streaming.progress import ImbalanceEvent
 from streaming.source import read_records, trigger
+from streaming.tally import BatchCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,6 +12,7 @@ import fastavro
 from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType, fingerprint, to_parsing_canonical_form
 
+from config.error_words import words
 from config.errors import ConfigError
 from streaming.device_fields import BadPayloadError, Binary, PayloadField
 
@@ -110,7 +111,7 @@ def _read(file: Path) -> dict[str, Any]:
         schema = json.loads(file.read_bytes())
         fastavro.parse_schema(schema, _force=True)
     except (OSError, ValueError, KeyError, TypeError, SchemaParseException, UnknownType) as error:
-        raise ConfigError(f"{file}: it cannot be read as an Avro schema ({type(error).__name__}: {error}).") from error
+        raise ConfigError(f"{file}: it cannot be read as an Avro schema ({words(error)}).") from error
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise ConfigError(f'{file}: a reading is one record, so the schema has to be of "type": "record".')
     return schema

@@ -27,7 +27,6 @@ from streaming import driver
 from streaming.bronze_table import GAPS, bronze_table, gaps_table
 from streaming.checkpoint import prepare_checkpoint
 from streaming.errors import DataLossError
-from streaming.job import BatchCounts
 from streaming.kafka import topics
 from streaming.kafka_log import KafkaLog
 from streaming.offsets import Gap, Planned, as_row, lost_after, lost_before, planned_ranges
@@ -35,6 +34,7 @@ from streaming.progress import GapEvent
 from streaming.source import read_records, trigger
 from streaming.storage import Folder, location
 from streaming.tables import require_matching
+from streaming.tally import BatchCounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

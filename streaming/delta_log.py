@@ -40,12 +40,12 @@ class TableFacts:
 def read_table(folder: Files, name: str) -> TableFacts | None:
     """The table in ``folder/name``; None if none is there. Raises OSError and ValueError for a log that is damaged."""
     log = f"{name}/_delta_log"
-    if not folder.exists(log):
-        size, files = folder.usage(name)
-        return TableFacts(name, "parquet", None, files, size, None, None) if files else None
     names = folder.names(log)
     commits = sorted(int(match[1]) for one in names if (match := _COMMIT.fullmatch(one)))
     snapshots = sorted({int(match[1]) for one in names if (match := _SNAPSHOT.fullmatch(one))})
+    if not commits and not snapshots:
+        size, files = folder.usage(name)
+        return TableFacts(name, "parquet", None, files, size, None, None) if files else None
     live: dict[_Key, tuple[int, int | None]] = {}
     begun = snapshots[-1] if snapshots else -1
     if snapshots:

@@ -7,10 +7,10 @@ __all__ = ["Beat", "Gateway", "Worker"]
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from streaming.device_state import Event, moment
+from streaming.device_records import Event, moment
 
 if TYPE_CHECKING:
-    from streaming.device_state import Rules
+    from streaming.device_records import Rules
 
 _MOST_OUTAGES: Final = 8
 """Outages that are remembered for a gateway: devices' deadlines are put off by them. Silver is at most a few behind."""

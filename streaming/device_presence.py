@@ -7,7 +7,7 @@ __all__ = ["parse_presence"]
 import json
 from typing import Final
 
-from streaming.device_state import Presence
+from streaming.device_records import Presence
 
 _BIRTHS: Final = frozenset({"online", "connected", "birth", "up", "alive", "true", "1"})
 _DEATHS: Final = frozenset({"offline", "disconnected", "death", "down", "lost", "dead", "false", "0"})

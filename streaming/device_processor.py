@@ -13,17 +13,18 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from streaming.device_gateways import Beat, Gateway, Worker
 from streaming.device_presence import parse_presence
+from streaming.device_records import Reading
 from streaming.device_sequence import Missing, Sequence
 from streaming.device_shard import Clock, Meta, Output, Shard, Slot
-from streaming.device_state import Device, Reading
+from streaming.device_state import Device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
+    from streaming.device_records import Rules
     from streaming.device_shard import Input
-    from streaming.device_state import Rules
 
 STATE_VERSION: Final = 2
 """Raised with each change of the state's columns or of what they mean: a checkpoint of another version is refused."""

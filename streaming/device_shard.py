@@ -25,12 +25,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from streaming.device_gateways import Beat, Gateway
-from streaming.device_state import Device, Event, Presence, Reading, moment
+from streaming.device_records import Event, Presence, Reading, moment
+from streaming.device_state import Device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from streaming.device_state import Rules
+    from streaming.device_records import Rules
 
 _COARSE_MS: Final = 3_600_000
 """Far dues are kept by the hour: a month of them is 720 slots."""

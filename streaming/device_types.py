@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from config.errors import ConfigError
+from config.extras import how_to_install
 from streaming.device_fields import Binary, DeviceType, PayloadField, Place, Source
 from streaming.json_schemas import json_fields
 from streaming.schema_index import INDEX, HeaderTable, LevelTable, ReceivedTable, SignalTable
@@ -95,7 +96,7 @@ def _read(file: Path, form: Format, table: TypeTable) -> tuple[tuple[PayloadFiel
             from streaming.protobuf_schemas import protobuf_fields as binary_fields
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"{file}: reading {form} needs the package {error.name}: pip install 'mqtt-kafka-gateway[streaming]'."
+            f"{file}: reading {form} needs the package {error.name}. To install it: {how_to_install('streaming')}"
         ) from error
     return binary_fields(file, table)
 

@@ -52,7 +52,7 @@ from streaming import driver
 from streaming.checkpoint import prepare_checkpoint
 from streaming.delta_upkeep import retried
 from streaming.device_processor import INPUT, OUTPUT, STATE_VERSION, ShardProcessor, with_clocks
-from streaming.device_state import Rules
+from streaming.device_records import Rules
 from streaming.forgotten import Forgotten
 from streaming.kafka import source_options
 from streaming.lake import DeltaTable

@@ -15,7 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkException
+
 from config.errors import ExitStatus, GatewayError
+from config.prose import fitted
 from streaming import options, reach
 from streaming.errors import StreamError
 from streaming.job import JobContext
@@ -142,6 +145,9 @@ def main(name: str, jobs: Sequence[Job] | Stages, argv: list[str] | None) -> int
             for stage in stages:
                 if signals.first is None:
                     run_queries(spark.session, settings, stage, context, signals.mailbox)
+        except PySparkException as error:
+            error.add_note(str(error))  # its text is asked of the JVM, which ends now
+            raise
         finally:
             spark.end()
     except _StopDuringStartup:
@@ -150,10 +156,10 @@ def main(name: str, jobs: Sequence[Job] | Stages, argv: list[str] | None) -> int
         query = error.query if isinstance(error, StreamError) else None
         emit(FailedEvent(query=query, error=str(error)))
         who = f"{query}: " if query is not None and callable(jobs) else ""  # all have ended, for one of many
-        print(f"error: {who}{error}", file=sys.stderr)  # noqa: T201 (what the user reads)
+        print(fitted(f"error: {who}{error}", sys.stderr), file=sys.stderr)  # noqa: T201 (what the user reads)
         return error.exit_status
     except Exception as error:
-        emit(FailedEvent(query=None, error=repr(error)))
+        emit(FailedEvent(query=None, error="\n".join([repr(error), *getattr(error, "__notes__", ())])))
         raise
     else:
         reason = f"signal {signals.first.name}" if signals.first else "everything there was is read"

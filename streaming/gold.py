@@ -27,9 +27,9 @@ from config.window_shapes import WindowShape, parse_window, step_of
 from streaming import driver, gold_transforms, lake_tables
 from streaming.checkpoint import prepare_checkpoint
 from streaming.device_schemas import load_device_schemas
-from streaming.job import BatchCounts
 from streaming.lake import DeltaTable
 from streaming.source import trigger
+from streaming.tally import BatchCounts
 from streaming.time_ranges import TimeRange, aligned, joined
 
 if TYPE_CHECKING:

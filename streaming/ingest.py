@@ -20,11 +20,11 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 
 from streaming import driver, transforms, windows
 from streaming.checkpoint import prepare_checkpoint
-from streaming.job import BatchCounts
 from streaming.kafka import topics
 from streaming.source import read_records, trigger
 from streaming.storage import location
 from streaming.tables import BatchTable, require_matching
+from streaming.tally import BatchCounts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

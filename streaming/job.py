@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["BatchCounts", "Job", "JobContext", "Tally"]
+__all__ = ["Job", "JobContext"]
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from streaming.metrics import StreamMetrics
+from streaming.tally import Tally
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,36 +18,6 @@ if TYPE_CHECKING:
 
     from config.settings import Settings
     from streaming.progress import Event
-
-
-class BatchCounts(NamedTuple):
-    """What a query counted itself while it wrote a batch."""
-
-    rows: int
-    quarantined: int
-    duplicates: int = 0
-    """Of ``rows``, those that the table had already, or that came twice in the batch."""
-    strangers: int = 0
-    """Of ``rows``, readings of devices that the registry has no site for."""
-    late: int = 0
-    """Rows that came too late for what they belong to, and changed nothing."""
-
-
-class Tally:
-    """Counts of batches that are written but not yet reported. Queries' threads write, the listener's thread takes."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: dict[tuple[str, int], BatchCounts] = {}
-
-    def put(self, query: str, batch: int, counts: BatchCounts) -> None:
-        with self._lock:
-            self._counts[query, batch] = counts
-
-    def take(self, query: str, batch: int) -> BatchCounts | None:
-        """The counts of a batch, once; None for a query that counts nothing."""
-        with self._lock:
-            return self._counts.pop((query, batch), None)
 
 
 @dataclass(frozen=True, slots=True)

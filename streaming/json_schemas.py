@@ -12,6 +12,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from config.error_words import words
 from config.errors import ConfigError
 from streaming.device_fields import PayloadField
 
@@ -44,7 +45,7 @@ def json_fields(file: Path, ignored: Collection[str] = ()) -> tuple[PayloadField
     try:
         schema = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: it cannot be read as JSON ({error}).") from error
+        raise ConfigError(f"{file}: it cannot be read as JSON ({words(error)}).") from error
     if not isinstance(schema, dict) or schema.get("type") != "object":
         raise ConfigError(f'{file}: a reading is one JSON object, so the schema has to begin with "type": "object".')
     return tuple(_object(file, schema, (), frozenset(ignored), required=True))

@@ -11,6 +11,7 @@ __all__ = ["GROUP_ID_PREFIX", "source_options", "topics"]
 import re
 from typing import TYPE_CHECKING
 
+from config.error_words import words
 from config.errors import ConfigError
 from streaming.kafka_oauth import oauth_options, quoted
 
@@ -114,7 +115,7 @@ def _read_pem(path: Path, setting: str) -> str:
     try:
         text = path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{setting} is {str(path)!r}, which cannot be read as a PEM file: {error}.") from error
+        raise ConfigError(f"{setting} is {str(path)!r}, which cannot be read as a PEM file: {words(error)}.") from error
     if "-----BEGIN " not in text:
         raise ConfigError(f"{setting} is {str(path)!r}, which holds nothing in PEM form (no line -----BEGIN …-----).")
     return text

@@ -9,6 +9,7 @@ __all__ = ["jvm_options", "oauth_options", "quoted"]
 
 from typing import TYPE_CHECKING
 
+from config import error_words
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -92,5 +93,6 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"kafka.sasl.token.oauth.tls.ca_file is {str(path)!r}, which cannot be read as a PEM file: {error}."
+            f"kafka.sasl.token.oauth.tls.ca_file is {str(path)!r}, which cannot be read as a PEM file:"
+            f" {error_words.words(error)}."
         ) from error

@@ -7,7 +7,15 @@ such a number, a MERGE, is made so that doing it twice changes nothing.
 
 from __future__ import annotations
 
-__all__ = ["DEFAULT_RETENTION", "RETENTION", "TABLES", "DeltaTable", "retention_property", "tables_folder"]
+__all__ = [
+    "DEFAULT_RETENTION",
+    "RETENTION",
+    "TABLES",
+    "DeltaTable",
+    "has_commit",
+    "retention_property",
+    "tables_folder",
+]
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -44,6 +52,7 @@ def tables_folder(stream: StreamSettings, name: str) -> str:
     return f"{location(stream.lake.path).rstrip('/')}/{name}"
 
 
+_LOG: Final = "_delta_log"
 RETENTION: Final = "delta.deletedFileRetentionDuration"
 """The property that says how long VACUUM leaves files that the newest version does not need."""
 DEFAULT_RETENTION: Final = timedelta(days=7)
@@ -53,6 +62,17 @@ DEFAULT_RETENTION: Final = timedelta(days=7)
 def retention_property(kept: timedelta) -> str:
     """A length of time as Delta's properties have it."""
     return f"interval {kept // timedelta(seconds=1)} seconds"
+
+
+def has_commit(folder: Folder) -> bool:
+    """Whether a Delta table is in the folder. Its log's folder is made before the first commit, and a program killed
+    between the two leaves it without one. Looks at the files, not at what Delta remembers of them: the table may be
+    another program's. The first commit goes only when a checkpoint stands for it."""
+    return (
+        folder.exists(f"{_LOG}/{0:020}.json")
+        or folder.exists(f"{_LOG}/_last_checkpoint")
+        or bool(folder.matching(f"{_LOG}/{'[0-9]' * 20}.json"))
+    )
 
 
 class DeltaTable:
@@ -70,10 +90,13 @@ class DeltaTable:
         self._vacuum_after = stream.lake.vacuum_after
 
     def exists(self) -> bool:
-        return Folder(self._spark, self.url).exists("_delta_log")
+        return has_commit(Folder(self._spark, self.url))
 
     def create(self, schema: StructType, partitioned_by: Sequence[str] = (), **properties: str) -> None:
         """Makes the table, empty, if it is not there. ``properties``: Delta's, with ``_`` for ``.`` in their names."""
+        folder = Folder(self._spark, self.url)
+        if folder.exists(_LOG) and not has_commit(folder):  # a killed job's; SQL would take it for a table
+            folder.delete(_LOG)
         columns = ", ".join(
             f"`{field.name}` {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}" for field in schema
         )

@@ -89,7 +89,10 @@ def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) 
         *((it.name, partial(_parquet, spark, plan, it)) for it in parquet_layers(spark, plan.stream)),
         *((it.name, partial(_delta, spark, plan, it)) for it in delta_layers(spark, plan.stream)),
     ]
-    _line("table", "action", "what", "files", "then", "MiB")
+    if works:
+        _line("table", "action", "what", "files", "then", "MiB")
+    else:
+        print(f"There are no tables at {location(plan.stream.lake.path)} yet.", file=sys.stderr)  # noqa: T201
     for name, work in works:
         if wanted and name not in wanted:
             continue

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
     from config.stream import StreamMetricsSettings
-    from streaming.job import BatchCounts
     from streaming.progress import Offsets
+    from streaming.tally import BatchCounts
 
 _PREFIX: Final = "gateway_stream_"
 _DISK: Final = ("rocksdbSstFileSize",)

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["JOBS", "LAKE_JOBS", "add_arguments", "add_common_arguments", "load_settings", "parse_spark_conf", "to_argv"]
+__all__ = [
+    "JOBS",
+    "LAKE_JOBS",
+    "add_arguments",
+    "add_common_arguments",
+    "load_settings",
+    "overrides",
+    "parse_spark_conf",
+    "to_argv",
+]
 
 from argparse import ArgumentTypeError
 from pathlib import Path
@@ -106,16 +115,20 @@ _SETTINGS = (
 """The options that stand for settings of ``[stream]``; ``__`` is a dot."""
 
 
-def load_settings(arguments: Namespace) -> Settings:
-    """All settings, the command line's on top. Raises ConfigError."""
-    from config.load import load  # late: showing a command's help should not load all settings
-
-    overrides: dict[str, Any] = {
+def overrides(arguments: Namespace) -> dict[str, Any]:
+    """The settings that the command line has, by their dotted names."""
+    return {
         f"stream.{name.replace('__', '.')}": value
         for name in _SETTINGS
         if (value := getattr(arguments, name, None)) is not None
     }
-    return load(arguments.config, overrides=overrides).settings
+
+
+def load_settings(arguments: Namespace) -> Settings:
+    """All settings, the command line's on top. Raises ConfigError."""
+    from config.load import load  # late: showing a command's help should not load all settings
+
+    return load(arguments.config, overrides=overrides(arguments)).settings
 
 
 def parse_spark_conf(pairs: list[str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from config.error_words import words
 from config.errors import ConfigError
 from streaming.device_fields import BadPayloadError, Binary, PayloadField
 
@@ -45,7 +46,7 @@ def protobuf_fields(file: Path, table: TypeTable) -> tuple[tuple[PayloadField, .
         pool = _pool(data)
     except (OSError, DecodeError, TypeError) as error:
         raise ConfigError(
-            f"{file}: it cannot be read as a descriptor set ({error}). It is made by protoc --include_imports"
+            f"{file}: it cannot be read as a descriptor set ({words(error)}). It is made by protoc --include_imports"
             f" --descriptor_set_out={file.name} {file.stem}.proto"
         ) from error
     names = _messages(data)

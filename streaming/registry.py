@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code 
 from pyspark.sql.types import StringType, StructField, StructType
 
 from config.errors import ConfigError
+from streaming.lake import has_commit
 from streaming.storage import Folder, location
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Registry:
                 f"There is no device registry at {self._url}, which stream.silver.registry names. Is the path right,"
                 " and may this user read it? Without the setting, readings have no site."
             )
-        if folder.exists("_delta_log"):
+        if has_commit(folder):
             return max(name for name in folder.names("_delta_log") if name.endswith(".json"))
         return folder.versions()
 
@@ -68,7 +69,7 @@ class Registry:
         folder = Folder(self._spark, self._url)
         reader = self._spark.read
         try:
-            if folder.exists("_delta_log"):
+            if has_commit(folder):
                 table = reader.format("delta").load(self._url)
             elif self._url.lower().endswith(".csv") or any(name.lower().endswith(".csv") for name in folder.names()):
                 table = reader.option("header", "true").csv(self._url)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 __all__ = ["run"]
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +44,8 @@ def run(spark: SparkSession, settings: Settings, arguments: Namespace) -> int:
     )
     path = write_page(report, Path(arguments.file))
     print(path)  # noqa: T201 (standard output is the tool's product)
+    if not report.findings:
+        print(f"Nothing was found to report on: no tables, or no rows of that time, in {where}.", file=sys.stderr)  # noqa: T201
     return ExitStatus.OK if report.findings else ExitStatus.NOT_FOUND
 
 

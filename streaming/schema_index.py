@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field, ValidationError
 
+from config.error_words import words
 from config.errors import ConfigError
 from config.model import Table
 
@@ -120,7 +121,7 @@ def read_index(folder: Path) -> IndexTable:
             " stream.silver.schemas the right folder?"
         ) from error
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: it cannot be read as TOML ({error}).") from error
+        raise ConfigError(f"{file}: it cannot be read as TOML ({words(error)}).") from error
     try:
         return IndexTable.model_validate(raw)
     except ValidationError as error:

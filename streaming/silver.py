@@ -23,12 +23,12 @@ from streaming.checkpoint import prepare_checkpoint
 from streaming.decode import decoded
 from streaming.device_schemas import load_device_schemas
 from streaming.held import held
-from streaming.job import BatchCounts
 from streaming.kafka import topics
 from streaming.registry import Registry
 from streaming.silver_rows import enriched, judged, rejects
 from streaming.silver_table import arrivals, prepare_tables
 from streaming.source import read_records, trigger
+from streaming.tally import BatchCounts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,6 +9,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from config.error_words import words
 from streaming.checkpoint_log import Progress, read_progress
 from streaming.delta_log import TableFacts, read_table
 from streaming.files import LocalFolder, is_local
@@ -61,7 +62,8 @@ def collect(stream: StreamSettings, open_folder: Callable[[str], Files] = LocalF
         try:
             progress, problem = read_progress(checkpoint, name), None
         except (OSError, ValueError, KeyError) as error:
-            progress, problem = Progress(None, None, None, None, {}, {}), f"the checkpoint cannot be read: {error}"
+            progress = Progress(None, None, None, None, {}, {})
+            problem = f"the checkpoint cannot be read: {words(error)}"
         queries.append(QueryStatus(name, process, progress, checkpoint.usage(f"{name}/state")[0], problem))
     names = [name for name in lake.names() if not name.startswith((".", "_")) and ".reset-" not in name]
     tables = tuple(facts for name in names if (facts := read_table(lake, name)) is not None)

@@ -8,10 +8,12 @@ import argparse
 import importlib
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
 from config.errors import GatewayError
+from config.prose import fitted
 from streaming import options
 from streaming.session import start_spark
 from streaming.tool_options import TOOLS
@@ -28,13 +30,18 @@ def main(argv: list[str] | None = None) -> int:
     try:
         settings = options.load_settings(arguments)
         conf = options.parse_spark_conf(arguments.conf)
+        interrupted = signal.getsignal(signal.SIGINT)
         spark = start_spark(settings, [Path(path) for path in told.jars.split(os.pathsep) if path], conf)
         try:
+            if interrupted is not signal.SIG_IGN:
+                # As SIGTERM does: this process ends, and the JVM with it. pyspark's own handler raises in the middle
+                # of py4j, which then prints pages about it.
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
             return int(importlib.import_module(f"streaming.{told.tool}").run(spark.session, settings, arguments))
         finally:
             spark.end()
     except GatewayError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 (what the user reads)
+        print(fitted(f"error: {error}", sys.stderr), file=sys.stderr)  # noqa: T201 (what the user reads)
         return error.exit_status
 
 
