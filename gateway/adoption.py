@@ -44,7 +44,7 @@ def describe(directory: Path, instance: str) -> list[str]:
     with explained(directory):
         meta = read_meta(directory)
         if meta is None:
-            return [f"{directory.absolute()} is nobody's yet: the next start makes it instance {instance!r}'s."]
+            return [f"{directory.absolute()} is nobody's yet: the next start takes it for instance {instance!r}."]
         lines = [
             f"data_dir     {directory.absolute()}",
             f"format       {meta.version}",

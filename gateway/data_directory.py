@@ -8,6 +8,7 @@ __all__ = [
     "explained",
     "give_up",
     "holder",
+    "lost_sessions_path",
     "meta_locked",
     "sessions_path",
     "slot_locked",
@@ -17,6 +18,7 @@ __all__ = [
 ]
 
 import contextlib
+import errno
 import fcntl
 import os
 from dataclasses import replace
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from bridge import process_lock
 from gateway import durable
-from gateway.meta_properties import FORMAT_VERSION, WITNESS_FILE, IdentityError, read_meta
+from gateway.meta_properties import FORMAT_VERSION, WITNESS_FILE, DiskFullError, IdentityError, read_meta
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +57,8 @@ def take_slot(directory: Path, worker: int, instance: str | None = None) -> int:
         whose = f" of instance {instance!r}" if instance is not None else ""
         raise IdentityError(
             f"data_dir {directory.absolute()} is in use: process {held.process} runs worker {worker}{whose} there. "
-            "Stop it, or give this one another instance, worker or data_dir."
+            "Stop it first. A second gateway needs another instance and another data_dir: two of one instance have the "
+            "same MQTT client ids, and each would end the other's sessions."
         ) from None
 
 
@@ -82,10 +85,15 @@ def meta_locked(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explained(directory: Path) -> Iterator[None]:
-    """OSError becomes an IdentityError that says what a data directory has to be."""
+    """OSError becomes an IdentityError that says what a data directory has to be; DiskFullError where it is full."""
     try:
         yield
     except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise DiskFullError(
+                f"data_dir {directory.absolute()} cannot be written ({error.strerror}). Make room on its disk; delete "
+                "no spool: what it holds was acknowledged and exists nowhere else."
+            ) from error
         raise IdentityError(
             f"data_dir {directory.absolute()} cannot be used ({error.strerror}). "
             "It must be a folder this user may write; in a container, a mounted volume."
@@ -97,6 +105,7 @@ def give_up(directory: Path, slot: int) -> None:
     durable.remove(sessions_path(directory, slot))
     durable.remove(clean_path(directory, slot))
     durable.remove(emqx_path(directory, slot))
+    durable.remove(lost_sessions_path(directory, slot))
     with meta_locked(directory):
         meta = read_meta(directory)
         if meta is not None and slot in meta.workers:
@@ -121,6 +130,11 @@ def clean_path(directory: Path, worker: int) -> Path:
 def sessions_path(directory: Path, worker: int) -> Path:
     """The registry of the slot's MQTT sessions."""
     return directory / f"worker-{worker}.sessions.json"
+
+
+def lost_sessions_path(directory: Path, worker: int) -> Path:
+    """The slot's sessions that stand at the broker, and those that it had lost."""
+    return directory / f"worker-{worker}.lost-sessions.json"
 
 
 def emqx_path(directory: Path, worker: int) -> Path:

@@ -19,55 +19,61 @@ from gateway.health_model import (
     ProcessView,
     SpoolView,
 )
-from gateway.machine_facts import descriptors, memory
+from gateway.machine_facts import descriptors, memory, sockets
 from gateway.metrics import LATENCIES
 from gateway.observation import MOST_PARTITIONS
+from gateway.supervisor.cpu import worker_count
 from gateway.vitals import quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from bridge.contacts import Contact
-    from config.settings import Settings
     from gateway.observation import Observation
     from gateway.vitals import Window
-    from gateway.worker import Worker
+    from gateway.worker_view import WorkerView
 
     Rows = dict[tuple[str, ...], float]
 
+FEW_WRITES: Final = 3  # in a minute, from which on they say something of the disk
 SCRAPE_NS: Final = 500_000_000  # a scrape asks for several metrics, and looks once
 
 
 class Diagnosis:
     """Of one worker, from its observation. Belongs to the event loop's thread; none of its methods blocks."""
 
-    def __init__(self, worker: Worker, seen: Observation) -> None:
+    def __init__(self, worker: WorkerView, seen: Observation) -> None:
         self._worker = worker
         self._seen = seen
-        self._limits = HealthLimits.from_settings(worker.settings)
-        self._shown: tuple[BrokerView, ...] = ()
+        self._shown: tuple[list[PartitionView], tuple[BrokerView, ...]] = ([], ())
         self._shown_ns = -SCRAPE_NS
 
-    def snapshot(self) -> HealthSnapshot:
-        """Everything known at this moment."""
+    @property
+    def _limits(self) -> HealthLimits:
+        return HealthLimits.from_settings(self._worker.settings)
+
+    def snapshot(self, *, for_scrape: bool = False) -> HealthSnapshot:
+        """Everything known at this moment; ``for_scrape``, partitions and brokers as of the scrape's first look."""
         worker = self._worker
         now_ns, stalls = time.monotonic_ns(), self._seen.vitals.stalls
         metrics = worker.metrics
         blocked, blocked_ns = stalls.blocked(now_ns)
         used, allowed = memory()
         opened, most = descriptors()
-        partitions = self._partitions(now_ns)
+        partitions, brokers = self._look_for_scrape() if for_scrape else self._look(now_ns)
         last = self._seen.last[-1] if self._seen.last else None
         return HealthSnapshot(
             readiness=worker.snapshot(),
             in_state_ns=worker.service.lifecycle.in_state_ns,
             kafka_addresses=worker.settings.kafka.bootstrap_servers,
             kafka_problem=worker.kafka_problem,
-            brokers=self._brokers(partitions, now_ns),
+            brokers=brokers,
             partitions=tuple(partitions),
             refused_topics=worker.refused_topics(),
             disconnected=self._seen.disconnected.lengths(now_ns, stalls),
             saturated=self._seen.saturated.lengths(now_ns, stalls),
+            unanswered=self._seen.unanswered.lengths(now_ns, stalls),
+            overrun={session.plan.name: session.overrun for session in worker.sessions if session.overrun},
             leaderless=self._seen.leaderless.lengths(now_ns, stalls),
             buffer_bytes=sum(group.accumulator.buffered_bytes for group in worker.groups),
             buffer_limit_bytes=worker.settings.flow.memory_bytes,
@@ -78,6 +84,15 @@ class Diagnosis:
             orphans=tuple((o.plan.client_id, o.problem) for o in worker.orphans.sessions if not o.gone),
             credentials=tuple(self._credentials(metrics.credential_expiry.read(), now_ns)),
             process=ProcessView(blocked, blocked_ns, used, allowed, opened, most),
+            ways=self._seen.pace.ways(now_ns),
+            budget=self._seen.pace.budget(),
+            cpu=self._seen.pace.cpu(),
+            workers=max(1, worker_count(worker.settings)),
+            ten_minutes=self._seen.counts.ten_minutes(),
+            quarter=self._seen.counts.quarter(),
+            failing_ns=self._seen.counts.failing_ns(now_ns, stalls),
+            intervals_waiting=int(metrics.ledger_waiting.read().get((), 0)),
+            half_closed=sockets()["close_wait"],
             said=tuple(problem for source in self._seen.sources for problem in source()),
         )
 
@@ -103,27 +118,35 @@ class Diagnosis:
             },
         }
 
-    def adopt(self, settings: Settings) -> None:
-        """Judge by other limits from now on."""
-        self._limits = HealthLimits.from_settings(settings)
+    def problem_rows(self) -> Rows:
+        """For the metric: how many problems there are, by name and severity. What is not there has no series."""
+        rows: Rows = {}
+        for problem in problems(self.snapshot(for_scrape=True), self._limits):
+            labels = (problem.id, problem.severity)
+            rows[labels] = rows.get(labels, 0.0) + 1.0
+        return rows
 
     def broker_silence(self) -> Rows:
         """For the metric: seconds without acknowledgement while records wait, by broker."""
-        return {(str(broker.id),): broker.silent_ns / 1e9 for broker in self._look_at_brokers()}
+        return {(str(broker.id),): broker.silent_ns / 1e9 for broker in self._look_for_scrape()[1]}
 
     def broker_muteness(self) -> Rows:
         """For the metric: seconds for which a broker has owed any answer."""
-        return {(str(b.id),): 0.0 if b.parted else b.mute_ns / 1e9 for b in self._look_at_brokers()}
+        return {(str(b.id),): 0.0 if b.parted else b.mute_ns / 1e9 for b in self._look_for_scrape()[1]}
 
     def brokers_up(self) -> Rows:
         """For the metric: 1 by broker that answers."""
-        return {(str(b.id),): float(b.mute_ns < self._limits.mute_ns) for b in self._look_at_brokers()}
+        return {(str(b.id),): float(b.mute_ns < self._limits.mute_ns) for b in self._look_for_scrape()[1]}
 
-    def _look_at_brokers(self) -> tuple[BrokerView, ...]:
+    def _look_for_scrape(self) -> tuple[list[PartitionView], tuple[BrokerView, ...]]:
         now_ns = time.monotonic_ns()
         if now_ns - self._shown_ns > SCRAPE_NS:
-            self._shown, self._shown_ns = self._brokers(self._partitions(now_ns), now_ns), now_ns
+            self._shown, self._shown_ns = self._look(now_ns), now_ns
         return self._shown
+
+    def _look(self, now_ns: int) -> tuple[list[PartitionView], tuple[BrokerView, ...]]:
+        partitions = self._partitions(now_ns)
+        return partitions, self._brokers(partitions, now_ns)
 
     def _partitions(self, now_ns: int) -> list[PartitionView]:
         producer = self._worker.kafka_producer()
@@ -144,8 +167,12 @@ class Diagnosis:
                     spooled=queue.spooled(),
                     last_ack_age_ns=now_ns - acknowledged_ns if acknowledged_ns else None,
                     silent_ns=self._seen.silent_ns(queue, now_ns),
+                    led_ns=self._seen.led_ns(queue, now_ns),
                     spooling=queue.backlog is not None and queue.backlog.spooling and queue.backlog.holds,
-                    held=queue.holds and (queue.not_before_ns > now_ns or queue.topic in refused),
+                    held=queue.holds
+                    and (queue.not_before_ns > now_ns or queue.topic in refused or queue.clock_refused),
+                    clock_refused=queue.clock_refused,
+                    dead_letters_refused=queue.dead_letters_refused,
                     trouble=producer.trouble_of(queue.topic, queue.partition),
                     waited_for=self._seen.waited_for(queue, now_ns),
                 )
@@ -159,14 +186,21 @@ class Diagnosis:
                 led.setdefault(partition.leader, []).append(partition)
         contacts = sorted(self._worker.contacts, key=lambda contact: contact.broker)
         mute = {c.broker for c in contacts if self._seen.past(c.asked_ns, now_ns) >= self._limits.mute_ns}
+        throttled = self._seen.throttled.growth()
         return tuple(
             self._broker(
-                contact, led.get(contact.broker, []), broker_silence_ns(contact.broker, partitions, mute), now_ns
+                contact,
+                led.get(contact.broker, []),
+                broker_silence_ns(contact.broker, partitions, mute),
+                round(throttled.get(str(contact.broker), 0)),
+                now_ns,
             )
             for contact in contacts
         )
 
-    def _broker(self, contact: Contact, led: list[PartitionView], silent_ns: int, now_ns: int) -> BrokerView:
+    def _broker(
+        self, contact: Contact, led: list[PartitionView], silent_ns: int, throttled_ns: int, now_ns: int
+    ) -> BrokerView:
         ages = [p.last_ack_age_ns for p in led if p.last_ack_age_ns is not None]
         age_ns = min(ages, default=None)
         mute_ns = self._seen.past(contact.asked_ns, now_ns)
@@ -187,6 +221,7 @@ class Diagnosis:
             refuses=contact.refuses,
             accepts=contact.accepts,
             problem=contact.problem,
+            throttled_ns=throttled_ns,
         )
 
     def _spool(self) -> SpoolView | None:
@@ -194,7 +229,13 @@ class Diagnosis:
         if spooling is None:
             return None
         store, spooler = spooling.store, spooling.spooler
-        return SpoolView(store.bytes, store.max_bytes, spooler.messages(), spooler.trouble, spooler.full)
+        oldest_ms = store.oldest_ms()
+        oldest_s = max(0.0, time.time() - oldest_ms / 1000) if oldest_ms else 0.0
+        writes = self._seen.fsync.counts()
+        fsync_s = quantile(writes, LATENCIES, 0.5) if sum(writes) >= FEW_WRITES else None
+        return SpoolView(
+            store.bytes, store.max_bytes, spooler.messages(), spooler.trouble, spooler.full, oldest_s, fsync_s
+        )
 
     def _credentials(self, expiry: Mapping[tuple[str, ...], float], now_ns: int) -> Iterable[CredentialView]:
         failing = self._seen.failing.lengths(now_ns, self._seen.vitals.stalls)
@@ -206,6 +247,9 @@ class Diagnosis:
                 if ends_s or failing_ns:
                     setting = f"{side}.tls.certificate_file" if kind == "certificate" else _token_setting(side)
                     yield CredentialView(setting, kind, ends_s - now_s if ends_s else None, failing_ns)
+            if ends_s := expiry.get((f"{side}_server_certificate",), 0.0):
+                name = "the MQTT broker" if side == "mqtt" else "a Kafka broker"
+                yield CredentialView(name, "server_certificate", ends_s - now_s)
 
 
 def _names(partitions: Iterable[PartitionView]) -> Iterable[str]:

@@ -310,7 +310,6 @@ async def _dispatch(
         instance=settings.instance,
         partition_count=locator.partition_count,
         max_record_bytes=settings.kafka.max_record_bytes,
-        counted=lambda _reason, _count: None,
         routes=settings.routes,
     )
 

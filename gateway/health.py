@@ -12,17 +12,22 @@ __all__ = ["problems"]
 
 from typing import TYPE_CHECKING, Final
 
+from gateway.health_counts import count_problems
 from gateway.health_kafka import kafka_problems
-from gateway.health_model import SECOND_NS, Problem
+from gateway.health_model import SECOND_NS
+from gateway.health_pace import pace_problems
 from gateway.lifecycle import State
+from gateway.problem import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.health_model import HealthLimits, HealthSnapshot, Severity
+    from gateway.health_model import HealthLimits, HealthSnapshot
+    from gateway.problem import Severity
 
 DISCONNECTED_NS: Final = 5 * SECOND_NS
 DISCONNECTED_CRITICAL_NS: Final = 30 * SECOND_NS
+SUBACK_NS: Final = 60 * SECOND_NS
 SATURATED_NS: Final = 60 * SECOND_NS
 FILLING: Final = 0.8
 NEARLY: Final = 0.9
@@ -30,6 +35,8 @@ BLOCKED_TIMES: Final = 3  # in a minute; one may be the machine's
 BLOCKED_NS: Final = 5 * SECOND_NS  # a sixth of the usual keepalive, a third of what EMQX waits for a blocked client
 ORPHANS_NS: Final = 300 * SECOND_NS
 DAY_S: Final = 86_400.0
+EXPIRES_S: Final = 14 * DAY_S
+EXPIRES_CRITICAL_S: Final = 2 * DAY_S
 TOKEN_FAILING_NS: Final = 60 * SECOND_NS
 
 _TAKING: Final = frozenset({State.RECOVERY, State.RUNNING})  # before, no session has been opened
@@ -40,6 +47,7 @@ _ORDER: Final = (
     "partition-leaderless",
     "partition-silent",
     "acl-refused",
+    "clock",
 )
 
 
@@ -55,6 +63,8 @@ def problems(snapshot: HealthSnapshot, limits: HealthLimits) -> tuple[Problem, .
         found += _about_process(snapshot)
         found += _about_credentials(snapshot)
         found += _about_dead_letters(snapshot)
+        found += pace_problems(snapshot)
+        found += count_problems(snapshot)
     if state in _TAKING:
         found += _about_sessions(snapshot)
     found += snapshot.said
@@ -81,7 +91,8 @@ def _about_topics(snapshot: HealthSnapshot) -> Iterator[Problem]:
     refused = set(snapshot.refused_topics)
     for topic in snapshot.readiness.topics:
         if topic.name in refused:
-            text = f"Kafka does not let us write to topic {topic.name}: {topic.problem or 'no right to see it'}."
+            why = (topic.problem or "no right to see it").rstrip(".")
+            text = f"Kafka does not let us write to topic {topic.name}: {why}."
             check = "Give the gateway's user Describe and Write on it; messages are held, and go on by themselves then."
             yield Problem("acl-refused", "critical", text, check, topic.name)
         elif not topic.partitions:
@@ -89,7 +100,7 @@ def _about_topics(snapshot: HealthSnapshot) -> Iterator[Problem]:
             check = "Create it (gateway topics plan, gateway topics apply), or set kafka.topics.create."
             yield Problem("topic-missing", "critical", text, check, topic.name)
         elif topic.problem and not _said_of_partitions(topic.name, snapshot):
-            text = f"Kafka topic {topic.name} cannot be used as it is: {topic.problem}."
+            text = f"Kafka topic {topic.name} cannot be used as it is: {topic.problem.rstrip('.')}."
             check = "gateway topics describe shows what it is like now."
             yield Problem("topic-unusable", "critical", text, check, topic.name)
 
@@ -124,6 +135,19 @@ def _about_sessions(snapshot: HealthSnapshot) -> Iterator[Problem]:
             "mqtt.sessions; a worker that is retired drains, and ends by itself.",
         )
     for session in snapshot.readiness.sessions:
+        if session.name in snapshot.unanswered:
+            waited_ns = snapshot.unanswered[session.name]
+            if waited_ns >= SUBACK_NS:
+                text = (
+                    f"MQTT session {session.name} ({session.client_id}) has had no SUBACK for {waited_ns / 1e9:.0f} s:"
+                    " the broker sends what it held for the session first."
+                )
+                check = (
+                    "Nothing is lost: what comes goes to Kafka. buffer-full beside it? Then Kafka is too slow. If it"
+                    " lasts, the broker does not answer SUBSCRIBE: its log."
+                )
+                yield Problem("suback-late", "warning", text, check, f"session {session.name}")
+            continue
         lasted_ns = snapshot.disconnected.get(session.name, 0)
         if session.subscribed or lasted_ns < DISCONNECTED_NS:
             continue
@@ -140,11 +164,25 @@ def _about_sessions(snapshot: HealthSnapshot) -> Iterator[Problem]:
     if long:
         names = ", ".join(sorted(long))
         text = f"The window of MQTT session {names} has been full for a minute: EMQX holds the rest back."
+        slow = snapshot.spool is not None and snapshot.spool.slow
+        first = "The disk of data_dir first (disk-slow)" if slow else "Kafka's latency first"
         check = (
-            "Kafka's latency first; then a larger window (mqtt.receive_maximum and EMQX's mqtt.max_inflight), more"
-            " sessions or workers."
+            f"{first}; then a larger window (mqtt.receive_maximum and EMQX's mqtt.max_inflight), more sessions or"
+            " workers."
         )
         yield Problem("window-saturated", "warning", text, check)
+    if snapshot.overrun:
+        names = ", ".join(sorted(snapshot.overrun))
+        most = max(snapshot.overrun.values())
+        text = (
+            f"The broker had {most} messages unacknowledged on MQTT session {names}, more than the window that the"
+            " gateway announced (mqtt.receive_maximum) allows."
+        )
+        check = (
+            "mosquitto before 2.0.13 does so after a connection broke, and sends acknowledged messages again: Kafka"
+            " gets copies. Memory is bounded. gateway doctor --only mqtt names the version; use a later one."
+        )
+        yield Problem("window-overrun", "warning", text, check)
     if snapshot.orphans and snapshot.readiness.state is State.RUNNING:
         troubled = [f"{client_id} ({problem})" for client_id, problem in snapshot.orphans if problem]
         if troubled or snapshot.in_state_ns >= ORPHANS_NS:
@@ -160,6 +198,12 @@ def _about_spool(snapshot: HealthSnapshot) -> Iterator[Problem]:
     spool = snapshot.spool
     if spool is None:
         return
+    if spool.slow:
+        text = (
+            f"The disk of data_dir takes {spool.fsync_s:.1f} s for a write of the spool: acknowledgements wait for it."
+        )
+        check = "What else writes to that disk (iostat -x)? A faster disk for data_dir; gateway doctor measures it."
+        yield Problem("disk-slow", "warning", text, check)
     held = f"{spool.messages} messages, {spool.bytes / 1e6:.1f} of {spool.max_bytes / 1e6:.1f} MB"
     if spool.problem is not None and spool.full:
         text = f"The spool is full ({held}): MQTT clients are held back until Kafka takes some."
@@ -194,21 +238,21 @@ def _about_process(snapshot: HealthSnapshot) -> Iterator[Problem]:
             f"The process stood still {process.blocked} times in a minute, up to {process.blocked_ns / 1e9:.1f} s:"
             " keepalives and acknowledgements wait then."
         )
-        check = "CPU limits and steal of the machine first; a slow interceptor (gateway_intercept_seconds) next."
+        check = "cpu-starved beside it? Then CPU. Else a slow interceptor (gateway_intercept_seconds)."
         yield Problem("event-loop-blocked", "warning", text, check)
     limit = process.memory_limit_bytes
     if limit and process.memory_bytes >= NEARLY * limit:
         used = f"{process.memory_bytes / 1e6:.0f} MB of {limit / 1e6:.0f} MB"
         text = f"{used} of memory are in use: the kernel kills at the limit."
         check = "flow.memory_bytes times workers, and some 60 MiB for each worker, have to fit the limit."
-        yield Problem("memory-high", "warning", text, check, "process")
+        yield Problem("memory-high", "warning", text, check)
     if snapshot.buffer_limit_bytes and snapshot.buffer_bytes >= NEARLY * snapshot.buffer_limit_bytes:
         used = f"{snapshot.buffer_bytes / 1e6:.0f} of {snapshot.buffer_limit_bytes / 1e6:.0f} MB (flow.memory_bytes)"
         text = f"{used} of records wait in memory: reading from MQTT pauses."
         check = (
             "Kafka takes less than MQTT brings: what else is listed here, gateway_kafka_produce_seconds, more workers."
         )
-        yield Problem("memory-high", "warning", text, check, "buffer")
+        yield Problem("buffer-full", "warning", text, check)
     if process.descriptor_limit and process.descriptors >= FILLING * process.descriptor_limit:
         text = f"{process.descriptors} of {process.descriptor_limit} file descriptors are open."
         check = "gateway_sockets says of what kind; raise the limit (ulimit -n, LimitNOFILE)."
@@ -218,12 +262,17 @@ def _about_process(snapshot: HealthSnapshot) -> Iterator[Problem]:
 def _about_credentials(snapshot: HealthSnapshot) -> Iterator[Problem]:
     for credential in snapshot.credentials:
         left_s = credential.left_s
-        if credential.kind == "certificate" and left_s is not None and left_s < 14 * DAY_S:
-            severity: Severity = "critical" if left_s < DAY_S else "warning"
+        if credential.kind != "token" and left_s is not None and left_s < EXPIRES_S:
+            severity: Severity = "critical" if left_s < EXPIRES_CRITICAL_S else "warning"
             when = "has expired" if left_s <= 0 else f"expires in {left_s / DAY_S:.1f} days"
-            text = f"The certificate {credential.name} {when}."
-            check = "Put the new one in the same file: it is taken up by itself, session after session."
-            yield Problem("certificate-expires", severity, text, check, credential.name)
+            if credential.kind == "certificate":
+                text = f"The certificate {credential.name} {when}."
+                check = "Put the new one in the same file: it is taken up by itself, session after session."
+                yield Problem("certificate-expires", severity, text, check, credential.name)
+            else:
+                text = f"The certificate that {credential.name} shows {when}: then no new connection is made."
+                check = "Renew it there; gateway doctor says at which address. No setting of the gateway helps."
+                yield Problem("server-certificate-expires", severity, text, check, credential.name)
         if credential.kind == "token" and credential.failing_ns >= TOKEN_FAILING_NS:
             expired = left_s is not None and left_s <= 0
             text = f"For {credential.failing_ns / 1e9:.0f} s there has been no new token for {credential.name}"

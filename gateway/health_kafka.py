@@ -15,17 +15,20 @@ __all__ = ["broker_health", "broker_silence_ns", "kafka_problems", "partition_he
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.health_model import IDLE_NS, SECOND_NS, WAITING_NS, Problem
+from gateway.health_model import IDLE_NS, SECOND_NS, WAITING_NS
+from gateway.problem import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from gateway.health_model import BrokerView, HealthLimits, HealthSnapshot, PartitionView, Severity
+    from gateway.health_model import BrokerView, HealthLimits, HealthSnapshot, PartitionView
+    from gateway.problem import Severity
 
 STARTED_NS: Final = 10 * SECOND_NS  # a Kafka that lives answers a start in a tenth of that
 RESTART_NS: Final = 60 * SECOND_NS  # a broker that left in good order and is back within that was restarted
 LEADERLESS_NS: Final = 5 * SECOND_NS
 LEADERLESS_CRITICAL_NS: Final = 12 * SECOND_NS  # elections are over by then
+THROTTLED_NS: Final = 6 * SECOND_NS  # of a minute: below that a quota only smooths what comes
 NAMED: Final = 12  # partitions in a sentence
 SAID: Final = 2  # reasons in a sentence
 
@@ -61,14 +64,17 @@ def broker_health(broker: BrokerView, limits: HealthLimits) -> str:
 def broker_silence_ns(broker: int, partitions: Iterable[PartitionView], mute: Collection[int]) -> int:
     """For how long partitions have waited in vain that a broker is to blame for. ``mute``: brokers that owe an answer.
 
-    A mute one is to blame for what it leads and for what waits for the copy on it. Another for what it leads, but for
+    A mute one is to blame for what it leads, for what waits for the copy on it, and for what nobody leads and has a
+    copy on it (Kafka does not say which of the copies may lead). Another for what it leads, but for
     partitions that wait for a mute copy elsewhere, and those of which it says why it does not take them.
     """
     if broker in mute:
-        blamed = [p.silent_ns for p in partitions if p.leader == broker or _waits_for(p, broker)]
+        blamed = [
+            p.silent_ns for p in partitions if p.leader == broker or _waits_for(p, broker) or _stranded(p, broker)
+        ]
     else:
         led = [p for p in partitions if p.leader == broker and not p.held and not p.trouble and p.waited_for is None]
-        blamed = [p.silent_ns for p in led if not any(copy in mute for copy in p.in_sync)]
+        blamed = [min(p.silent_ns, p.led_ns) for p in led if not any(copy in mute for copy in p.in_sync)]
     return max(blamed, default=0)
 
 
@@ -80,6 +86,8 @@ def kafka_problems(snapshot: HealthSnapshot, limits: HealthLimits) -> Iterator[P
         return
     if snapshot.readiness.metadata_age_ns is None:
         return  # a start
+    yield from _about_clock(snapshot)
+    yield from _about_dead_letters(snapshot)
     brokers = {broker.id: broker for broker in snapshot.brokers}
     refused = set(snapshot.refused_topics)
     blamed: set[tuple[str, int]] = set()
@@ -89,6 +97,7 @@ def kafka_problems(snapshot: HealthSnapshot, limits: HealthLimits) -> Iterator[P
     left = [p for p in snapshot.partitions if (p.topic, p.partition) not in blamed and p.topic not in refused]
     yield from _about_leaders(left, brokers, limits)
     yield from _about_leaderless(snapshot, brokers)
+    yield from _about_quotas(snapshot)
 
 
 def _unreachable(snapshot: HealthSnapshot, limits: HealthLimits) -> Problem | None:
@@ -112,6 +121,35 @@ def _unreachable(snapshot: HealthSnapshot, limits: HealthLimits) -> Problem | No
     return Problem("kafka-unreachable", "critical", text, check)
 
 
+def _about_dead_letters(snapshot: HealthSnapshot) -> Iterator[Problem]:
+    refused = [partition for partition in snapshot.partitions if partition.dead_letters_refused]
+    if refused:
+        text = (
+            f"Kafka refuses dead letters for {_names(refused)}, and {_wait(refused)}:"
+            f" {refused[0].dead_letters_refused.rstrip('.')}."
+        )
+        check = (
+            "Look at the settings of that topic (gateway topics describe): max.message.bytes, and cleanup.policy, which"
+            " has to be delete. What waits goes on by itself."
+        )
+        yield Problem("dead-letters-refused", "critical", text, check)
+
+
+def _about_clock(snapshot: HealthSnapshot) -> Iterator[Problem]:
+    refusing = [partition for partition in snapshot.partitions if partition.clock_refused]
+    if refusing:
+        text = (
+            f"Kafka refuses the present time by this machine's clock for {_plural(refusing)}: {_names(refusing)}."
+            f" {_wait(refusing)}, in the spool where it is on."
+        )
+        check = (
+            "Compare the clocks of this machine and of the brokers (timedatectl, chronyc tracking) and correct the"
+            " wrong one: what waits is stamped with the present then, and goes on by itself. If both are right, look"
+            " at the topic's message.timestamp.after.max.ms and message.timestamp.before.max.ms."
+        )
+        yield Problem("clock", "critical", text, check)
+
+
 # --- a broker that gives no answer at all ---------------------------------------------------------
 
 
@@ -125,7 +163,8 @@ def _about_mute(
         for p in partitions
         if p.leader != broker.id and _waits_for(p, broker.id) and p.silent_ns >= limits.mute_ns and not p.held
     ]
-    stranded = [p for p in partitions if p.leader is None and broker.id in p.replicas]
+    stranded = [p for p in partitions if _stranded(p, broker.id)]
+    unwritten = any(p.silent_ns for p in stranded)
     without = {p.name for p in stranded}
     moved = tuple(name for name in broker.lost if name not in without)
     blamed.update((p.topic, p.partition) for p in (*led, *behind))
@@ -133,12 +172,12 @@ def _about_mute(
         return
     how = _how(broker)
     subject = f"broker {broker.id}"
-    if stuck or behind or stranded:
+    if stuck or behind or unwritten:
         parts = [f"Broker {broker.name} has not answered for {_seconds(broker.mute_ns)}{how}."]
         if stuck:
             parts.append(f"{_wait(stuck)} for {_plural(stuck)} that it leads: {_names(stuck)}.")
         if stranded:
-            waiting = f", and {_wait(stranded)}" if any(p.silent_ns for p in stranded) else ""
+            waiting = f", and {_wait(stranded)}" if unwritten else ""
             have = "has" if len(stranded) == 1 else "have"
             parts.append(f"Nobody leads {_names(stranded)}, which {have} a copy on it{waiting}.")
         if moved:
@@ -150,22 +189,32 @@ def _about_mute(
                 else "stand still as well: their leaders wait"
             )
             parts.append(f"{_names(behind)} {also} for the copy on it (acks=all).")
-        yield Problem("broker-silent", "critical", " ".join(parts), _RESTART_IT, subject)
+        yield Problem("broker-silent", "critical", " ".join(parts), _advice(broker), subject)
         return
-    if led:
+    if stranded:
+        then = (
+            f"Nobody leads {_names(stranded)}, with a copy on it, and nothing waits now; what comes for them will wait."
+        )
+    elif led:
         then = f"It leads {_names(led)}, for which nothing waits now; what comes for them will wait."
     elif moved:
         then = f"Others lead its partitions by now ({_some(moved)}), and messages flow; one copy of each is missing."
     else:
         then = "It leads nothing of ours."
     text = f"Broker {broker.name} has not answered for {_seconds(broker.mute_ns)}{how}. {then}"
-    yield Problem("broker-unreachable", "warning", text, _RESTART_IT, subject)
+    yield Problem("broker-unreachable", "warning", text, _advice(broker), subject)
 
 
-_RESTART_IT: Final = (
-    "Look at that broker: its process, log and disk, and the network between. When it is frozen, restart that one"
-    " broker; do not restart the gateway or the consumers, which changes nothing."
-)
+def _advice(broker: BrokerView) -> str:
+    if broker.refuses:
+        then = "Start that broker; its log says why it ended."
+    elif broker.accepts or broker.connected:
+        then = "Look at that broker's process, log and disk, and at the network between. When it is frozen, restart it."
+    else:
+        then = (
+            "Look whether that broker's machine runs, and at the network between; start the broker if it does not run."
+        )
+    return f"{then} Do not restart the gateway or the consumers, which changes nothing."
 
 
 def _how(broker: BrokerView) -> str:
@@ -188,10 +237,12 @@ def _about_leaders(
 ) -> Iterator[Problem]:
     waiting: dict[int, list[PartitionView]] = {}
     for partition in partitions:
-        if partition.leader is not None and partition.silent_ns > 0:
+        if partition.leader is not None and min(partition.silent_ns, partition.led_ns) > 0:
             waiting.setdefault(partition.leader, []).append(partition)
     for leader, found in waiting.items():
-        silent = [p for p in found if p.silent_ns >= limits.silent_ns and not p.held and p.waited_for is None]
+        silent = [
+            p for p in found if min(p.silent_ns, p.led_ns) >= limits.silent_ns and not p.held and p.waited_for is None
+        ]
         if not silent:
             continue
         broker = brokers.get(leader)
@@ -255,12 +306,36 @@ def _about_leaderless(snapshot: HealthSnapshot, brokers: Mapping[int, BrokerView
         yield Problem("partition-leaderless", severity, text, check, topic.name)
 
 
+# --- quotas ---------------------------------------------------------------------------------------
+
+
+def _about_quotas(snapshot: HealthSnapshot) -> Iterator[Problem]:
+    for broker in snapshot.brokers:
+        if broker.throttled_ns < THROTTLED_NS:
+            continue
+        led = [p for p in snapshot.partitions if p.leader == broker.id]
+        text = (
+            f"Broker {broker.name} told the gateway to wait for {_seconds(broker.throttled_ns)} of the last minute: a"
+            f" quota is used up. {_wait(led)} for the partitions that it leads."
+        )
+        check = (
+            "Raise the quota of the gateway's user or client id (producer_byte_rate, request_percentage):"
+            " kafka-configs.sh --describe --entity-type users. The broker is well; do not restart it."
+        )
+        yield Problem("kafka-throttled", "warning", text, check, f"broker {broker.id}")
+
+
 # --- words ----------------------------------------------------------------------------------------
 
 
 def _waits_for(partition: PartitionView, broker: int) -> bool:
     """Whether a partition waits for the copy on a broker that is mute, or waited for it until it was put out."""
     return broker in partition.in_sync or broker == partition.waited_for
+
+
+def _stranded(partition: PartitionView, broker: int) -> bool:
+    """Whether nobody leads a partition that has a copy on a broker."""
+    return partition.leader is None and broker in partition.replicas
 
 
 def _mute_copy(partition: PartitionView, brokers: Mapping[int, BrokerView], limits: HealthLimits) -> int | None:

@@ -7,12 +7,18 @@ before: then nobody could have read an answer.
 from __future__ import annotations
 
 __all__ = [
+    "END_TO_END",
+    "OBJECTIVE_S",
+    "PRODUCE",
+    "SLOW_S",
     "BrokerView",
+    "BudgetView",
+    "CpuView",
     "CredentialView",
     "HealthLimits",
     "HealthSnapshot",
+    "PaceView",
     "PartitionView",
-    "Problem",
     "ProcessView",
     "SpoolView",
 ]
@@ -23,40 +29,25 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 from gateway.readiness import ReadinessLimits
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import timedelta
 
     from config.settings import Settings
+    from gateway.problem import Problem
     from gateway.readiness import ReadinessSnapshot
 
-Severity = Literal["critical", "warning"]
 
 SECOND_NS: Final = 1_000_000_000
 MUTE_NS: Final = 5 * SECOND_NS  # no election, collection or slow disk of a healthy broker takes as long
 SILENT_NS: Final = (10 * SECOND_NS, 20 * SECOND_NS)  # bounds of what follows from kafka.request_timeout
 WAITING_NS: Final = SECOND_NS  # below: on its way
 IDLE_NS: Final = 60 * SECOND_NS
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong. ``id`` is its heading in the runbook, ``subject`` what tells it from others of its kind
-    (a broker, a topic, a route), ``text`` a sentence that names it, ``check`` what to look at or to do first."""
-
-    id: str
-    severity: Severity
-    text: str
-    check: str
-    subject: str = ""
-
-    def as_dict(self) -> dict[str, str]:
-        """Ready for JSON."""
-        return {
-            "id": self.id,
-            "severity": self.severity,
-            "subject": self.subject,
-            "text": self.text,
-            "check": self.check,
-        }
+SLOW_DISK_S: Final = 0.25  # for a write of the spool; a disk that is well takes a hundredth of that
+PRODUCE: Final = "produce-latency-high"
+END_TO_END: Final = "end-to-end-latency-high"
+# The alerts of these names ask for a p99 above them (deploy/prometheus/rules/gateway-kafka.yml).
+SLOW_S: Final = {PRODUCE: 1.0, END_TO_END: 2.0}
+OBJECTIVE_S: Final = 2.5  # deploy/prometheus/rules/gateway-slo.yml; a bucket's bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +55,8 @@ class BrokerView:
     """A Kafka broker. ``leads``: partitions in use. ``mute_ns``: for how long it has owed an answer, 0 when it owes
     none. ``written_age_ns``: since it last answered to a batch, be it no. ``lost``: partitions that were its own when
     it fell mute, and are led by others now. ``away_ns``: since the cluster stopped listing it; 0 while it does.
-    ``accepts``: it takes connections, and says nothing on them; ``refuses``: it takes none.
+    ``accepts``: it takes connections, and says nothing on them; ``refuses``: it takes none. ``throttled_ns``: for how
+    much of the last minute it has wanted no batches, a quota being used up.
     """
 
     id: int
@@ -82,6 +74,7 @@ class BrokerView:
     refuses: bool = False
     accepts: bool = False
     problem: str | None = None
+    throttled_ns: int = 0
 
     @property
     def name(self) -> str:
@@ -99,8 +92,10 @@ class BrokerView:
 class PartitionView:
     """A partition in use. ``silent_ns``: how long records have waited for it without any acknowledgement, wherever they
     wait (memory or spool); 0 while none wait. ``waited_for``: a mute broker that has a copy, and was in sync until a
-    moment ago. ``held``: Kafka refuses our rights, so that it
-    is left alone for a moment, or not even to be seen."""
+    moment ago. ``held``: Kafka refuses our rights or our clock, so that
+    it is left alone for a moment, or not even to be seen. ``clock_refused``: it refuses the present as our clock has
+    it. ``dead_letters_refused``: why it does not take a dead letter, which waits. ``led_ns``: how long records have
+    waited for the present leader: it is not to blame for the silence of the one before."""
 
     topic: str
     partition: int
@@ -114,6 +109,9 @@ class PartitionView:
     silent_ns: int = 0
     spooling: bool = False
     held: bool = False
+    clock_refused: bool = False
+    dead_letters_refused: str = ""
+    led_ns: int = 3600 * SECOND_NS
     trouble: str | None = None
     waited_for: int | None = None
 
@@ -125,22 +123,30 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class SpoolView:
-    """The spool. ``problem`` says why it takes nothing; ``full`` that this is for want of room."""
+    """The spool. ``problem`` says why it takes nothing; ``full`` that this is for want of room; ``oldest_s`` is the age
+    of its oldest batch. ``fsync_s``: what half of the last minute's writes took at most; None where there were few."""
 
     bytes: int
     max_bytes: int
     messages: int = 0
     problem: str | None = None
     full: bool = False
+    oldest_s: float = 0.0
+    fsync_s: float | None = None
+
+    @property
+    def slow(self) -> bool:
+        """Whether its disk is."""
+        return self.fsync_s is not None and self.fsync_s > SLOW_DISK_S
 
 
 @dataclass(frozen=True, slots=True)
 class CredentialView:
-    """Something that is shown to prove who we are. ``left_s``: until it expires; None when nobody can tell.
-    ``failing_ns``: for how long there has been no newer one although one was asked for."""
+    """Something that is shown to prove who we are, or who the servers are. ``left_s``: until it expires; None when
+    nobody can tell. ``failing_ns``: for how long there has been no newer one although one was asked for."""
 
     name: str
-    kind: Literal["certificate", "token"]
+    kind: Literal["certificate", "server_certificate", "token"]
     left_s: float | None = None
     failing_ns: int = 0
 
@@ -159,11 +165,52 @@ class ProcessView:
 
 
 @dataclass(frozen=True, slots=True)
+class PaceView:
+    """A way that is timed. ``id`` is the problem that it makes when it is slow, ``route`` empty for Kafka's answers.
+    ``now`` and ``lately``: the share above ``SLOW_S`` within the last 20 s and the last five minutes. ``lasted_ns``:
+    for how long more than one in a hundred of the last five minutes has been above it."""
+
+    id: str
+    route: str
+    now: float
+    lately: float
+    lasted_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetView:
+    """Messages later than ``OBJECTIVE_S``, and all, within so many minutes."""
+
+    minutes: int
+    late: float
+    all: float
+
+    @property
+    def share(self) -> float:
+        """0 without any."""
+        return self.late / self.all if self.all else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CpuView:
+    """Shares of the last minute: this process was ready and had no CPU (``waited``; None where the kernel does not
+    tell), its container was stopped for its quota (``throttled``), somebody in it, or on the machine, had no CPU
+    (``pressure``)."""
+
+    waited: float | None = None
+    throttled: float = 0.0
+    pressure: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class HealthSnapshot:
-    """Everything known at one moment. ``disconnected`` and ``saturated`` are session name to length; ``leaderless``
-    topic to length. ``dead_letters`` counts those of the last quarter of an hour. ``said`` are problems that others
-    have found (EMQX, the canary, a reload), judged already. ``kafka_problem``: why Kafka could not be reached at the
-    start."""
+    """Everything known at one moment. ``disconnected``, ``saturated`` and ``unanswered`` (messages come, SUBACK does
+    not) are session name to length; ``overrun`` is session name to the most messages that were unacknowledged beyond
+    what we announced; ``leaderless`` topic to length. ``dead_letters`` counts those of the last quarter of an hour.
+    ``said`` are problems that others have found (EMQX, the canary, a reload), judged already. ``kafka_problem``: why
+    Kafka could not be reached at the start. ``ways``, ``budget`` and ``cpu`` say how fast messages go through,
+    ``workers`` how many share the work; ``ten_minutes`` and ``quarter`` (of an hour) what has been counted meanwhile
+    (``gateway.health_counts``)."""
 
     readiness: ReadinessSnapshot
     in_state_ns: int = 3600 * SECOND_NS
@@ -174,6 +221,8 @@ class HealthSnapshot:
     refused_topics: tuple[str, ...] = ()
     disconnected: dict[str, int] = field(default_factory=dict)
     saturated: dict[str, int] = field(default_factory=dict)
+    unanswered: dict[str, int] = field(default_factory=dict)
+    overrun: dict[str, int] = field(default_factory=dict)
     leaderless: dict[str, int] = field(default_factory=dict)
     buffer_bytes: int = 0
     buffer_limit_bytes: int = 0
@@ -184,6 +233,15 @@ class HealthSnapshot:
     orphans: tuple[tuple[str, str | None], ...] = ()
     credentials: tuple[CredentialView, ...] = ()
     process: ProcessView = ProcessView()
+    ways: tuple[PaceView, ...] = ()
+    budget: tuple[BudgetView, ...] = ()
+    cpu: CpuView = field(default_factory=CpuView)
+    workers: int = 1
+    ten_minutes: Mapping[str, float] = field(default_factory=dict)
+    quarter: Mapping[str, float] = field(default_factory=dict)
+    failing_ns: int = 0
+    intervals_waiting: int = 0
+    half_closed: int = 0
     said: tuple[Problem, ...] = ()
 
 

@@ -239,10 +239,12 @@ class _Site:
 
 def _question(request: web.Request) -> Question:
     headers, transport = request.headers, request.transport
+    shown = headers.getall("Authorization", [])
     return Question(
         path=request.path,
         host=headers.get("Host", ""),
-        authorization=headers.get("Authorization", ""),
+        # Two of them are none: a proxy in front may have looked at the other one.
+        authorization=shown[0] if len(shown) == 1 else "",
         fetch_site=headers.get("Sec-Fetch-Site", ""),
         fetch_dest=headers.get("Sec-Fetch-Dest", ""),
         # Empty unless one was asked for, shown, and verified: see TlsContext.

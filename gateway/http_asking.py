@@ -47,7 +47,7 @@ def ask(settings: HttpSettings, path: str, *, timeout_s: float = 2.0) -> tuple[i
             answer = connection.getresponse()
             return answer.status, _read(answer, deadline)
         except http.client.HTTPException as error:
-            raise OSError(f"what answers at {host}:{settings.port} does not speak HTTP: {error!r}") from error
+            raise OSError(f"what answers at {host}:{settings.port} does not speak HTTP") from error
 
 
 def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:

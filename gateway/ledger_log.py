@@ -21,6 +21,7 @@ from bridge.ledger_intervals import LedgerIntervals
 from bridge.ledger_records import Author
 from bridge.ledger_writer import LedgerPlan, LedgerWriter
 from gateway import durable
+from gateway.data_directory import explained
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,6 +115,11 @@ class LedgerLog:
             (self._tagged if "gateway" in route.metadata_headers else self._untagged).add(route.name)
 
     @property
+    def follows_a_crash(self) -> bool:
+        """Whether the life before ended without its last record."""
+        return self._author is not None and self._author.previous_clean is False
+
+    @property
     def waiting(self) -> int:
         """Intervals that are not written yet."""
         return self._writer.waiting if self._writer is not None else 0
@@ -131,12 +137,13 @@ class LedgerLog:
             ) from error
 
     async def start(self) -> None:
-        """Begin a life and its account. Raises OSError."""
+        """Begin a life and its account. Raises IdentityError."""
         if not self.topic:
             return
         settings = self._settings
         now_ms = time.time_ns() // 1_000_000
-        author = self._author = begin_life(settings.data_dir, settings.instance, settings.worker, now_ms)
+        with explained(settings.data_dir):
+            author = self._author = begin_life(settings.data_dir, settings.instance, settings.worker, now_ms)
         plan = LedgerPlan(
             self.topic,
             round(settings.ledger.interval.total_seconds() * 1000),

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
+from config.error_words import words
 from config.errors import GatewayError
 
 if TYPE_CHECKING:
@@ -286,6 +287,11 @@ class Service:
         self._shutdown_timeout_ns = shutdown_timeout_ns
 
     @property
+    def begun(self) -> int:
+        """Components whose start has begun."""
+        return len(self._started_core) + len(self._started_intake)
+
+    @property
     def stops_cleanly(self) -> bool:
         """Whether every component that has stopped so far did so by itself and in time."""
         return not (self._failed or self._overran)
@@ -335,7 +341,7 @@ class Service:
         try:
             await component.start()
         except Exception as error:
-            _log.error("component_start_failed", component=component.name, error=str(error))
+            _log.error("component_start_failed", component=component.name, error=words(error))
             raise
         _log.debug("component_started", component=component.name)
 

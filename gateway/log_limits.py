@@ -6,8 +6,9 @@ Two limits, one behind the other, each counting what it leaves out:
   seconds;
 - of floods: the same logger and event come at most a hundred times in a minute, whatever their keys.
 
-The next line of the same kind says in ``suppressed`` how many there were in between. Where none comes, the line
-``lines_left_out`` says so after the interval, or at the end of the process: nothing is left out in silence.
+The next line of the same kind says in ``suppressed`` how many there were in between. Where none comes for a minute, the
+line ``lines_left_out`` says so, once for each event, or at the end of the process: nothing is left out in silence. Not
+after each interval: of something that comes in pairs every quarter of a minute every second line would be that one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["FLOOD_INTERVAL_NS", "FLOOD_LINES", "REPEAT_INTERVAL_NS", "LogLimits"
 
 import logging
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -40,12 +41,16 @@ class RepeatLimiter:
         interval_ns: an interval begins with the first one after the last interval's end.
         lines: so many are let through in each.
         max_keys: so many keys are remembered; beyond it the one whose interval began first is forgotten.
+        told_ns: what was left out is ``untold`` when so much time is over since the interval began; not set: with it.
     """
 
-    __slots__ = ("_forgotten", "_interval_ns", "_lines", "_max_keys", "_seen", "_uncounted")
+    __slots__ = ("_forgotten", "_interval_ns", "_lines", "_max_keys", "_seen", "_told_ns", "_uncounted")
 
-    def __init__(self, interval_ns: int = REPEAT_INTERVAL_NS, *, lines: int = 1, max_keys: int = 1000) -> None:
+    def __init__(
+        self, interval_ns: int = REPEAT_INTERVAL_NS, *, lines: int = 1, max_keys: int = 1000, told_ns: int = 0
+    ) -> None:
         self._interval_ns = interval_ns
+        self._told_ns = max(interval_ns, told_ns)
         self._lines = lines
         self._max_keys = max_keys
         self._seen: OrderedDict[Key, tuple[int, int, int]] = OrderedDict()  # → began at, let through, left out
@@ -78,11 +83,11 @@ class RepeatLimiter:
         return bool(self._uncounted or self._forgotten)
 
     def untold(self, now_ns: int | None) -> list[tuple[Key, int]]:
-        """What was left out in intervals that are over, and no line has told of: key and count. None: in all."""
+        """What was left out some time ago, and no line has told of: key and count. None: in all."""
         told, self._forgotten = self._forgotten, []
         if self._uncounted:
             for key, (began_ns, through, left_out) in list(self._seen.items()):
-                if left_out and (now_ns is None or now_ns - began_ns >= self._interval_ns):
+                if left_out and (now_ns is None or now_ns - began_ns >= self._told_ns):
                     told.append((key, left_out))
                     self._seen[key] = (began_ns, through, 0)
                     self._uncounted -= 1
@@ -102,7 +107,7 @@ class LogLimits(logging.Filter):
         self._now_ns = now_ns
         self._later = later
         self._lock = threading.Lock()
-        self._repeats = RepeatLimiter()
+        self._repeats = RepeatLimiter(told_ns=FLOOD_INTERVAL_NS)
         self._floods = RepeatLimiter(FLOOD_INTERVAL_NS, lines=FLOOD_LINES)
         self._waiting = False
         self._ended = False
@@ -119,7 +124,7 @@ class LogLimits(logging.Filter):
             wake = not (self._waiting or self._ended) and (self._repeats.pending or self._floods.pending)
             self._waiting |= wake
         if wake:
-            self._later(REPEAT_INTERVAL_NS / 1e9, self._look_again)
+            self._later(FLOOD_INTERVAL_NS / 1e9, self._look_again)
         _tell(told)
         if fields is None:
             record.suppressed = suppressed
@@ -150,7 +155,7 @@ class LogLimits(logging.Filter):
             told = self._repeats.untold(now_ns) + self._floods.untold(now_ns)
             wake = self._waiting = self._repeats.pending or self._floods.pending
         if wake:
-            self._later(REPEAT_INTERVAL_NS / 1e9, self._look_again)
+            self._later(FLOOD_INTERVAL_NS / 1e9, self._look_again)
         _tell(told)
 
     def finish(self) -> None:
@@ -162,6 +167,9 @@ class LogLimits(logging.Filter):
 
 
 def _tell(told: list[tuple[Key, int]]) -> None:
-    for (level, logger, event, *_), count in told:
+    counts: Counter[tuple[object, ...]] = Counter()
+    for key, count in told:
+        counts[key[:3]] += count  # whatever the keys of its repeats
+    for (level, logger, event), count in counts.items():
         assert isinstance(level, int)
         _log.log(level, _EVENT, of=event, of_logger=logger, count=count)

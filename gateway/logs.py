@@ -44,6 +44,10 @@ _SECRET_TEXT: Final = re.compile(
 _USERINFO: Final = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]+@")
 _DEPTH_LIMIT: Final = 5
 
+_NO_ERRORS: Final = (
+    "Topic %s not found in cluster metadata",
+    "Topic %s is not available during auto-create initialization",
+)
 # Libraries talk about their own inner life; what concerns a user of ours is a warning.
 _LIBRARIES: Final = ("aiohttp", "aiokafka", "asyncio", "concurrent", "kafka", "paho", "py.warnings")
 
@@ -91,6 +95,7 @@ def configure(
     terminal = stream.isatty()
     console = settings.format == "console" or (settings.format == "auto" and terminal)
     handler = logging.StreamHandler(stream)
+    handler.addFilter(_is_wanted)
     limits = LogLimits(now_ns, later or _in_a_thread)
     handler.addFilter(limits)
     handler.setFormatter(
@@ -128,6 +133,12 @@ def configure(
         structlog.reset_defaults()
 
     return undo
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    """Not what a library calls an error and is none, such as a topic that is about to be created. Of a topic that is
+    missing or gone the gateway speaks itself."""
+    return record.name != "aiokafka.cluster" or record.msg not in _NO_ERRORS
 
 
 def finish() -> None:

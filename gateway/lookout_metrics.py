@@ -56,6 +56,14 @@ EMQX_DROPPED: Final = counter(
     labels=("session", "reason"),
     fixed=(("queue_full",), ("expired",), ("too_large",)),
 )
+EMQX_DEAD_MEMBERS: Final = gauge(
+    "gateway_emqx_dead_members",
+    "Members of shared subscriptions, of all groups, that died with a stopped node of EMQX's cluster and still get"
+    " their share of new messages, which are lost with PUBACK 0. Only worker 0 counts them; not judged while"
+    " gateway_emqx_up is 0.",
+    "start the node, or take it out of the cluster (emqx ctl cluster force-leave)",
+    unit="members",
+)
 EMQX_QUEUE_LENGTH: Final = gauge(
     "gateway_emqx_queue_length",
     "Messages that wait for the session in EMQX's memory, behind those it has sent; as EMQX last counted, up to"
@@ -88,7 +96,7 @@ EMQX_INFLIGHT_LIMIT: Final = gauge(
 EMQX_NO_SUBSCRIBERS: Final = counter(
     "gateway_emqx_no_subscribers_total",
     "Messages that EMQX dropped because nobody had subscribed to their topic: those of the whole cluster, whosever"
-    " they are. Only worker 0 counts them.",
+    " they are, but for the gateway's own status messages (MQTT 5; not its will). Only worker 0 counts them.",
     "routes[].filters, when devices publish to topics that no route takes",
     unit="messages",
 )

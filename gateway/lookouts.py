@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from gateway.admin.watch import GroupWatch
     from gateway.canary.canary import Canary
     from gateway.emqx.watch import EmqxWatch
-    from gateway.health_model import Problem
     from gateway.lifecycle import Component, Lifecycle
-    from gateway.worker import Worker
+    from gateway.problem import Problem
+    from gateway.worker_view import WorkerView
 
 _PATIENCE_NS: Final = 2_000_000_000  # for one to end that another takes the place of
 
@@ -85,12 +85,11 @@ class _Seat(Generic[L]):
 class Lookouts:
     """Of one worker, none where it retires. What they find is among the problems of the worker's health."""
 
-    def __init__(self, worker: Worker, lifecycle: Lifecycle) -> None:
+    def __init__(self, worker: WorkerView, lifecycle: Lifecycle) -> None:
         self._worker = worker
         self._emqx: _Seat[EmqxWatch] = _Seat("emqx watch", lambda: _emqx(worker))
         self._canary: _Seat[Canary] = _Seat("canary", lambda: _canary(worker, lifecycle))
         self._consumers: _Seat[GroupWatch] = _Seat("consumer watch", lambda: _consumers(worker))
-        worker.observation.sources += [self._emqx.problems, self._canary.problems, self._consumers.problems]
 
     @property
     def canary(self) -> Canary | None:
@@ -112,6 +111,12 @@ class Lookouts:
         """What is started and stopped with the sessions."""
         return (self._canary,)
 
+    def problems(self) -> Iterable[Problem]:
+        """What they find just now."""
+        yield from self._emqx.problems()
+        yield from self._canary.problems()
+        yield from self._consumers.problems()
+
     async def adopt(self, before: Settings) -> None:
         """The worker's settings are others than ``before``: make anew what that concerns."""
         after = self._worker.settings
@@ -131,7 +136,7 @@ class Lookouts:
         return {"emqx": self._emqx.facts(), "canary": self._canary.facts(), "consumers": self._consumers.facts()}
 
 
-def _emqx(worker: Worker) -> EmqxWatch | None:
+def _emqx(worker: WorkerView) -> EmqxWatch | None:
     settings = worker.settings
     if settings.emqx.url is None or not worker.sessions:
         return None
@@ -143,10 +148,12 @@ def _emqx(worker: Worker) -> EmqxWatch | None:
         worker.metrics,
         emqx_path(settings.data_dir, settings.worker),
         worker=settings.worker,
+        lost=worker.lost_sessions,
+        own_unheard=lambda: sum(session.unheard for session in worker.sessions),
     )
 
 
-def _canary(worker: Worker, lifecycle: Lifecycle) -> Canary | None:
+def _canary(worker: WorkerView, lifecycle: Lifecycle) -> Canary | None:
     settings = worker.settings
     if not settings.canary.enabled or settings.worker != 0 or not worker.sessions:
         return None
@@ -172,7 +179,7 @@ def _canary(worker: Worker, lifecycle: Lifecycle) -> Canary | None:
     )
 
 
-def _consumers(worker: Worker) -> GroupWatch | None:
+def _consumers(worker: WorkerView) -> GroupWatch | None:
     settings = worker.settings
     if not settings.admin.watch_groups or settings.worker != 0:
         return None

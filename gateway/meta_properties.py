@@ -18,6 +18,7 @@ __all__ = [
     "FORMAT_VERSION",
     "META_FILE",
     "WITNESS_FILE",
+    "DiskFullError",
     "IdentityError",
     "Meta",
     "NewerFormatError",
@@ -33,7 +34,8 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-from config.errors import ConfigError
+from config.error_words import words
+from config.errors import ConfigError, ExitStatus
 from gateway import durable
 
 if TYPE_CHECKING:
@@ -52,6 +54,12 @@ _HEADER: Final = "# Written by the gateway; `gateway identity show` explains it,
 
 class IdentityError(ConfigError):
     """The data directory is another's, a copy, in use, or cannot be used."""
+
+
+class DiskFullError(IdentityError):
+    """The data directory's disk is full: no setting is wrong, and a start may succeed once there is room."""
+
+    exit_status = ExitStatus.UNAVAILABLE
 
 
 class NewerFormatError(IdentityError):
@@ -168,10 +176,9 @@ def read_meta(directory: Path) -> Meta | None:
     try:
         return _parse(directory, int(version), values)
     except (KeyError, ValueError) as error:
-        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise IdentityError(
-            f"{path.absolute()} cannot be understood ({what}). It was changed by hand or damaged: put it right, "
-            "restore it from a backup, or let `gateway identity adopt` write it anew."
+            f"{path.absolute()} cannot be understood ({words(error)}). It was changed by hand or damaged: put it "
+            "right, restore it from a backup, or let `gateway identity adopt` write it anew."
         ) from error
 
 

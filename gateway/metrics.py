@@ -1,6 +1,6 @@
 """Every metric of a worker, defined once: name, kind, unit, labels, meaning, and what to turn when it looks wrong.
 
-``docs/metrics.md`` is printed from this module: ``python -m gateway.metrics > docs/metrics.md``.
+``docs/metrics.md`` is printed from it: ``python docs/print_metrics.py > docs/metrics.md``.
 
 Labels are bounded by settings (session, route, topic, interceptor) or by the code (reason); never a client id or an
 MQTT topic.
@@ -9,14 +9,13 @@ Series known from the settings exist at 0 from the start.
 
 from __future__ import annotations
 
-__all__ = ["LATENCIES", "Metrics", "markdown", "send_failure_labels", "versions"]
+__all__ = ["LATENCIES", "Metrics", "send_failure_labels", "versions"]
 
 import functools
 import platform
-import sys
 import time
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from bridge.errors import (
     IncarnationError,
@@ -25,10 +24,11 @@ from bridge.errors import (
     RefusedError,
     ReplicasMissingError,
     RetriableError,
+    TimestampError,
     UnreachableError,
 )
 from bridge.interceptors import OUTCOMES as INTERCEPT_OUTCOMES
-from bridge.wire import DeadLetterReason
+from bridge.wire import LEDGER_TERMS, DeadLetterReason
 from gateway import lookout_metrics
 from gateway.group_plan import group_plans, session_names
 from gateway.instruments import MetricSet, counter, gauge, histogram
@@ -36,7 +36,7 @@ from gateway.machine_facts import SOCKET_STATES
 from gateway.reload_metrics import LAST_RELOAD, RELOAD_SUCCESS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from prometheus_client.metrics_core import Metric
 
@@ -44,9 +44,7 @@ if TYPE_CHECKING:
     from bridge.ledger import Ledger
     from bridge.ledger_intervals import LedgerIntervals
     from config.settings import Settings
-    from gateway.instruments import Definition
     from gateway.lifecycle import Lifecycle
-    from streaming.metric_names import Series
 
 CONNECT_FAILURES: Final = (
     "unreachable",  # no such host, connection refused, no route
@@ -87,6 +85,7 @@ _SEND_FAILURES: Final[tuple[tuple[type[Exception], str, str], ...]] = (  # the m
     (RetriableError, "retriable", "true"),
     (IncarnationError, "incarnation", "true"),  # by the next producer incarnation
     (PoisonedError, "poisoned", "false"),
+    (TimestampError, "timestamp", "true"),  # with the present in its place
     (RefusedError, "refused", "false"),
     (Exception, "other", "false"),
 )
@@ -96,7 +95,7 @@ _INTERCEPT_TIMES: Final = (
     1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2, 1e-1,
 )  # fmt: skip
 _STORES: Final = (("memory",), ("disk",))
-_LEDGER_TERMS: Final = ("received", "recovered", "delivered", "filtered", "dead_lettered", "returned", "lost")
+_LEDGER_TERMS: Final = tuple(term for term in LEDGER_TERMS if term != "in_flight")
 
 
 @functools.cache
@@ -167,12 +166,15 @@ class Metrics(MetricSet):
     )
     credential_expiry = gauge(
         "gateway_credential_expiry_timestamp_seconds",
-        "When what the gateway shows expires: of several connections the earliest. 0 where there is none, or nobody "
-        "can tell. Alert when it comes close: renewal has failed for long then.",
-        "mqtt.token, mqtt.tls.certificate_file, kafka.sasl.token, kafka.tls.certificate_file",
+        "When what the gateway shows expires, and what the servers show it (server_certificate): of several connections"
+        " the earliest. 0 where there is none, or nobody can tell. Alert when it comes close: renewal has failed for"
+        " long then.",
+        "mqtt.token, mqtt.tls.certificate_file, kafka.sasl.token, kafka.tls.certificate_file; the servers' own",
         unit="timestamp_seconds",
         labels=("credential",),
-        fixed=(("mqtt_token",), ("mqtt_certificate",), ("kafka_token",), ("kafka_certificate",)),
+        fixed=tuple(
+            (f"{side}_{kind}",) for side in ("mqtt", "kafka") for kind in ("token", "certificate", "server_certificate")
+        ),
     )
     mqtt_session_present = gauge(
         "gateway_mqtt_session_present",
@@ -180,6 +182,13 @@ class Metrics(MetricSet):
         "mqtt.session_expiry, mqtt.persistent",
         unit="sessions",
         labels=("session",),
+    )
+    mqtt_lost_sessions = gauge(
+        "gateway_mqtt_lost_sessions",
+        "Times within 24 h that the broker had lost a session when it was connected again, with all that it held, and"
+        " that nobody has acknowledged (gateway acknowledge).",
+        "EMQX's force_shutdown.max_mailbox_size, restarts of EMQX; mqtt.session_expiry",
+        unit="sessions",
     )
     mqtt_orphan_sessions = gauge(
         "gateway_mqtt_orphan_sessions",
@@ -300,6 +309,15 @@ class Metrics(MetricSet):
         labels=("topic", "reason", "retriable"),
         fixed=tuple((reason, retriable) for _, reason, retriable in _SEND_FAILURES),
     )
+    timestamps_replaced = counter(
+        "gateway_timestamps_replaced_total",
+        "Records written with another timestamp than they had, which the header gateway.timestamp_ms keeps:"
+        " `interceptor` for one that an interceptor set more than an hour ahead, `kafka` for one that Kafka refused.",
+        "the clocks of this machine, the brokers and the devices; the topic's message.timestamp.after.max.ms",
+        unit="records",
+        labels=("by",),
+        fixed=(("interceptor",), ("kafka",)),
+    )
     kafka_retries = counter(
         "gateway_kafka_retries_total",
         "Batches sent again after a failure.",
@@ -361,9 +379,16 @@ class Metrics(MetricSet):
         unit="partitions",
         labels=("topic",),
     )
+    kafka_topic_missing = gauge(
+        "gateway_kafka_topic_missing",
+        "1 for a topic that messages are routed to and that does not exist by the latest metadata, else 0. They wait.",
+        "gateway topics plan, gateway topics apply; kafka.topics.create",
+        unit="topics",
+        labels=("topic",),
+    )
     kafka_throttle_seconds = histogram(
         "gateway_kafka_throttle_seconds",
-        "For how long brokers told the gateway to slow down, an observation for each answer that did so.",
+        "For how long brokers told the gateway to send them no batches, an observation for each answer that did so.",
         "the quota (producer_byte_rate, request_percentage) of the gateway's user or client id at Kafka",
         unit="seconds",
         bounds=(0.01, 0.1, 0.5, 1.0, 5.0, 30.0),
@@ -376,7 +401,7 @@ class Metrics(MetricSet):
     )
     dlq_records = counter(
         "gateway_dlq_records_total",
-        "Messages that became dead letters, by reason; each went to its route's dead-letter topic whole, with the"
+        "Dead letters that Kafka has acknowledged, by reason; each is in its route's dead-letter topic whole, with the"
         " reason. Alert on any increase: somebody's messages are not where their readers look.",
         "routes[].topic and routes[].key (missing_value), routes[].allowed_topics (invalid_topic), routes[].max_topics"
         " (topic_limit), kafka.max_record_bytes (too_large), the topic's own settings (invalid_record);"
@@ -387,8 +412,8 @@ class Metrics(MetricSet):
     )
     route_stopped = gauge(
         "gateway_route_stopped",
-        "1 while a route is stopped because too many of its messages became dead letters, else 0. Its messages are"
-        " held, not acknowledged, and those of its sessions' other routes wait behind them. Alert on 1: it needs a"
+        "1 while a route is stopped because too many of its messages had to become dead letters, else 0. Its messages"
+        " are held, not acknowledged, and those of its sessions' other routes wait behind them. Alert on 1: it needs a"
         " person; /readyz and the log say why.",
         "what the last dead letters name; dead_letter.max_per_second, dead_letter.max_share, dead_letter.retry_after",
         unit="routes",
@@ -464,7 +489,8 @@ class Metrics(MetricSet):
     ledger_messages = counter(
         "gateway_ledger_messages_total",
         "The growing terms of the ledger; with the messages in flight they balance:"
-        " received + recovered = delivered + filtered + dead_lettered + in flight + returned + lost.",
+        " received + recovered = delivered + filtered + dead_lettered + copies + in flight"
+        " + returned + lost.",
         "none: this is the account, not a lever",
         unit="messages",
         labels=("term",),
@@ -495,6 +521,16 @@ class Metrics(MetricSet):
         "mqtt.sessions, the number of workers, CPU limits",
         unit="seconds",
         bounds=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0),
+    )
+    cpu_starved = counter(
+        "gateway_cpu_starved_seconds_total",
+        "Time without a CPU although there was work: of this process as the kernel counts it (waited; 0 where it does"
+        " not), of the container since its quota was used up (throttled), of anybody in its control group, or on the"
+        " machine where that is not told (pressure: PSI, some).",
+        "the container's CPU limit, workers, what else runs on the machine",
+        unit="seconds",
+        labels=("by",),
+        fixed=(("waited",), ("throttled",), ("pressure",)),
     )
     spool_messages = gauge(
         "gateway_spool_messages",
@@ -528,6 +564,13 @@ class Metrics(MetricSet):
         "spool.max_bytes, data_dir (its disk)",
         unit="state",
     )
+    spool_fsync_seconds = histogram(
+        "gateway_spool_fsync_seconds",
+        "Time the disk took to make a write of the spool durable.",
+        "data_dir (its disk)",
+        unit="seconds",
+        bounds=LATENCIES,
+    )
     sockets = gauge(
         "gateway_sockets",
         "TCP sockets of this process by state. close_wait that grows: a peer hung up, and its connection was not closed"
@@ -543,6 +586,7 @@ class Metrics(MetricSet):
     emqx_up = lookout_metrics.EMQX_UP
     emqx_look_failures = lookout_metrics.EMQX_LOOK_FAILURES
     emqx_dropped = lookout_metrics.EMQX_DROPPED
+    emqx_dead_members = lookout_metrics.EMQX_DEAD_MEMBERS
     emqx_queue_length = lookout_metrics.EMQX_QUEUE_LENGTH
     emqx_queue_limit = lookout_metrics.EMQX_QUEUE_LIMIT
     emqx_inflight = lookout_metrics.EMQX_INFLIGHT
@@ -559,6 +603,13 @@ class Metrics(MetricSet):
     consumer_lag_records = lookout_metrics.CONSUMER_LAG_RECORDS
     consumer_lag_seconds = lookout_metrics.CONSUMER_LAG_SECONDS
     consumer_look_failures = lookout_metrics.CONSUMER_LOOK_FAILURES
+    problems = gauge(
+        "gateway_problems",
+        "Problems that the status page lists of this worker now, by name and severity; no series while there is none.",
+        "the runbook's entry of that name",
+        unit="problems",
+        labels=("problem", "severity"),
+    )
     lifecycle_state = gauge(
         "gateway_lifecycle_state",
         "0 not running, 1 starting, 2 recovery, 3 running, 6 pending controlled shutdown, 7 shutting down.",
@@ -651,6 +702,8 @@ def _label_values(settings: Settings) -> dict[str, list[str]]:
         "broker": [],  # known once Kafka has said it
         "group": [],  # as "broker"
         "partition": [],  # from their first record on
+        "problem": [],  # while there is one
+        "severity": [],
     }
 
 
@@ -661,70 +714,3 @@ def _interceptor_labels(settings: Settings) -> list[str]:
 
 def _by_route(intervals: LedgerIntervals, *, dead_letter: bool) -> dict[tuple[str, ...], float]:
     return {(route,): count for route, count in intervals.messages(dead_letter=dead_letter).items()}
-
-
-_INTRODUCTION: Final = """\
-# Metrics
-
-Served at `/metrics`, on `http.host` and `http.port` (127.0.0.1:9464), in Prometheus' text format or in OpenMetrics, as
-the scraper asks. This page is printed from `gateway/metrics.py`.
-
-- With a supervisor (`workers` other than 0) every worker's sample has the label `worker`, its number; the supervisor's
-  own `process_*` have `worker="supervisor"`. The series of a worker that does not run are absent, and
-  `gateway_worker_up` is 0; `gateway_worker*` exist only there.
-- `gateway_auth_*` are those of the service that EMQX asks (`gateway auth serve`), which serves them itself, on
-  `auth.operator_host` and `auth.operator_port` (127.0.0.1:9465), with `gateway_event_loop_delay_seconds`,
-  `gateway_build_info` and `process_*`.
-- `gateway_stream_*` are those of a Spark job (`gateway stream`), which serves them itself on `stream.metrics.host` and
-  `stream.metrics.port`, with `process_*` of its Python process. `query` is the job's name; `ingest` has a second query,
-  `windows`. `topic` and `partition` exist from their first batch on.
-- Series whose labels follow from the settings exist at 0 from the start, so that `rate()` and `increase()` see the
-  first event.
-- `session` is the session's number in the worker, behind its group's name if it has one, `route` a route's name,
-  `topic` a Kafka topic. There is no label for client ids or MQTT topics: they are without bound.
-- Everything is counted per batch and read at scrape time. A scrape sees one moment: the ledger's terms of one scrape
-  belong together.
-- What became of a route's messages: `gateway_mqtt_messages_received_total` of the route, against the same route's
-  `gateway_messages_delivered_total`, `gateway_messages_dead_lettered_total` and `gateway_messages_filtered_total`.
-- `process_*` are the process's own: CPU seconds, resident memory, open files, start time.
-"""
-
-
-def _describe(definition: Definition[Any] | Series) -> Iterator[str]:
-    yield f"### `{definition.name}`"
-    yield ""
-    yield definition.meaning
-    yield ""
-    yield f"- {definition.kind}, in {definition.unit}"
-    free = len(definition.labels) - len(definition.fixed[0])
-    for place, label in enumerate(definition.labels):
-        if definition is Metrics.build_info or place < free:
-            yield f"- label `{label}`"
-        else:
-            values = dict.fromkeys(fixed[place - free] for fixed in definition.fixed)
-            yield f"- label `{label}`: {', '.join(f'`{value}`' for value in values)}"
-    if definition.bounds:
-        yield f"- buckets up to {', '.join(f'{bound:g}' for bound in definition.bounds)}"
-    yield f"- turn: {definition.turn}"
-    yield ""
-
-
-def markdown() -> str:
-    """The reference page of all metrics."""
-    from gateway.auth_service.metrics import AuthMetrics
-    from gateway.supervisor.metrics import SupervisorMetrics
-    from streaming.metric_names import SERIES
-
-    lines = [_INTRODUCTION]
-    # As a dictionary's keys: what several sets have in common is told once.
-    for definition in dict.fromkeys(
-        (*Metrics.definitions(), *SupervisorMetrics.definitions(), *AuthMetrics.definitions())
-    ):
-        lines.extend(_describe(definition))
-    for series in SERIES:
-        lines.extend(_describe(series))
-    return "\n".join(lines).rstrip("\n") + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(markdown())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from bridge.kafka_login import KafkaLogin
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
     from bridge.certificate import Validity
     from bridge.ports import Credential, CredentialSource
@@ -70,8 +70,15 @@ async def kafka_login(settings: KafkaSettings) -> AsyncIterator[KafkaLogin]:
         await source.close()
 
 
-def watch_outward(metrics: Metrics, outward: Outward, sessions: Sequence[Session], kafka: KafkaLogin) -> None:
-    """Have the metrics say when what is shown expires, and how often there was no other."""
+def watch_outward(
+    metrics: Metrics,
+    outward: Outward,
+    sessions: Sequence[Session],
+    kafka: KafkaLogin,
+    brokers: Callable[[], Iterable[Validity]],
+) -> None:
+    """Have the metrics say when what is shown expires, by us and by the servers, and how often there was no other.
+    ``brokers`` gives Kafka's certificates."""
     for side, source in outward.sources.items():
         metrics.token_failures.watch(partial(_failures, source), side)
 
@@ -87,9 +94,16 @@ def watch_outward(metrics: Metrics, outward: Outward, sessions: Sequence[Session
             if session.last_shown is not None and session.last_shown.certificate is not None:
                 yield session.last_shown.certificate
 
-    expiry.watch(lambda: min((one.ends_s for one in certificates()), default=0.0), "mqtt_certificate")
+    expiry.watch(lambda: _first(certificates()), "mqtt_certificate")
     expiry.watch(lambda: _ends_s(kafka.shown), "kafka_token")
     expiry.watch(lambda: 0.0 if kafka.certificate is None else kafka.certificate.ends_s, "kafka_certificate")
+    expiry.watch(lambda: _first(session.server_certificate for session in sessions), "mqtt_server_certificate")
+    expiry.watch(lambda: _first(brokers()), "kafka_server_certificate")
+
+
+def _first(certificates: Iterable[Validity | None]) -> float:
+    """When the first of them ends; 0 without any."""
+    return min((one.ends_s for one in certificates if one is not None), default=0.0)
 
 
 def _failures(source: CredentialSource) -> int:

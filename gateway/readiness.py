@@ -9,6 +9,7 @@ __all__ = ["Readiness", "ReadinessLimits", "ReadinessSnapshot", "SessionView", "
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from config.errors import sentence
 from gateway.lifecycle import State
 
 if TYPE_CHECKING:
@@ -127,9 +128,11 @@ def _about_sessions(sessions: tuple[SessionView, ...]) -> Iterator[str]:
     for session in sessions:
         because = f": {session.problem}" if session.problem else ""
         if not session.connected:
-            yield f"MQTT session {session.name} is not connected{because}."
+            yield sentence(f"MQTT session {session.name} is not connected{because}")
         elif not session.subscribed:
-            yield f"MQTT session {session.name} is connected, but its subscriptions are not granted yet{because}."
+            yield sentence(
+                f"MQTT session {session.name} is connected, but its subscriptions are not granted yet{because}"
+            )
 
 
 def _about_kafka(snapshot: ReadinessSnapshot, limits: ReadinessLimits) -> Iterator[str]:
@@ -147,7 +150,7 @@ def _about_kafka(snapshot: ReadinessSnapshot, limits: ReadinessLimits) -> Iterat
         )
     for topic in snapshot.topics:
         if topic.problem:
-            yield f"Kafka topic {topic.name} cannot be used: {topic.problem}."
+            yield f"Kafka topic {topic.name} cannot be used: {topic.problem.rstrip('.')}."
         elif not topic.partitions:
             yield f"Kafka topic {topic.name} does not exist; create it, or set kafka.topics.create."
         elif topic.leaderless:

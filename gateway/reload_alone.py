@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from config.error_words import words
 from config.errors import ConfigError, ExitStatus, GatewayError
 from gateway.reload import Reloader
 from gateway.reload_plan import plan_reload
@@ -47,8 +48,7 @@ class AloneReload:
 
     def attach(self, worker: Worker) -> None:
         """Serve this worker from now on."""
-        worker.config = self.state
-        worker.observation.sources.append(self.state.problems)
+        worker.show_config(self.state)
         self._task = asyncio.create_task(self._run(worker, Reloader(worker)), name="reload")
 
     async def close(self) -> None:
@@ -66,7 +66,8 @@ class AloneReload:
                 problem, done, details = await self._reload(worker, reloader, wish)
             except Exception as error:  # noqa: BLE001 - a defect of ours: who waits is told, and the worker goes on
                 _log.exception("reload_step_failed")
-                problem, done, details = repr(error), "", {"status": int(ExitStatus.FAILED)}
+                problem = f"The reload failed by a defect ({words(error)}): see its traceback in the log."
+                done, details = "", {"status": int(ExitStatus.FAILED)}
             if not wish.dry_run:
                 self.state.reloaded(problem)
                 worker.metrics.reloaded(problem)

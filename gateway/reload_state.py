@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
 from config.live import changes
-from gateway.health_model import Problem
 from gateway.moments import moment
+from gateway.problem import Problem
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from bridge.wire import DeadLetterReason
     from gateway.group_plan import GroupPlan
     from gateway.lifecycle import StopVerb
+    from gateway.lost_sessions import LostSessions
     from gateway.metrics import Metrics
     from gateway.mqtt.login import Login
+    from gateway.mqtt.retry import Siblings
     from gateway.session_registry import SessionRecord, SessionRegistry
 
 
@@ -55,10 +57,11 @@ class Shared:
     verb: Callable[[], StopVerb]
     failed: Callable[[BaseException], None]
     registry: SessionRegistry
+    lost: LostSessions
     login: Login
+    siblings: Siblings
     filtered: Callable[[str, str], None]
     chains: Chains
-    dead_lettered: Callable[[DeadLetterReason, int], None]
     dead_letter_made: Callable[[str, DeadLetterReason, BaseException, str | None], None]
 
 
@@ -77,7 +80,6 @@ class SessionGroup:
             instance=settings.instance,
             partition_count=shared.topics.partition_count,
             max_record_bytes=settings.kafka.max_record_bytes,
-            counted=shared.dead_lettered,
             routes=settings.routes,
             made=shared.dead_letter_made,
         )
@@ -113,6 +115,8 @@ class SessionGroup:
             shared.metrics,
             shared.login,
             shared.registry,
+            shared.siblings,
+            shared.lost,
         )
         self.sessions = tuple(self._make_session(number) for number in range(settings.mqtt.sessions))
 
@@ -158,7 +162,9 @@ class SessionGroup:
         # The will is one session's alone: a second would declare the instance dead when only a connection is.
         announces = mqtt.status.enabled and settings.worker == 0 and number == 0 and not group
         topic = mqtt.status.topic.replace("${instance}", settings.instance) if announces else None
-        plan = SessionPlan(name, client_id(settings, settings.worker, name), subscriptions, topic)
+        plan = SessionPlan(
+            name, client_id(settings, settings.worker, name), subscriptions, topic, settings.worker + number
+        )
         return Session(plan, settings, self._path, self._shared.verb, self._shared.failed)
 
     def _create_batch(self, compressed: bool) -> BatchBuilder:

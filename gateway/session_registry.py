@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import structlog
 
+from config.error_words import words
 from gateway import durable
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class SessionRegistry:
             self._path.replace(aside)
             log.error(  # noqa: TRY400 - where the JSON is wrong tells nothing
                 "session_registry_damaged",
-                error=repr(error),
+                error=words(error),
                 moved_to=str(aside),
                 consequence="sessions of earlier settings are not ended; the broker keeps them until they expire",
             )

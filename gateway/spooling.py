@@ -118,6 +118,7 @@ class Spooling:
         metrics.spool_messages.watch(self.spooler.messages)
         metrics.spool_bytes.watch(lambda: self.store.bytes)
         metrics.spool_oldest_age.watch(self._oldest_age_s)
+        self.store.watch_writes(metrics.spool_fsync_seconds.child().observe)
         metrics.spool_failing.watch(lambda: int(self.spooler.problem is not None))
 
     def facts(self) -> dict[str, object]:

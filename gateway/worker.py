@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-__all__ = ["Worker", "run_worker"]
+__all__ = ["Worker"]
 
 import asyncio
 import time
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from bridge.backoff import Backoff
 from bridge.contacts import Contacts
-from bridge.dead_letter import DeadLetters
+from bridge.dead_letter import DeadLetters, stored_letters
 from bridge.dead_letter_limit import DeadLetterLimit
-from bridge.errors import BridgeError, PoisonedError, RetriableError
+from bridge.errors import BridgeError, LeaderMissingError, PoisonedError, RetriableError, TimestampError
 from bridge.interceptor_loading import load_chains
 from bridge.interceptors import RecordMetadata
 from bridge.kafka import KafkaProducer
 from bridge.kafka_login import KafkaLogin
 from bridge.kafka_topics import Topics
 from bridge.ledger import Ledger
+from bridge.ledger_intervals import SessionLoss
 from bridge.partitions import Partitions
 from bridge.route_stops import RouteStops
 from bridge.routing import Router
@@ -30,42 +31,45 @@ from bridge.sender import Sender, SenderPolicy
 from bridge.spool import spool_path
 from bridge.topic_watch import TopicWatch
 from config.errors import GatewayError
-from gateway import logs, memory
+from gateway import logs
 from gateway.answers import WorkerAnswers
+from gateway.data_directory import lost_sessions_path
 from gateway.group_plan import group_plans, orphan_plan
 from gateway.http import HttpServer
 from gateway.identity import Ending, Identity
 from gateway.instruments import EventLoopProbe
 from gateway.ledger_log import LedgerLog, LedgerSource
-from gateway.lifecycle import Lifecycle, Service, State, StopRequest, StopVerb
+from gateway.lifecycle import Lifecycle, Service, StopRequest, StopVerb
 from gateway.lookouts import Lookouts
+from gateway.lost_sessions import LostSessions
 from gateway.metrics import Metrics, send_failure_labels
 from gateway.mqtt.login import Login
 from gateway.mqtt.orphans import Orphans
 from gateway.mqtt.renewal import Renewals
+from gateway.mqtt.retry import Siblings
 from gateway.observation import Observation
 from gateway.outward import Outward, watch_outward
 from gateway.readiness import ReadinessSnapshot, SessionView, TopicView
-from gateway.reload import Reloader
 from gateway.session_group import SessionGroup, Shared
-from gateway.signals import StopSignals
 from gateway.spooling import Spooling
-from gateway.worker_facts import facts, say_what_is_left
+from gateway.worker_facts import facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from datetime import timedelta
 
     from bridge.accumulator import Accumulator, Slot
     from bridge.batch import Batch
+    from bridge.certificate import Validity
     from bridge.interceptors import Chains
     from bridge.wire import DeadLetterReason
     from config.settings import Settings
+    from gateway.diagnosis import Diagnosis
     from gateway.instruments import Cell, Histogram
-    from gateway.lifecycle import Component, StopReport
+    from gateway.lifecycle import Component
+    from gateway.lost_sessions import LostSession
     from gateway.mqtt.orphans import OrphanSession
     from gateway.mqtt.session import Session
-    from gateway.reload_alone import AloneReload
     from gateway.reload_state import ConfigState
     from gateway.session_registry import SessionRecord
     from gateway.supervisor.member import Membership
@@ -135,6 +139,12 @@ class Worker:
                 settings, self.sender, self.ledger, lambda: self._stop.verb, self.fail, self.topic_watch.preset
             )
             self._bury_from(self.spooling.spooler.accumulator)
+            self.route_stops.watch_returns(self.spooling.spooler.replay)
+        self.lost_sessions = LostSessions(
+            lost_sessions_path(settings.data_dir, settings.worker),
+            found=self._session_lost,
+            recorded=lambda: self.identity.registry.records,
+        )
         self.ledger_log = LedgerLog(settings, LedgerSource(self.ledger, self.started_producer, self.sender.renew))
         shared = Shared(
             self.router,
@@ -145,10 +155,11 @@ class Worker:
             verb=lambda: self._stop.verb,
             failed=self.fail,
             registry=self.identity.registry,
+            lost=self.lost_sessions,
             login=self.mqtt_login,
+            siblings=Siblings(),
             filtered=self._count_filtered,
             chains=self.chains,
-            dead_lettered=self._count_dead_letter,
             dead_letter_made=self._dead_letter_made,
         )
         self._shared = shared
@@ -160,16 +171,17 @@ class Worker:
         self.orphans = Orphans()
         self._orphan_group: SessionGroup | None = None
         self._retirement: asyncio.Task[None] | None = None
-        self.observation = Observation(self)
+        self.observation = Observation(self, self.fail)
         lifecycle = Lifecycle()
         self.lookouts = Lookouts(self, lifecycle)
+        self.observation.sources += [self.lost_sessions.problems, self.lookouts.problems]
         self.answers = WorkerAnswers(
             settings,
             metrics=self.metrics,
             lifecycle=lifecycle,
             ledger=self.ledger,
             snapshot=self.snapshot,
-            facts=partial(facts, self),
+            facts=lambda: facts(self, self.diagnosis.document(), self.lookouts.facts()),
         )
         self.http = HttpServer(settings.http, self.answers, page=True) if membership is None else None
         self.service = Service(
@@ -196,7 +208,7 @@ class Worker:
         probe = EventLoopProbe(self.metrics.event_loop_delay.child())
         spool = () if self.spooling is None else (self.spooling, _KafkaOrSpool(self))
         kafka = (self.observation.vitals, self.outward, _Kafka(self), self.topic_watch)
-        last = (*spool, _Ledger(self), self.route_stops, probe, *self.lookouts.core, _Rest(self))
+        last = (*spool, self.lost_sessions, _Ledger(self), self.route_stops, probe, *self.lookouts.core, _Rest(self))
         if membership is not None:
             return (*kafka, membership, self.identity, *last)
         assert self.http is not None
@@ -211,9 +223,9 @@ class Worker:
             instance=settings.instance,
             partition_count=self.partition_count,
             max_record_bytes=settings.kafka.max_record_bytes,
-            counted=self._count_dead_letter,
             routes=settings.routes,
             made=self._dead_letter_made,
+            withholds=self.route_stops.rests,
         )
 
     async def _recover(self) -> None:
@@ -223,7 +235,10 @@ class Worker:
         if self.http is not None:
             await self.http.answering()
         records = [session.record for session in self._own_sessions]
+        registry, lost = self.identity.registry, self.lost_sessions
+        lost.begins(record.client_id for record in records if registry.get(record.client_id) is None)
         self.orphans.recall(self.identity, records, self.settings, self._make_orphan, retiring=self._retiring)
+        lost.keeps(record.client_id for record in registry.records)
         if self._retiring:
             self._retirement = asyncio.create_task(self._retire(), name="retire")
 
@@ -241,6 +256,18 @@ class Worker:
             await self.spooling.spooler.drained()
         self._stop.request(StopVerb.RETIRE)
 
+    @cached_property
+    def diagnosis(self) -> Diagnosis:
+        """Judges the worker's health. Loaded when somebody asks."""
+        from gateway.diagnosis import Diagnosis
+
+        return Diagnosis(self, self.observation)
+
+    def show_config(self, config: ConfigState) -> None:
+        """Tell where this process reads the settings, and what is wrong with them, from now on."""
+        self.config = config
+        self.observation.sources.append(config.problems)
+
     # --- topics (bridge.parking.TopicLocator)
     # -------------------------------------------------------------------------------------
 
@@ -255,6 +282,9 @@ class Worker:
 
     def started_producer(self) -> KafkaProducer | None:
         return self.kafka_producer() if self.sender.started else None
+
+    def _broker_certificates(self) -> Iterable[Validity]:
+        return self.kafka_producer().certificates() if self.sender.started else ()
 
     def kafka_producer(self) -> KafkaProducer:
         producer = self.sender.producer
@@ -373,6 +403,8 @@ class Worker:
         end_to_end.observe_many(now_ns - batch.opened_ns, count)
         batch_records.observe_many(count, 1)
         batch_bytes.observe_many(batch.size, 1)
+        if slot.dead_letter:
+            self._count_dead_letters(batch)
 
     def _make_meters(self, slot: Slot) -> Meters:
         """The series a slot's batches count in, looked up once: a tenth of what a small batch costs."""
@@ -392,10 +424,14 @@ class Worker:
         topic = batch.slot.queue.topic
         self.metrics.kafka_send_failures.child(topic, reason, retriable).value += 1
         if isinstance(error, PoisonedError):
-            if batch.count == 1 and not batch.slot.dead_letter:  # a larger one is split, until the record is alone
-                self.chains.given_up(batch.slot.route, RecordMetadata(topic, partition, -1, 1), error)
+            # Where Kafka names no record, a larger batch is split until the record is alone.
+            count = len(error.records) or int(batch.count == 1)
+            if count and not batch.slot.dead_letter:
+                self.chains.given_up(batch.slot.route, RecordMetadata(topic, partition, -1, count), error)
         else:
             self.metrics.kafka_retries.child().value += 1
+            if isinstance(error, TimestampError) and not batch.restamped:
+                self.metrics.timestamps_replaced.child("kafka").value += len(error.records) or batch.count
         log.warning(
             "batch_failed",
             topic=topic,
@@ -410,7 +446,10 @@ class Worker:
         reason, retriable = send_failure_labels(error)
         self.metrics.kafka_send_failures.child(topic, reason, retriable).value += 1
         self.metrics.kafka_retries.child().value += 1
-        log.warning("batch_retried", topic=topic, error=str(error), repeat_key=(topic, reason))
+        if isinstance(error, LeaderMissingError) and self.topics.is_settling(topic):
+            log.info("batch_retried", topic=topic, error=str(error), repeat_key=(topic, reason, "settling"))
+        else:
+            log.warning("batch_retried", topic=topic, error=str(error), repeat_key=(topic, reason))
 
     def incarnation_started(self, number: int) -> None:
         self._kafka_started.set()
@@ -430,8 +469,14 @@ class Worker:
     def _kafka_not_renewed(self) -> None:
         self.metrics.kafka_renewal_failures.child().value += 1
 
-    def _count_dead_letter(self, reason: DeadLetterReason, count: int) -> None:
-        self.metrics.dlq_records.child(reason.value).value += count
+    def _count_dead_letters(self, batch: Batch) -> None:
+        """Kafka has them. Reading them again costs what only dead letters pay, and the spool's count like the rest."""
+        for route, reason in stored_letters(self.sender.producer.records(batch.builder)):
+            self.metrics.dlq_records.child(reason).value += 1
+            self.observation.dead_letter_stored(route, reason)
+
+    def _session_lost(self, loss: LostSession) -> None:
+        self.ledger_log.intervals.session_lost(SessionLoss(loss.session, loss.client_id, loss.left_ms, loss.at_ms))
 
     def _count_filtered(self, route: str, reason: str) -> None:
         self.metrics.messages_filtered.child(route, reason).value += 1
@@ -449,15 +494,22 @@ class Worker:
         if self.spooling is not None:
             self.spooling.watch_metrics(metrics, self.settings.spool.max_bytes)
         self.observation.watch_metrics(metrics)
+        # Asked for the diagnosis at a scrape, not now.
+        metrics.kafka_broker_silence.watch_rows(lambda: self.diagnosis.broker_silence())  # noqa: PLW0108
+        metrics.kafka_broker_mute.watch_rows(lambda: self.diagnosis.broker_muteness())  # noqa: PLW0108
+        metrics.kafka_broker_up.watch_rows(lambda: self.diagnosis.brokers_up())  # noqa: PLW0108
+        metrics.problems.watch_rows(lambda: self.diagnosis.problem_rows())  # noqa: PLW0108
         metrics.oldest_unacked_age.watch(lambda: (self._oldest_age_ns() or 0) / 1e9)
         metrics.mqtt_messages_received.watch_rows(self.received_rows)
         metrics.mqtt_acks.watch(lambda: sum(session.acknowledged for session in self.all_sessions()))
         metrics.mqtt_received_bytes.watch(lambda: sum(session.received_bytes for session in self.all_sessions()))
         metrics.mqtt_retained.watch(lambda: sum(session.retained for session in self.all_sessions()))
         metrics.mqtt_redelivered.watch(lambda: sum(session.redelivered for session in self.all_sessions()))
+        metrics.timestamps_replaced.watch(lambda: sum(group.dispatcher.clamped for group in self.groups), "interceptor")
+        metrics.mqtt_lost_sessions.watch(lambda: len(self.lost_sessions.open()))
         metrics.mqtt_orphan_sessions.watch(lambda: self.orphans.left)
         metrics.last_shutdown_unclean.watch(lambda: self.identity.last_ending is Ending.UNCLEAN)
-        watch_outward(metrics, self.outward, self.sessions, self.kafka_login)
+        watch_outward(metrics, self.outward, self.sessions, self.kafka_login, self._broker_certificates)
         self._watch_routes()
         for session in self.sessions:
             metrics.mqtt_connected.watch(partial(_subscribed, session), session.plan.name)
@@ -569,6 +621,19 @@ class Worker:
             stopped_routes=tuple(self.route_stops.stopped.values()),
         )
 
+    def progress(self) -> tuple[object, ...]:
+        """Changes while a start or a step of a reload gets on: components, Kafka, sessions, messages, the spool's
+        opening. What only repeats, such as an attempt to connect or a ping's answer, changes nothing."""
+        ledger = self.ledger
+        return (
+            self.service.begun,
+            self.sender.started,
+            self.metrics.mqtt_connects.child().value,
+            ledger.received,
+            ledger.delivered,
+            self.spooling and self.spooling.store.opening_steps,
+        )
+
     def refused_topics(self) -> tuple[str, ...]:
         """Topics in use to which Kafka does not let us write, or that it does not let us see."""
         if not self.sender.started:
@@ -640,6 +705,8 @@ class _Ledger:
 
     async def start(self) -> None:
         await self._worker.ledger_log.start()
+        if self._worker.ledger_log.follows_a_crash:
+            self._worker.lost_sessions.announce_again()
 
     async def stop(self, deadline_ns: int) -> None:
         """There is nothing to do yet."""
@@ -661,59 +728,6 @@ class _Rest:
         if time.monotonic_ns() < deadline_ns:
             for group in self._worker.groups:
                 await group.drained()
-
-
-async def run_worker(
-    settings: Settings,
-    membership: Membership | None = None,
-    *,
-    retiring: bool = False,
-    reload: Callable[[], AloneReload] | None = None,
-) -> tuple[StopReport, StopSignals]:
-    """Run a worker until a signal, a failure or the end of its supervisor ends it, or, ``retiring``, until nothing is
-    left to do for its slot. ``reload`` makes what SIGHUP is for, without a supervisor. Raises what it failed of.
-    """
-    stop = StopRequest()
-    alone = None if reload is None else reload()
-    signals = StopSignals(stop, None if alone is None else alone.ask)
-    with signals:
-        try:
-            worker = Worker(settings, stop, membership, retiring=retiring)
-        except Exception as error:
-            if membership is not None:
-                membership.failed(error)
-            raise
-        for warning in worker.router.warnings:
-            log.warning("routes_doubtful", warning=warning)
-        worker.service.lifecycle.listen(partial(_on_state, membership))
-        if membership is not None:
-            await membership.open(stop, worker.answers, Reloader(worker).step)
-        if alone is not None:
-            alone.attach(worker)
-        try:
-            report = await worker.service.run(stop)
-        except Exception as error:
-            if membership is not None:
-                membership.failed(error)
-            raise
-        finally:
-            if alone is not None:
-                await alone.close()
-            say_what_is_left(worker)
-            worker.chains.close()
-    left = worker.ledger.snapshot()
-    if membership is not None:
-        membership.stopped(left.returned)
-    log.info("worker_stopped", ledger=str(left), clean=report.clean)
-    return report, signals
-
-
-def _on_state(membership: Membership | None, _old: State, new: State) -> None:
-    if new is State.RUNNING:
-        memory.settle()
-        log.info("worker_ready")
-        if membership is not None:
-            membership.ready()
 
 
 def _subscribed(session: Session) -> int:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 __all__ = ["facts", "say_what_is_left"]
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from gateway.metrics import versions
 
 if TYPE_CHECKING:
-    from gateway.worker import Worker
+    from gateway.worker_view import WorkerView
 
 log = structlog.get_logger("worker")
 
 
-def facts(worker: Worker) -> dict[str, object]:
-    """Who it is, what runs, and what of earlier lives it still has to do. Does not block."""
+def facts(worker: WorkerView, judged: dict[str, Any], outside: dict[str, object]) -> dict[str, object]:
+    """Who it is, what runs, and what of earlier lives it still has to do. ``judged`` is what its diagnosis says,
+    ``outside`` what its lookouts do. Does not block."""
     identity, settings = worker.identity, worker.settings
-    seen = worker.observation.diagnosis.document()
-    brokers = seen.pop("brokers")
+    brokers = judged.pop("brokers")
     return {
         "instance": settings.instance,
         "instance_id": identity.instance_id or None,
@@ -43,14 +43,15 @@ def facts(worker: Worker) -> dict[str, object]:
             for orphan in worker.orphans.sessions
             if not orphan.gone
         ],
-        **worker.lookouts.facts(),
+        "lost_sessions": worker.lost_sessions.facts(),
+        **outside,
         "routes": _routes(worker),
-        **seen,
+        **judged,
         **({} if worker.config is None else {"config": worker.config.as_dict()}),
     }
 
 
-def _routes(worker: Worker) -> dict[str, dict[str, int]]:
+def _routes(worker: WorkerView) -> dict[str, dict[str, int]]:
     """What became of each route's messages; the empty name is where no route took them."""
     intervals = worker.ledger_log.intervals
     terms = ("received", "delivered", "filtered", "dead_lettered")
@@ -72,7 +73,7 @@ def _routes(worker: Worker) -> dict[str, dict[str, int]]:
     return rows
 
 
-def say_what_is_left(worker: Worker) -> None:
+def say_what_is_left(worker: WorkerView) -> None:
     """After a stop: what was taken and is not acknowledged by MQTT session, and not written by Kafka topic."""
     sessions = {s.plan.client_id: s.left_unacked for s in worker.all_sessions() if s.left_unacked}
     topics: dict[str, int] = {}

@@ -10,13 +10,13 @@ __all__ = ["AuditError", "AuditLog", "Entry"]
 
 import json
 import os
-import pwd
 import socket
 import uuid
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from gateway.admin.errors import AdminError
+from gateway.running_user import running_user
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +68,7 @@ class AuditLog:
             "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "id": number,
             "phase": phase,
-            "user": _user(),
+            "user": running_user(),
             "host": socket.gethostname(),
             "command": self._command,
             "cluster": self._cluster,
@@ -102,13 +102,3 @@ class Entry:
         """It was not done; or, with ``unknown``, nobody knows."""
         said = f"unknown, it may have been done: {error}" if unknown else f"not done: {error}"
         self._log.finish(self, said, None)
-
-
-def _user() -> str:
-    """The operating system's name for who runs this, and for whom, if that differs."""
-    try:
-        name = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        name = str(os.getuid())
-    behind = os.environ.get("SUDO_USER", "")
-    return f"{name} (for {behind})" if behind and behind != name else name

@@ -11,6 +11,7 @@ __all__ = ["Changes", "Election", "NewTopic"]
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from bridge.backoff import broker_timeout_ms
 from gateway.admin.errors import AdminError
 from gateway.admin.model import TopicPartition
 from gateway.admin.protocol import (
@@ -153,7 +154,7 @@ class Changes:
 
     @property
     def _timeout_ms(self) -> int:
-        return int(self.timeout_s * 1000)
+        return broker_timeout_ms(self.timeout_s)
 
 
 def _why(code: int, place: TopicPartition, message: str | None) -> str:

@@ -8,6 +8,7 @@ import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from bridge.backoff import broker_timeout_ms
 from gateway.admin.errors import AdminError, AdminMissingError, AdminUnsupportedError
 from gateway.admin.model import Answers, Group, GroupListing, Offsets, TopicPartition
 from gateway.admin.protocol import (
@@ -188,7 +189,9 @@ class GroupReading:
         leaders = self._by_leader(wanted, told)
 
         def asking(number: int) -> Any:
-            return lambda: self._links.ask(number, _list_offsets(leaders[number], at, int(self.timeout_s * 1000)))
+            return lambda: self._links.ask(
+                number, _list_offsets(leaders[number], at, broker_timeout_ms(self.timeout_s))
+            )
 
         answers = self._links.ask_each({number: asking(number) for number in leaders})
         for answer in answers.by_broker.values():
@@ -237,7 +240,7 @@ class GroupReading:
         for place in partitions:
             leader = known.get(place)
             if place not in known:
-                told.problems[place] = "the topic or partition is gone"
+                told.problems[place] = "the topic or partition is gone, or may not be seen"
             elif leader is None:
                 told.problems[place] = "nobody leads it now"
             elif leader not in self._links.brokers:

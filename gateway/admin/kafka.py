@@ -11,6 +11,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from bridge.backoff import broker_timeout_ms
 from gateway.admin.changes import Changes
 from gateway.admin.errors import AdminError, AdminRefusedError, AdminUnsupportedError
 from gateway.admin.groups import GroupReading
@@ -166,7 +167,7 @@ class KafkaAdmin(GroupReading, Changes):
     def reassignments(self) -> tuple[Reassignment, ...]:
         """Partitions that are on their way to other brokers now."""
         self._meet()
-        timeout_ms = int(self.timeout_s * 1000)
+        timeout_ms = broker_timeout_ms(self.timeout_s)
         answer = self._links.ask_any(
             lambda: ListPartitionReassignmentsRequest(timeout_ms=timeout_ms, topics=None), controller=True
         )

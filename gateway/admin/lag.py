@@ -1,7 +1,9 @@
 """How far a group is behind, and whether it moves. No I/O.
 
 The lag in records is the next offset of the log minus the committed one. The lag in seconds is the age of the oldest
-record that the group has not finished: the time stamp of the batch at the committed offset, against now. Whether a
+record that the group has not finished: the time stamp of the batch at the committed offset, against now. Records of a
+spool carry the time at which they were received, an outage ago: where all that is unread was written since an earlier
+look, it is no older than that look to its reader. Whether a
 consumer is slow or has stopped shows in two looks some seconds apart: a slow one commits, a stopped one does not.
 """
 
@@ -41,6 +43,7 @@ class Look:
     ends: Mapping[TopicPartition, int]
     starts: Mapping[TopicPartition, int]
     problems: Mapping[TopicPartition, str] = field(default_factory=dict)
+    unseen: str = ""  # why nothing can be said of it, or not of all its topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +121,10 @@ def _partition(
             read_rate = (committed - before.committed[place]) / seconds
         if end is not None and place in before.ends:
             write_rate = (end - before.ends[place]) / seconds
-    state = _state(
-        look.group, lag, lost, member, committed, _Pace(read_rate, write_rate, age), looked_twice=before is not None
-    )
+            if age is not None and committed is not None and before.ends[place] <= committed:
+                age = min(age, seconds)
+    pace = _Pace(read_rate, write_rate, age, lag or 0)
+    state = _state(look.group, lag, lost, member, committed, pace, looked_twice=before is not None)
     return PartitionLag(
         place, committed, start, end, lag, lost, age, member, read_rate, write_rate, state, look.problems.get(place, "")
     )
@@ -130,6 +134,7 @@ class _Pace(NamedTuple):
     read_rate: float | None
     write_rate: float | None
     age_seconds: float | None
+    lag: int
 
     @property
     def state(self) -> State:
@@ -140,9 +145,10 @@ class _Pace(NamedTuple):
             return "moving"
         if read > written:
             return "catching up"
-        if self.age_seconds is None:
-            return "slow" if read < _HALF * written else "moving"
-        return "slow" if self.age_seconds > _TWO_COMMITS_S else "moving"
+        if self.age_seconds is not None and self.age_seconds <= _TWO_COMMITS_S:
+            return "moving"
+        # By the pace at which records come: those of a spool that is read back have old time stamps.
+        return "slow" if read < _HALF * written or self.lag > _TWO_COMMITS_S * written else "moving"
 
 
 def _state(

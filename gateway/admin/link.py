@@ -16,6 +16,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from bridge.tls import distrust
+from config.error_words import words
 from gateway.admin.errors import (
     AdminRefusedError,
     AdminUnsupportedError,
@@ -104,7 +106,7 @@ class Link:
         except (kafka_errors.KafkaProtocolError, ValueError, IndexError) as error:
             self._drop()
             raise BrokerUnreachableError(
-                f"{self.name} answers what is no Kafka ({error}). Check the port, and {self._login.where}.security: "
+                f"{self.name} answers what is no Kafka. Check the port, and {self._login.where}.security: "
                 "is the listener one with TLS?"
             ) from error
 
@@ -174,7 +176,7 @@ class Link:
                 try:
                     mechanism.receive(answer.auth_bytes)
                 except (ValueError, KeyError) as error:
-                    said = str(error)
+                    said = words(error)
                 else:
                     continue
             self._drop()
@@ -226,21 +228,16 @@ def _what(request: Any) -> str:
 
 
 def _said(code: int) -> str:
-    return str(kafka_errors.for_code(code).__name__)
+    return str(kafka_errors.for_code(code).message)
 
 
 def _cause(error: BaseException, where: str) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return (
-            f"shows a certificate that is not trusted ({error.verify_message}). Check {where}.tls.ca_file and "
-            f"{where}.tls.server_name."
-        )
+        return distrust(error, f"{where}.tls")
     if isinstance(error, ssl.SSLError):
-        return (
-            f"and we agree on no TLS ({error.reason or error}). Check that the port is one with TLS, and its version."
-        )
+        return f"cannot be asked ({words(error)}). Check that the port is one with TLS, and its version."
     if isinstance(error, socket.gaierror):
-        return "cannot be reached: its name is not known here. Check the name, and advertised.listeners of the broker."
+        return f"cannot be reached: {words(error)}. Check the name, and advertised.listeners of the broker."
     if isinstance(error, EOFError | ConnectionResetError | BrokenPipeError):
         return (
             "closed the connection. It may be stopping, or its listener wants TLS or a login that is not configured "
@@ -248,4 +245,4 @@ def _cause(error: BaseException, where: str) -> str:
         )
     if isinstance(error, ConnectionRefusedError):
         return "refuses connections. Is the broker running, and is this its address and port?"
-    return f"cannot be reached ({error}). Check the address, firewalls and advertised.listeners."
+    return f"cannot be reached ({words(error)}). Check the address, firewalls and advertised.listeners."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["judged", "look"]
+__all__ = ["judged", "look", "unseen"]
 
 import time
 from typing import TYPE_CHECKING, Final
@@ -11,8 +11,9 @@ from gateway.admin.errors import AdminError
 from gateway.admin.lag import GroupLag, Look, group_lag
 
 if TYPE_CHECKING:
-    from gateway.admin.groups import GroupReading
+    from collections.abc import Collection
 
+    from gateway.admin.groups import GroupReading
 
 _MOST: Final = 500
 
@@ -26,7 +27,19 @@ def look(admin: GroupReading, name: str) -> Look:
     ends = admin.log_ends(places)
     starts = admin.log_starts(places)
     problems = {**committed.problems, **starts.problems, **ends.problems}
-    return Look(at_s, group, committed.values, ends.values, starts.values, problems)
+    told = {place.topic for place in ends.values}
+    missing = {place.topic for place in places} - told
+    hidden = unseen(admin, missing) if missing or not places else ""
+    return Look(at_s, group, committed.values, ends.values, starts.values, problems, hidden)
+
+
+def unseen(admin: GroupReading, topics: Collection[str]) -> str:
+    """Why nothing can be said of a group that reads these topics; empty when all may be seen. Kafka leaves out offsets
+    of topics that it does not show to who asks, without a word."""
+    if not topics:
+        return "it shows no topic: it has committed no offset yet, or its topics may not be seen"
+    hidden = sorted({*topics} - {topic.name for topic in admin.topics(topics)})
+    return f"its topics may not be seen, or are gone: {', '.join(hidden)}" if hidden else ""
 
 
 def judged(admin: GroupReading, now: Look, before: Look | None) -> GroupLag:

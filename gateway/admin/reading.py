@@ -53,7 +53,7 @@ def check(code: int, what: str, message: str | None = None, *, missing: bool = T
     if code == 0:
         return
     kind = kafka_errors.for_code(code)
-    said = (message or "").strip().rstrip(".") or kind.__name__.removesuffix("Error")
+    said = (message or "").strip().rstrip(".") or kind.message
     if code in _RIGHTS or code in {54, 58}:
         rights = _RIGHTS.get(code, "a login that the cluster knows")
         raise AdminRefusedError(f"Kafka does not allow it: {what} ({said}). It needs {rights}.", code=code)
@@ -123,7 +123,7 @@ def clock_ahead(replicas: list[Any], now_ms: float) -> float | None:
 def log_dir(found: Any) -> LogDir:
     return LogDir(
         path=found.log_dir,
-        error=None if found.error_code == 0 else kafka_errors.for_code(found.error_code).__name__,
+        error=None if found.error_code == 0 else kafka_errors.for_code(found.error_code).message,
         total_bytes=found.total_bytes if found.total_bytes >= 0 else None,
         usable_bytes=found.usable_bytes if found.usable_bytes >= 0 else None,
         replicas=tuple(

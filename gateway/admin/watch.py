@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from config.errors import GatewayError, forget_frames
-from gateway.health_model import Problem
+from gateway.problem import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -71,6 +71,7 @@ class GroupWatch:
         self._behind_since: dict[tuple[str, str], float] = {}
         self._lags: dict[str, GroupLag] = {}
         self._topics: tuple[TopicLag, ...] = ()
+        self._unseen: dict[str, tuple[int, str]] = {}  # the looking thread's: looks in a row, and why
         self._failed = 0
         self._failure = ""
         self._stopped = False
@@ -132,6 +133,9 @@ class GroupWatch:
                 except AdminMissingError:
                     self._looks.pop(group, None)
                     continue
+                blind, _ = self._unseen.pop(group, (0, ""))
+                if now.unseen:
+                    self._unseen[group] = blind + 1, now.unseen
                 found[group] = judged(admin, now, self._looks.get(group))
                 self._looks[group] = now
         except AdminError:
@@ -170,6 +174,16 @@ class GroupWatch:
                 f"Whether consumers keep up is not seen: {self._failure}",
                 "admin.security with its tables, or the rights: Describe on the groups and their topics.",
             )
+
+        for group, (looks, why) in list(self._unseen.items()):
+            if looks >= _FAILED_LOOKS:
+                yield Problem(
+                    "consumer-unwatched",
+                    "warning",
+                    f"Whether group {group} keeps up is not seen: {why}.",
+                    "Give the user of admin.*, or the gateway's own, the right to Describe its topics.",
+                    group,
+                )
 
     def facts(self) -> dict[str, object]:
         """For /status."""

@@ -94,7 +94,8 @@ class RequestParser:
         self._hosts = 0
         self._fields_bytes = 0
         self._fed_bytes = 0  # in reads that brought nothing but a part of one head
-        self._content_type = self._authorization = b""
+        self._content_type = b""
+        self._authorization: bytes | None = None
         self._expects_continue = False
         self._body: list[bytes] | None = None
 
@@ -157,7 +158,7 @@ class RequestParser:
         self._length = -1
         self._hosts = 0
         self._fields_bytes = 0
-        self._content_type = self._authorization = b""
+        self._content_type, self._authorization = b"", None
         self._expects_continue = False
         self._body = None
 
@@ -177,7 +178,7 @@ class RequestParser:
             case b"content-type":
                 self._content_type = value.strip(b" \t")
             case b"authorization":
-                if self._authorization:
+                if self._authorization is not None:  # the first may be empty
                     raise _RefusedError(Refusal(400, "there are two authorization fields"))
                 self._authorization = value.strip(b" \t")
             case b"host":
@@ -209,7 +210,7 @@ class RequestParser:
             length,
             parser.should_keep_alive(),
             self._content_type,
-            self._authorization,
+            self._authorization or b"",
             expects,
         )
         self._head = head

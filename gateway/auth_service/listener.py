@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from config.error_words import words
 from gateway.http import HttpPortError, listening_socket
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class Listener:
         self._resuming = loop.call_later(_PAUSE_S, self._resume)
         _log.error(
             "auth_connections_not_taken",
-            error=str(error),
+            error=words(error),
             consequence="new connections wait",
             check="the limit of open files (ulimit -n)",
             repeat_key="accept",
@@ -153,7 +154,7 @@ class Listener:
         except OSError as error:  # ssl.SSLError, TimeoutError and ConnectionError are
             accepted.close()
             self._refused("tls")
-            _log.warning("auth_connection_failed", error=str(error) or type(error).__name__, repeat_key="join")
+            _log.warning("auth_connection_failed", error=words(error), repeat_key="join")
         except BaseException:
             accepted.close()
             raise

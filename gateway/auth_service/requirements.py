@@ -4,10 +4,10 @@ from __future__ import annotations
 
 __all__ = ["require_packages", "require_servable"]
 
-import importlib.util
 from typing import TYPE_CHECKING, Final
 
 from config.errors import ConfigError
+from config.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,12 +48,7 @@ def require_packages(settings: AuthSettings) -> None:
     wanted = dict(_ALWAYS)
     for name in settings.chain:
         wanted |= _BACKENDS.get(name, {})
-    missing = [package for module, package in wanted.items() if importlib.util.find_spec(module) is None]
-    if missing:
-        raise ConfigError(
-            f"The service needs packages that are not installed: {', '.join(missing)}. Install them with "
-            "pip install 'mqtt-kafka-gateway[auth]'."
-        )
+    require("The service", wanted, "auth")
 
 
 def _files(settings: AuthSettings) -> Iterator[tuple[str, Path]]:

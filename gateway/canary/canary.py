@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from bridge.routing import Router
     from config.settings import Settings
     from gateway.canary.account import Lost
-    from gateway.health_model import Problem
     from gateway.metrics import Metrics
     from gateway.mqtt.login import Login
+    from gateway.problem import Problem
 
 log = structlog.get_logger("canary")
 

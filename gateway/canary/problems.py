@@ -6,7 +6,7 @@ __all__ = ["canary_problem"]
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.health_model import Problem
+from gateway.problem import Problem
 
 if TYPE_CHECKING:
     from gateway.canary.account import CanaryAccount

@@ -11,6 +11,7 @@ from aiokafka import errors as kafka_errors
 
 from bridge.errors import RefusedError, UnreachableError
 from bridge.kafka_connection import REFUSED, connection_options, make_consumer, stop_consumer, why_unreachable
+from config.error_words import words
 from config.errors import GatewayError
 
 if TYPE_CHECKING:
@@ -96,10 +97,10 @@ class EndReader:
             return UnreachableError(str(error.__cause__))
         if isinstance(error, REFUSED):
             return RefusedError(
-                f"Kafka does not let us read topic {self.topic}: {error}. Check kafka.sasl and the ACLs: Describe and "
-                "Read on it."
+                f"Kafka does not let us read topic {self.topic}: {words(error)}. Check kafka.sasl and the ACLs: "
+                "Describe and Read on it."
             )
-        return UnreachableError(f"Kafka did not answer about topic {self.topic}: {error or type(error).__name__}")
+        return UnreachableError(f"Kafka did not answer about topic {self.topic}: {words(error)}.")
 
 
 def _all(found: dict[Any, list[Any]]) -> Iterator[Any]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus, GatewayError
-from gateway.cli.arguments import add_json
+from gateway.cli.arguments import add_json, load_noted
 from gateway.cli.table import mention
 
 if TYPE_CHECKING:
@@ -53,11 +53,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def connected(arguments: argparse.Namespace) -> Iterator[tuple[Settings, KafkaAdmin]]:
     """The settings and a connection made from them. Our own log lines (a certificate that has changed) stay out of the
     output unless they are errors."""
-    from config.load import load
     from gateway import logs
     from gateway.admin.kafka import KafkaAdmin
 
-    settings = load(arguments.config).settings
+    settings = load_noted(arguments.config).settings
     undo = logs.configure(settings.log.model_copy(update={"level": "error"}))
     try:
         with KafkaAdmin(settings) as admin:

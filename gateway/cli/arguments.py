@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-__all__ = ["UsageError", "add_config", "add_json", "between", "moment", "positive", "run_quietly"]
+__all__ = ["UsageError", "add_config", "add_json", "between", "load_noted", "moment", "positive", "run_quietly"]
 
 import argparse
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from config.errors import ExitStatus, GatewayError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
 
+    from config.load import Loaded
     from config.settings import LogSettings
+
+_Result = TypeVar("_Result")
 
 
 class UsageError(GatewayError):
@@ -28,6 +31,18 @@ def add_config(parser: argparse.ArgumentParser, what: str = "the gateway's setti
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help=f"{what} (default: $GATEWAY_CONFIG, then ./gateway.toml)"
     )
+
+
+def load_noted(path: Path | None, *, overrides: Mapping[str, Any] | None = None) -> Loaded:
+    """As ``config.load.load``, but says so where nothing at all sets one: what follows is about the defaults then, and
+    somebody in the wrong folder would not know."""
+    from config.load import load  # not at the top: help should not pay for pydantic
+    from gateway.cli.table import mention
+
+    loaded = load(path, overrides=overrides)
+    if loaded.all_defaults:
+        mention(loaded.all_defaults)
+    return loaded
 
 
 def add_json(parser: argparse.ArgumentParser, help_text: str = "print one JSON object instead of text") -> None:
@@ -60,7 +75,7 @@ def between(lowest: float, highest: float, *, whole: bool = False) -> Callable[[
 
 def moment(text: str) -> int:
     """Milliseconds since 1970 of a time (UTC unless it says otherwise), or of so long ago: ``2h``, ``2h ago``."""
-    from gateway.cli.dlq_selection import parse_moment
+    from gateway.moments import parse_moment
 
     try:
         return parse_moment(text.removesuffix(" ago"), time.time_ns() // 1_000_000)
@@ -68,7 +83,7 @@ def moment(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def run_quietly(command: Coroutine[Any, Any, int], log: LogSettings) -> int:
+def run_quietly(command: Coroutine[Any, Any, _Result], log: LogSettings) -> _Result:
     """Run a command whose output is for people or a pipe: logs go to stderr, and only what is an error."""
     import asyncio
 

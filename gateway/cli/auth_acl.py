@@ -8,8 +8,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
-from gateway.cli import auth_acl_files, auth_acl_test
+from gateway.cli import auth_acl_check, auth_acl_files
+from gateway.cli.arguments import positive
 from gateway.cli.auth_common import AdminError, add_common, database, operator, print_json, print_list, shown, table
+from gateway.cli.rule_text import only, sentence, whom
+from gateway.cli.table import tell
 
 if TYPE_CHECKING:
     import argparse
@@ -78,14 +81,14 @@ def add_parser(commands: Any) -> None:
     )
     place = add.add_mutually_exclusive_group()
     place.add_argument("--first", action="store_true", help="at the front of the list")
-    place.add_argument("--before", type=int, metavar="ID", help="before this rule")
+    place.add_argument("--before", type=positive, metavar="ID", help="before this rule")
     add.set_defaults(run=_add)
-    _add_conditions(add, "for clients that meet all of these (at least one is needed, each may be given several times)")
+    _add_conditions(add, "for clients that meet all of these (one at least)")
     who = add.add_argument_group("or")
     who.add_argument("--everybody", action="store_true", help="for all clients")
 
     remove = parsers.add_parser("remove", help="remove rules", description="Remove rules: all of these, or none.")
-    remove.add_argument("ids", type=int, nargs="+", metavar="ID", help="as `list` shows them")
+    remove.add_argument("ids", type=positive, nargs="+", metavar="ID", help="as `list` shows them")
     remove.set_defaults(run=_remove)
 
     listing = parsers.add_parser("list", help="list rules", description="List rules, in the order they are asked.")
@@ -93,7 +96,7 @@ def add_parser(commands: Any) -> None:
     listing.set_defaults(run=_list)
     for command in (add, remove, listing):
         add_common(command)
-    auth_acl_test.add_parser(parsers)
+    auth_acl_check.add_parser(parsers)
     auth_acl_files.add_parsers(parsers)
 
 
@@ -119,7 +122,7 @@ def _add(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"id": number, **rule_as_json(rule)})
     else:
-        print(f"Added rule {number}: {sentence(rule)}.")
+        tell(f"Added rule {number}: {sentence(rule)}.")
     _warn_of_attributes(rule, settings.auth.client_attributes)
     return ExitStatus.OK
 
@@ -131,10 +134,10 @@ def _warn_of_attributes(rule: Rule, told: Sequence[str]) -> None:
     asked = {name.removeprefix("client_attrs.") for name in parse_topic(rule.topic).parts[1::2] if "." in name}
     asked |= {value.partition("=")[0] for kind, value in rule.who if kind == "attribute"}
     if missing := sorted(asked - {*told, "tenant", "groups"}):
-        print(
+        tell(
             f"gateway: the rule asks for {', '.join(missing)}, and auth.client_attributes does not name "
             f"{'it' if len(missing) == 1 else 'them'}: it matches nobody as long as EMQX is not told.",
-            file=sys.stderr,
+            to=sys.stderr,
         )
 
 
@@ -176,7 +179,7 @@ def _remove(arguments: argparse.Namespace) -> int:
         print_list([_as_data(stored) for stored in removed])
     else:
         for stored in removed:
-            print(f"Removed rule {stored.id}: {sentence(stored.rule)}.")
+            tell(f"Removed rule {stored.id}: {sentence(stored.rule)}.")
     return ExitStatus.OK
 
 
@@ -203,30 +206,4 @@ def _rows(found: Iterator[StoredRule]) -> Iterator[tuple[str, ...]]:
 
     for stored in found:
         rule = stored.rule
-        yield str(stored.id), rule.permission, action_text(rule), shown(rule.topic), _whom(rule), ", ".join(_only(rule))
-
-
-def _whom(rule: Rule) -> str:
-    from auth.rule_files import condition_text
-
-    return shown(
-        " and ".join("everybody" if kind == "all" else condition_text(kind, value) for kind, value in rule.who)
-    )
-
-
-def _only(rule: Rule) -> Iterator[str]:
-    if rule.eq:
-        yield "as text"
-    if rule.qos:
-        yield f"QoS {' or '.join(map(str, sorted(rule.qos)))}"
-    if rule.retain is not None:
-        yield "retained" if rule.retain else "not retained"
-
-
-def sentence(rule: Rule) -> str:
-    """A rule in words."""
-    from auth.rule_files import action_text
-
-    verb = {"all": "publish and subscribe"}.get(action_text(rule), action_text(rule))
-    only = "".join(f", {one}" for one in _only(rule))
-    return f"{rule.permission} {_whom(rule)} to {verb} to {shown(rule.topic)}{only}"
+        yield str(stored.id), rule.permission, action_text(rule), shown(rule.topic), whom(rule), ", ".join(only(rule))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
 from gateway.cli.auth_common import AdminError, add_common, database, operator, print_json, shown
+from gateway.cli.table import tell
 
 if TYPE_CHECKING:
     import argparse
@@ -130,7 +131,7 @@ def _say_untranslated(name: str, found: AclFile) -> None:
     for one in found.untranslated:
         kind = f" ({one.permission})" if one.permission else ""
         what = "left out" if one.left_out else "note"
-        print(f"{shown(name)}, line {one.line}{kind}: {what}: {shown(one.reason)}", file=sys.stderr)
+        tell(f"{shown(name)}, line {one.line}{kind}: {what}: {shown(one.reason)}", to=sys.stderr)
 
 
 def _export(arguments: argparse.Namespace) -> int:
@@ -146,7 +147,7 @@ def _export(arguments: argparse.Namespace) -> int:
         text = write_rules(rules)
     _write(arguments.file, text)
     for rule, reason in left_out:
-        print(f"{rule.source} was left out: {shown(reason)}", file=sys.stderr)
+        tell(f"{rule.source} was left out: {shown(reason)}", to=sys.stderr)
     if arguments.file != "-":
         if arguments.json:
             print_json({"rules": len(rules) - len(left_out), "left_out": len(left_out), "file": arguments.file})

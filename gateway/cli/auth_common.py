@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ExitStatus, GatewayError
-from gateway.cli.arguments import add_config, add_json
+from gateway.cli.arguments import add_config, add_json, load_noted
+from gateway.running_user import running_user
 
 if TYPE_CHECKING:
     import argparse
@@ -98,9 +99,8 @@ def database(arguments: argparse.Namespace, *, create: bool = False) -> Iterator
     """The settings, and the database open. Without ``create`` one that is not there is an error."""
     from auth.errors import StoreError
     from auth.store import Store, database_path
-    from config.load import load
 
-    settings = load(arguments.config).settings
+    settings = load_noted(arguments.config).settings
     path = database_path(settings)
     if not create and not path.exists():
         raise StoreError(
@@ -116,14 +116,9 @@ def database(arguments: argparse.Namespace, *, create: bool = False) -> Iterator
 
 
 def operator() -> str:
-    """Who is at the keyboard, for the audit."""
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in some containers
-        import os
-
-        name = f"uid {os.getuid()}"
-    return shown(name)[:200]
+    """Who is at the keyboard, for the audit: the kernel's word, and what sudo says of whom it is for. A variable such
+    as ``LOGNAME``, which anybody can set, is not looked at."""
+    return shown(running_user())[:200]
 
 
 def password_cost(settings: Settings) -> Argon2Cost:

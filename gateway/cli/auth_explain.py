@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus, GatewayError
-from gateway.cli.arguments import add_config, add_json
+from config.prose import fitted
+from gateway.cli.arguments import add_config, add_json, load_noted
 
 if TYPE_CHECKING:
     import argparse
@@ -69,7 +70,6 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     import asyncio
 
-    from config.load import load
     from gateway import logs
     from gateway.cli.auth_explain_text import as_json, as_text
 
@@ -77,7 +77,7 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.usage("say which client: --username, --clientid, --common-name or --address")
     if bool(arguments.topic) != bool(arguments.action):
         arguments.usage("--topic and --action go together")
-    settings = load(arguments.config).settings
+    settings = load_noted(arguments.config).settings
     undo = logs.configure(settings.log.model_copy(update={"level": "error"}))  # what is to be said, the page says
     try:
         explanation = asyncio.run(_explain(settings, arguments))
@@ -86,7 +86,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(as_json(explanation))
     else:
-        print(as_text(explanation, settings.auth, color=_color()))
+        print(fitted(as_text(explanation, settings.auth, color=_color()), sys.stdout))
     return ExitStatus.OK
 
 

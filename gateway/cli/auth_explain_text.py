@@ -114,7 +114,10 @@ def _lock_out(explanation: Explanation, settings: AuthSettings, paint: _Paint) -
     if locked is not None:
         where = f" from {shown(locked.address)}" if locked.address else ""
         text = f"{locked.kind} {shown(locked.name)}{where}, for {locked.left_ns // 1_000_000_000} s more"
-        yield f"  lock-out    {paint(text, _RED)}; a password given anew ends that of a user in the database"
+        if explanation.past_lock_out:
+            yield f"  lock-out    {text}; it does not concern a generated secret"
+        else:
+            yield f"  lock-out    {paint(text, _RED)}; a password given anew ends that of a user in the database"
     elif explanation.service_asked:
         yield "  lock-out    none"
     elif settings.protection.failures or settings.protection.address_failures:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
-from gateway.cli.arguments import add_config
+from gateway.cli.arguments import add_config, load_noted
+from gateway.cli.table import mention, tell
 
 if TYPE_CHECKING:
     import argparse
@@ -77,8 +78,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     settings, missing = _settings(arguments.config)
     folder = (arguments.secrets or settings.data_dir / "auth" / "secrets").absolute()
-    said = FirstStart(settings, folder).run(arguments.devices, arguments.users)
-    print("\n".join(said) if said else "Everything is there already: nothing was made.")
+    said = FirstStart(settings, folder, mention).run(arguments.devices, arguments.users)
+    tell("\n".join(said) if said else "Everything is there already: nothing was made.")
     if missing:
         load(arguments.config)  # says so if they name other files than those that were made
     return ExitStatus.OK
@@ -90,7 +91,7 @@ def _settings(config: Path | None) -> tuple[Settings, bool]:
     from config.load import load
 
     try:
-        return load(config).settings, False
+        return load_noted(config).settings, False
     except ConfigError:
         for count in range(1, len(_MADE) + 1):
             for names in combinations(_MADE, count):

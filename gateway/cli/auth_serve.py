@@ -48,7 +48,7 @@ def _run(arguments: argparse.Namespace) -> int:
     settings = loaded.settings
     logs.configure(settings.log, context={"instance": settings.instance, "service": "auth"})
     log = structlog.get_logger("auth")
-    for warning in loaded.warnings:
+    for warning in filter(None, (loaded.all_defaults, *loaded.warnings)):
         log.warning("settings.doubtful", warning=warning)
     from gateway.auth_service.process import run_auth
 

@@ -24,6 +24,7 @@ from gateway.cli.auth_common import (
     shown,
     table,
 )
+from gateway.cli.table import tell
 
 if TYPE_CHECKING:
     import argparse
@@ -131,9 +132,9 @@ def _say_done(arguments: argparse.Namespace, sentence: str, secret: str, **facts
     if arguments.json:
         print_json({**facts, "name": arguments.name, "kind": arguments.kind, **({"secret": secret} if secret else {})})
     elif secret:
-        print(f"{sentence} Its secret is printed this once, and can be had nowhere else:\n{secret}")
+        tell(f"{sentence} Its secret is printed this once, and can be had nowhere else:\n{secret}")
     else:
-        print(sentence)
+        tell(sentence)
     return ExitStatus.OK
 
 
@@ -179,7 +180,7 @@ def _switch(arguments: argparse.Namespace) -> int:
         print_json({"kind": arguments.kind, "names": arguments.names, "disabled": arguments.disabled})
     else:
         after = " A connected one stays so until it logs in anew (auth.session_max)." if arguments.disabled else ""
-        print(f"{word.capitalize()}d: {', '.join(map(shown, arguments.names))}.{after}")
+        tell(f"{word.capitalize()}d: {', '.join(map(shown, arguments.names))}.{after}")
     return ExitStatus.OK
 
 
@@ -192,10 +193,10 @@ def _remove(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"kind": arguments.kind, "removed": arguments.names, "rules_left": left})
         return ExitStatus.OK
-    print(f"Removed: {', '.join(map(shown, arguments.names))}.")
+    tell(f"Removed: {', '.join(map(shown, arguments.names))}.")
     for name, rules in left.items():
         if rules:
-            print(f"Rules that still name {shown(name)}: {', '.join(map(str, rules))}.")
+            tell(f"Rules that still name {shown(name)}: {', '.join(map(str, rules))}.")
     return ExitStatus.OK
 
 

@@ -6,25 +6,24 @@ __all__ = ["add_parsers"]
 
 import os
 import sys
-import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from config.errors import ExitStatus
 from gateway.cli.auth_common import AdminError, add_common, database, operator, password_cost, print_json
+from gateway.cli.table import mention, tell
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
-    from auth.passwords import Argon2Cost
     from auth.store_edit import Editor
-    from auth.user_entries import Entry, HashForm
+    from auth.user_entries import HashForm
     from auth.user_formats import UserFile
 
 _ALGORITHMS: Final = ("auto", "plain", "md5", "sha", "sha256", "sha512", "bcrypt", "pbkdf2")
 _EXISTING: Final = ("refuse", "keep", "overwrite")
-_SAY_EVERY_S: Final = 2.0
 
 
 def add_parsers(parsers: Any) -> None:
@@ -102,6 +101,7 @@ def _form(arguments: argparse.Namespace) -> HashForm:
 
 def _import(arguments: argparse.Namespace) -> int:
     from auth.user_formats import read_users
+    from auth.user_hashing import hash_entries
 
     file = read_users(arguments.file, _form(arguments), arguments.identity)
     if arguments.replace:
@@ -109,10 +109,12 @@ def _import(arguments: argparse.Namespace) -> int:
         if not file.entries:
             raise AdminError(f"{arguments.file} has no users: --replace would remove everybody.")
     with database(arguments, create=not arguments.dry_run) as (settings, store):
-        if not arguments.dry_run:
+        if not arguments.dry_run and any(entry.plain is not None for entry in file.entries):
+            with store.edit(operator(), wait_s=60, dry_run=True) as editor:
+                _store(editor, file, arguments, Counter())  # a file that is refused is refused before it costs minutes
             # Before the transaction: other writers do not wait while 100,000 passwords are hashed.
-            file.entries = _hashed(file.entries, password_cost(settings))
-        counts = dict.fromkeys(("added", "replaced", "kept", "removed", "tenants"), 0)
+            file.entries = hash_entries(file.entries, password_cost(settings), mention)
+        counts = Counter(dict.fromkeys(("added", "replaced", "kept", "removed", "tenants"), 0))
         with store.edit(operator(), wait_s=60, dry_run=arguments.dry_run) as editor:
             _store(editor, file, arguments, counts)
             said = ", ".join(f"{one} {name}" for name, one in counts.items() if one or name == "added")
@@ -120,11 +122,11 @@ def _import(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({**counts, "file": str(arguments.file), "dry_run": arguments.dry_run})
     else:
-        print(f"With this file: {said}. Nothing was changed." if arguments.dry_run else f"{said}.")
+        tell(f"With this file: {said}. Nothing was changed." if arguments.dry_run else f"{said}.")
     return ExitStatus.OK
 
 
-def _store(editor: Editor, file: UserFile, arguments: argparse.Namespace, counts: dict[str, int]) -> None:
+def _store(editor: Editor, file: UserFile, arguments: argparse.Namespace, counts: Counter[str]) -> None:
     from auth.errors import ImportFormatError, StoreError
 
     for key in file.device_keys.values():
@@ -156,31 +158,6 @@ def _store(editor: Editor, file: UserFile, arguments: argparse.Namespace, counts
         counts["added" if new else "replaced"] += 1
 
 
-def _hashed(entries: list[Entry], cost: Argon2Cost) -> list[Entry]:
-    """The users with their readable passwords hashed, on all cores."""
-    from concurrent.futures import ThreadPoolExecutor
-    from dataclasses import replace
-
-    from auth.passwords import hash_argon2id
-
-    def hashed(entry: Entry) -> Entry:
-        if entry.plain is None:
-            return entry
-        return replace(entry, user=replace(entry.user, password=hash_argon2id(entry.plain, cost)), plain=None)
-
-    if all(entry.plain is None for entry in entries):
-        return entries
-    done: list[Entry] = []
-    said = time.monotonic()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for entry in pool.map(hashed, entries):
-            done.append(entry)
-            if time.monotonic() - said >= _SAY_EVERY_S and sys.stderr.isatty():
-                said = time.monotonic()
-                print(f"{len(done)} of {len(entries)} passwords are hashed", file=sys.stderr)
-    return done
-
-
 def _export(arguments: argparse.Namespace) -> int:
     from auth.user_formats import export_lines
 
@@ -201,7 +178,7 @@ def _export(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"users": count, "file": str(path)})
     else:
-        print(f"{count} users are in {path}, with their password hashes: keep it as secret as the database.")
+        tell(f"{count} users are in {path}, with their password hashes: keep it as secret as the database.")
     return ExitStatus.OK
 
 

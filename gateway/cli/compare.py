@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.arguments import UsageError, add_config, add_json, moment, run_quietly
+from gateway.cli.arguments import UsageError, add_config, add_json, load_noted, moment, run_quietly
 
 if TYPE_CHECKING:
     from config.settings import Settings
@@ -94,11 +94,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _settings(arguments: argparse.Namespace, side: Side) -> Settings:
-    from config.load import load
-
     bootstrap = getattr(arguments, f"{side}_bootstrap")
     overrides = {} if bootstrap is None else {"kafka.bootstrap_servers": [one.strip() for one in bootstrap.split(",")]}
-    return load(getattr(arguments, f"{side}_config") or arguments.config, overrides=overrides).settings
+    return load_noted(getattr(arguments, f"{side}_config") or arguments.config, overrides=overrides).settings
 
 
 async def _compare(arguments: argparse.Namespace, sides: dict[Side, tuple[str, Settings, Reader]]) -> int:

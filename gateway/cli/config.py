@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["add_parser"]
+__all__ = ["add_parser", "check_run"]
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
 from config.errors import ConfigError, ExitStatus
 from gateway.cli.arguments import add_config
+from gateway.cli.table import tell
 
 if TYPE_CHECKING:
     import argparse
@@ -68,19 +70,21 @@ def _check(arguments: argparse.Namespace) -> int:
         loaded = _load(arguments)
     except ConfigError as error:
         return _refused(error)
-    problems, warnings = {"run": _check_run, "stream": _check_stream, "auth": _check_auth}[arguments.purpose](loaded)
+    problems, warnings = {"run": check_run, "stream": _check_stream, "auth": _check_auth}[arguments.purpose](loaded)
     if problems:
         return _refused(ConfigError(*problems))
     warnings = [*loaded.warnings, *warnings]
     for warning in warnings:
-        print(f"warning: {warning}")
-    where = f"from {loaded.file}" if loaded.file is not None else "without a file"
+        tell(f"warning: {warning}")
+    if arguments.purpose == "run" and (topics := _topics_to_make(loaded)):
+        tell(f"note: {topics}")
+    where = f"from {loaded.file}" if loaded.file is not None else "of the environment, without a file,"
     count = f", {len(warnings)} warning{'s' * (len(warnings) > 1)}" if warnings else ""
-    print(f"OK: settings {where} can be used{count}")
+    tell(f"OK: settings {where} can be used{count}")
     return ExitStatus.OK
 
 
-def _check_run(loaded: Loaded) -> tuple[list[str], list[str]]:
+def check_run(loaded: Loaded) -> tuple[list[str], list[str]]:
     """Problems and warnings beyond loading, for a gateway that is to run here."""
     from config.load import require_runnable
 
@@ -89,7 +93,48 @@ def _check_run(loaded: Loaded) -> tuple[list[str], list[str]]:
         require_runnable(loaded)
     except ConfigError as error:
         problems = [*error.problems, *problems]
-    return problems, warnings
+    return problems, [*warnings, *_spools_too_large(loaded)]
+
+
+def _spools_too_large(loaded: Loaded) -> list[str]:
+    """Whether the spools of all workers may come to take more than the disk of data_dir has."""
+    from gateway.doctor.wording import bytes_text
+    from gateway.supervisor.cpu import worker_count
+
+    settings = loaded.settings
+    workers = worker_count(settings) or 1
+    at = settings.data_dir.absolute()
+    while not at.exists() and at != at.parent:
+        at = at.parent
+    try:
+        disk = os.statvfs(at)
+    except OSError:  # doctor says what is wrong with it
+        return []
+    need, total = settings.spool.disk_bytes(workers), disk.f_blocks * disk.f_frsize
+    if need <= total:
+        return []
+    each = "the spool of 1 worker" if workers == 1 else f"the spools of {workers} workers"
+    text = (
+        f"spool.max_bytes = {bytes_text(settings.spool.max_bytes)} counts for each worker: {each} may come to take "
+        f"{bytes_text(need)} (twice that and 64 MiB each), and the disk of data_dir has {bytes_text(total)} in all; "
+        "lower it, or take fewer workers or a larger disk."
+    )
+    return [text]
+
+
+def _topics_to_make(loaded: Loaded) -> str:
+    """Which Kafka topics a start needs, as far as the settings name them; empty when it makes them itself."""
+    from bridge.routing import Router
+
+    settings = loaded.settings
+    if settings.kafka.topics.create or not settings.routes:
+        return ""
+    router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.own_topics)
+    needed = {*router.kafka_topics, *settings.dead_letter_topics, settings.ledger.topic} - {""}
+    return (
+        f"these topics have to be in Kafka before a start: {', '.join(sorted(needed))}. `gateway topics plan` looks, "
+        "`gateway topics apply` makes them; with kafka.topics.create = true the start does."
+    )
 
 
 def _check_stream(loaded: Loaded) -> tuple[list[str], list[str]]:
@@ -161,7 +206,7 @@ def _show(arguments: argparse.Namespace) -> int:
     else:
         print(as_text(loaded), end="")
         for warning in loaded.warnings:
-            print(f"warning: {warning}", file=sys.stderr)
+            tell(f"warning: {warning}", to=sys.stderr)
     return ExitStatus.OK
 
 
@@ -174,5 +219,5 @@ def _reference(arguments: argparse.Namespace) -> int:
 
 
 def _refused(error: ConfigError) -> int:
-    print(error, file=sys.stderr)
+    tell(str(error), to=sys.stderr)
     return error.exit_status

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError
+from config.extras import require
+from gateway.cli.table import tell
 
 if TYPE_CHECKING:
     from gateway.demo.options import DemoOptions
@@ -24,10 +26,13 @@ Needs nothing but Python: brokers and, if there is none, Java are downloaded onc
 """
 _EPILOG = """\
 The account counts by the devices' own names and sequence numbers, read back from Kafka and from Parquet. The exit
-status is 0 only if no acknowledged message is missing anywhere, 3 if one is.
+status is 0 only if no acknowledged message is missing anywhere, 3 if one is, 5 if Spark was too slow for some to be in
+Parquet yet. A part that stands still is named while it does; that, and messages that came late, stand beside the
+account, with the place where the logs are kept then.
 
 With --json standard output is one JSON object: published, acknowledged, received, kafka, parquet (not with
---no-spark), duplicates, missing, seconds, latency_p50_ms, latency_p99_ms. kafka and parquet count records; duplicates
+--no-spark), duplicates, missing, pending (not yet in Parquet), seconds, latency_p50_ms, latency_p99_ms, late,
+standstills. kafka and parquet count records; duplicates
 and missing are those of the stage that has most. Latency is from a device's measurement to a Kafka consumer.
 
 With --chaos the gateway is killed (kill -9) after a third of the time, Kafka is frozen (SIGSTOP) from half on, and the
@@ -108,9 +113,10 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         result = asyncio.run(_show(options))
     except (asyncio.CancelledError, KeyboardInterrupt):
-        print("Ended at once, without an account. Nothing is left running.", file=sys.stderr)
+        tell("Ended at once, without an account. Nothing is left running.", to=sys.stderr)
         return 128 + signal.SIGINT
     told = render(result.account, _STAGES)
+    told += "".join(f"\n{finding}" for finding in result.findings())
     if result.access is not None:
         told += f"\n{result.access.sentence()}"
     if result.chaos is not None:
@@ -120,11 +126,11 @@ def _run(arguments: argparse.Namespace) -> int:
         print(json.dumps(result.as_json()))
         print(told, file=sys.stderr)
     else:
-        print(f"\n{told}")
+        tell(f"\n{told}")
         if result.latency_p50_ms is not None:
-            print(f"Device to Kafka consumer: p50 {result.latency_p50_ms} ms, p99 {result.latency_p99_ms} ms.")
+            tell(f"Device to Kafka consumer: p50 {result.latency_p50_ms} ms, p99 {result.latency_p99_ms} ms.")
     if result.account.missing and options.keep is None:
-        print("Run it again with --keep DIR to have every part's log and data.", file=sys.stderr)
+        tell("Run it again with --keep DIR to have every part's data as well.", to=sys.stderr)
     if options.keep is not None:
         _say_what_is_kept(options)
     return int(result.account.exit_status)
@@ -174,14 +180,7 @@ def _say_what_is_kept(options: DemoOptions) -> None:
 
 def _require_extra(*, spark: bool, auth: bool) -> None:
     needed = {**_NEEDED, **(_NEEDED_WITH_SPARK if spark else {}), **(_NEEDED_WITH_AUTH if auth else {})}
-    import importlib.util
-
-    absent = [package for module, package in needed.items() if importlib.util.find_spec(module) is None]
-    if absent:
-        raise ConfigError(
-            f"The demo needs packages that are not installed: {', '.join(absent)}."
-            f' Install them with: pip install "mqtt-kafka-gateway[embedded{",auth" if auth else ""}]"'
-        )
+    require("The demo", needed, "embedded,auth" if auth else "embedded")
 
 
 def _seconds(text: str) -> float:

@@ -5,11 +5,14 @@ from __future__ import annotations
 __all__ = ["add_parser"]
 
 import argparse
+import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from config.errors import ExitStatus
 from gateway.cli.arguments import add_json
+from gateway.cli.table import mention, tell
 
 if TYPE_CHECKING:
     from gateway.embedded.dev import DevBrokers
@@ -23,7 +26,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "dev",
         help="run the embedded brokers in the background",
         description="Runs a real Kafka and a real MQTT broker on this machine, without Docker or root. "
-        "They are bound to 127.0.0.1 and downloaded once.",
+        "They are bound to 127.0.0.1 and downloaded once. Each project, which is the folder a command is given in, has "
+        "brokers of its own; --name means those of another.",
     )
     commands = parser.add_subparsers(dest="dev_command", required=True, metavar="COMMAND")
 
@@ -31,21 +35,20 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "up",
         help="start the brokers, or say where they run",
         description="Start both brokers in the background and print their addresses. "
-        "When they run already, the addresses are printed and nothing is changed.",
+        "When they run already, the addresses are printed and nothing is changed. They take Kafka's port "
+        f"{_KAFKA_PORT} and MQTT's port {_MQTT_PORT}, or free ones where these are taken.",
     )
     up.add_argument(
         "--kafka-port",
         type=_port,
-        default=_KAFKA_PORT,
         metavar="PORT",
-        help="Kafka's port, 0 for any free one (default: %(default)s)",
+        help=f"Kafka's port, 0 for any free one (default: {_KAFKA_PORT}, or a free one when that is taken)",
     )
     up.add_argument(
         "--mqtt-port",
         type=_port,
-        default=_MQTT_PORT,
         metavar="PORT",
-        help="the MQTT broker's port, 0 for any free one (default: %(default)s)",
+        help=f"the MQTT broker's port, 0 for any free one (default: {_MQTT_PORT}, or a free one when that is taken)",
     )
     up.add_argument("--nodes", type=int, default=1, choices=range(1, 6), metavar="N", help="Kafka nodes (default: 1)")
     up.add_argument(
@@ -64,13 +67,26 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     status = commands.add_parser(
         "status",
         help="say where the brokers run",
-        description="Print the addresses of the brokers that 'up' started. "
+        description="Print the addresses of the brokers that 'up' started, and what other projects have running. "
         "Exit status 1 when they do not run, or one of them has ended.",
     )
     status.set_defaults(run=_status)
 
     for command in (up, status):
         add_json(command)
+    for command in (up, down, status):
+        command.add_argument(
+            "--name",
+            type=_name,
+            metavar="NAME",
+            help="the brokers of this name (default: those of the current folder)",
+        )
+
+
+def _name(text: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9_-]{0,40}", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no name: at most 40 letters, digits, _ and -")
+    return text
 
 
 def _port(text: str) -> int:
@@ -81,59 +97,122 @@ def _port(text: str) -> int:
 
 
 def _up(arguments: argparse.Namespace) -> int:
-    from gateway.embedded.dev import up  # not at the top: other commands should not pay for it
-    from gateway.embedded.errors import PortTakenError
+    from config.extras import require
 
-    try:
-        brokers, started = up(
-            kafka_port=arguments.kafka_port or None,
-            mqtt_port=arguments.mqtt_port or None,
-            nodes=arguments.nodes,
-            data=arguments.data,
-            auth=arguments.auth,
-        )
-    except PortTakenError as error:
-        raise PortTakenError(f"{error}\n(gateway dev up --kafka-port 0 --mqtt-port 0 takes any free ones.)") from error
-    _show(brokers, as_json=arguments.json, heading="started" if started else "running already")
+    needed = {"jpype": "JPype1"} | ({"argon2": "argon2-cffi"} if arguments.auth else {})
+    require("gateway dev", needed, "embedded,auth" if arguments.auth else "embedded")
+    from gateway.embedded.dev import up  # not at the top: other commands should not pay for it
+
+    brokers, started = up(
+        _brokers_name(arguments),
+        kafka_port=_or_free(arguments.kafka_port, _KAFKA_PORT),
+        mqtt_port=_or_free(arguments.mqtt_port, _MQTT_PORT),
+        nodes=arguments.nodes,
+        data=arguments.data,
+        auth=arguments.auth,
+    )
+    _show(brokers, arguments, heading="started" if started else "running already")
+    for server, asked, port, address in (
+        ("Kafka", arguments.kafka_port, _KAFKA_PORT, brokers.kafka.partition(",")[0]),
+        ("the MQTT broker", arguments.mqtt_port, _MQTT_PORT, brokers.mqtt),
+    ):
+        if started and asked is None and not address.endswith(f":{port}"):
+            mention(f"port {port} is in use, so {server} has a free one: settings without its address reach another.")
     return ExitStatus.FAILED if brokers.failed else ExitStatus.OK
+
+
+def _brokers_name(arguments: argparse.Namespace) -> str:
+    from gateway.embedded.dev import project_name
+
+    name: str | None = arguments.name
+    return project_name(Path.cwd()) if name is None else name
+
+
+def _or_free(port: int | None, default: int) -> int | None:
+    """The port to take, None for any free one. The default one gives way to who has it; one asked for does not."""
+    from gateway.embedded.ports import PortReservation
+
+    if port is not None:
+        return port or None
+    trial = PortReservation()
+    try:
+        return default if trial.take(default) else None
+    finally:
+        trial.release()
 
 
 def _down(arguments: argparse.Namespace) -> int:
     from gateway.embedded.dev import down
 
-    del arguments
-    print("stopped" if down() else "not running")
+    name = _brokers_name(arguments)
+    if down(name):
+        print("stopped")
+    else:
+        print("not running")
+        _show_others(name)
     return ExitStatus.OK
 
 
 def _status(arguments: argparse.Namespace) -> int:
     from gateway.embedded.dev import find
 
-    brokers = find()
+    name = _brokers_name(arguments)
+    brokers = find(name)
     if brokers is None:
-        print("null" if arguments.json else "not running (gateway dev up starts the brokers)")
-        return ExitStatus.FAILED
-    _show(brokers, as_json=arguments.json, heading="running")
-    return ExitStatus.FAILED if brokers.failed else ExitStatus.OK
+        print("null" if arguments.json else f"not running (gateway dev up{_option(arguments)} starts the brokers)")
+    else:
+        _show(brokers, arguments, heading="running")
+    if not arguments.json:
+        _show_others(name)
+    return ExitStatus.FAILED if brokers is None or brokers.failed else ExitStatus.OK
 
 
-def _show(brokers: DevBrokers, *, as_json: bool, heading: str) -> None:
+def _show_others(name: str) -> None:
+    from gateway.embedded.dev import others
+
+    for one in others(name):
+        whose = f"of {one.project}" if one.project else "that an older version started"
+        tell(f"also running: brokers {whose} (--name {shlex.quote(one.name)})")
+
+
+def _option(arguments: argparse.Namespace) -> str:
+    """To repeat the ``--name`` in a command; the brokers that an older version started have an empty one."""
+    return "" if arguments.name is None else f" --name {shlex.quote(arguments.name)}"
+
+
+def _init(brokers: DevBrokers) -> str:
+    """The command that writes settings for these brokers."""
+    from auth.first_start import GATEWAY_USER
+
+    command = ["gateway init"]
+    if brokers.mqtt != f"mqtt://127.0.0.1:{_MQTT_PORT}":
+        command.append(f"--mqtt {brokers.mqtt}")
+    if brokers.kafka != f"127.0.0.1:{_KAFKA_PORT}":
+        command += [f"--kafka {server}" for server in brokers.kafka.split(",")]
+    if brokers.secrets:
+        password = shlex.quote(f"{brokers.secrets}/gateway/mqtt_password")
+        command.append(f"--username {GATEWAY_USER} --password-file {password}")
+    return " ".join(command)
+
+
+def _show(brokers: DevBrokers, arguments: argparse.Namespace, *, heading: str) -> None:
     from auth.first_start import GATEWAY_USER
     from gateway.embedded.dev import to_json
 
-    if as_json:
+    if arguments.json:
         print(to_json(brokers))
         return
-    print(f"{heading} (process {brokers.pid}; gateway dev down stops them)")
+    print(f"{heading} (process {brokers.pid}; gateway dev down{_option(arguments)} stops them)")
     for label, value in (
         ("Kafka", brokers.kafka),
         ("MQTT", brokers.mqtt),
         ("WebSocket", brokers.websocket),
         ("Kafka logs", brokers.logs),
+        ("Settings", f"{_init(brokers)}   # writes them"),
     ):
         print(f"  {label:<11} {value}")
     if brokers.access:
         print(f"  {'Access':<11} gateway auth … --config {brokers.access}")
         print(f"  {'Secrets':<11} {brokers.secrets} (the gateway's user is {GATEWAY_USER})")
     for broker in brokers.failed:
-        print(f"  {broker} has ended by itself: see the logs, then gateway dev down and up")
+        tell(f"{broker} has ended by itself: see the logs, then gateway dev down{_option(arguments)} and up")

@@ -8,12 +8,11 @@ import argparse
 import contextlib
 import shutil
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus, GatewayError
-from gateway.cli.arguments import add_config, add_json
-from gateway.cli.table import print_json
+from gateway.cli.arguments import add_config, add_json, load_noted, moment
+from gateway.cli.table import print_json, tell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -92,23 +91,14 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--route", action="append", default=[], metavar="NAME")
     group.add_argument("--topic", action="append", default=[], metavar="FILTER", help="MQTT topic filter, with + and #")
     group.add_argument("--device", action="append", default=[], metavar="NAME", help="header gateway.device")
-    group.add_argument("--since", type=_moment, metavar="WHEN", help="received then or later: a time (UTC), or 2h ago")
-    group.add_argument("--until", type=_moment, metavar="WHEN", help="received before then")
+    group.add_argument("--since", type=moment, metavar="WHEN", help="received then or later: a time (UTC), or 2h ago")
+    group.add_argument("--until", type=moment, metavar="WHEN", help="received before then")
 
 
 def _positive(text: str) -> int:
     if not text.isdigit() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
     return int(text)
-
-
-def _moment(text: str) -> int:
-    from gateway.cli.dlq_selection import parse_moment
-
-    try:
-        return parse_moment(text.removesuffix(" ago"), time.time_ns() // 1_000_000)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _filter(arguments: argparse.Namespace) -> Filter:
@@ -131,9 +121,7 @@ def _filter(arguments: argparse.Namespace) -> Filter:
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    from config.load import load
-
-    return load(arguments.config).settings
+    return load_noted(arguments.config).settings
 
 
 def _run_quietly(command: Coroutine[Any, Any, int], settings: Settings) -> int:
@@ -205,7 +193,7 @@ async def _list_all(arguments: argparse.Namespace, settings: Settings, wanted: F
     older = f", the {len(shown)} newest shown" if len(shown) < selection.matching else ""
     print(f"{selection.matching} of {selection.total} dead letters match{older}.")
     for line in dlq_text.retention(facts):
-        print(line)
+        tell(line)
     return ExitStatus.OK
 
 

@@ -69,7 +69,6 @@ class _Refusals(DeadLetters):
             instance=settings.instance,
             partition_count=path.partition_count,
             max_record_bytes=settings.kafka.max_record_bytes,
-            counted=lambda _reason, _count: None,
         )
         self._path = path
 

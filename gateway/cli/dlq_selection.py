@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["Filter", "Selection", "find", "look_through", "parse_moment", "parse_place"]
+__all__ = ["Filter", "Selection", "find", "look_through", "parse_place"]
 
 import heapq
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from bridge.dead_letter_reading import Assembler, Place
 from bridge.filters import matches
 from bridge.replay_marks import Marks
-from config.grammar import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,19 +110,3 @@ def parse_place(text: str, default_topic: str) -> Place:
             f"{text!r} names no dead letter: write PARTITION:OFFSET, or TOPIC/PARTITION:OFFSET, as dlq list shows it"
         )
     return Place(found[1] or default_topic, int(found[2]), int(found[3]))
-
-
-def parse_moment(text: str, now_ms: int) -> int:
-    """A moment in milliseconds since 1970: a date, a date with time (UTC unless it says otherwise), or how long ago
-    (``2h``, ``1d12h``). Raises ValueError with a sentence."""
-    if re.fullmatch(r"(?:\d+(?:\.\d+)?(?:us|ms|s|m|h|d))+", text):
-        return now_ms - round(parse_duration(text).total_seconds() * 1000)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(
-            f"{text!r} is no moment: write 2026-11-21, 2026-11-21T08:30, 2026-11-21T08:30+02:00, or how long ago: 2h"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)

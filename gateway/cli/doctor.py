@@ -163,8 +163,7 @@ def _unusable(error: ConfigError) -> Report:
 
 
 def _print(report: Report) -> None:
-    import shutil
-
+    from config.prose import width_of
     from gateway.cli.table import say, severity
     from gateway.doctor.model import Severity
     from gateway.doctor.text import report_text
@@ -172,5 +171,4 @@ def _print(report: Report) -> None:
     def mark(one: Severity) -> str:
         return one.value if one is Severity.SKIPPED else severity(one.value)  # type: ignore[arg-type]  # one of the others
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
-    say(report_text(report, width, mark))
+    say(report_text(report, width_of(sys.stdout, _PIPE_WIDTH), mark))

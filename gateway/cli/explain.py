@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ConfigError, ExitStatus, GatewayError
 from gateway.cli.arguments import UsageError, add_config, add_json, positive
+from gateway.cli.table import tell
 
 if TYPE_CHECKING:
     import argparse
@@ -88,10 +89,12 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.topic, _payload(arguments), _properties(arguments.properties), arguments.qos, arguments.retain
     )
     _check_topic(arguments.topic)
-    settings = load(arguments.config).settings
+    loaded = load(arguments.config)
+    settings = loaded.settings
     if not settings.routes:
         raise ConfigError(
-            "The settings have no routes: every message would be left where it is. Add a [[routes]] table."
+            loaded.missing_file
+            or "The settings have no routes: every message would be left where it is. Add a [[routes]] table."
         )
     asked: list[str] = []
     told = explain(settings, message, _partitions(arguments, settings, asked))
@@ -103,7 +106,7 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         from gateway.cli.explain_text import text
 
-        print(text(told, settings), end="")
+        tell(text(told, settings))
     good = bool(told.written) and not any(one.dead_letter for one in told.written)
     return ExitStatus.OK if good else ExitStatus.FAILED
 

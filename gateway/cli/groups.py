@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ExitStatus
 from gateway.cli.admin_common import add_options, connected, duration, mention, mention_unanswered, plural
-from gateway.cli.table import as_data, print_json, say, severity, table
+from gateway.cli.table import as_data, print_json, say, severity, table, tell
 
 if TYPE_CHECKING:
     import argparse
@@ -172,7 +172,7 @@ def _print(arguments: argparse.Namespace, found: GroupLag) -> None:
     if found.partitions:
         behind = f", {_ago(found.age_seconds)} behind" if found.age_seconds is not None else ""
         say(f"\ntotal lag {found.lag} records{behind}")
-    say(_verdict(found))
+    tell(_verdict(found))
 
 
 def _members(group: Group) -> str:

@@ -7,7 +7,8 @@ __all__ = ["add_parser"]
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus, GatewayError
-from gateway.cli.arguments import add_config
+from gateway.cli.arguments import add_config, load_noted, run_quietly
+from gateway.cli.table import tell
 
 if TYPE_CHECKING:
     import argparse
@@ -44,20 +45,18 @@ def add_parser(commands: Any) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from config.load import load
     from gateway.adoption import describe
 
-    settings = load(arguments.config).settings
-    print("\n".join(describe(settings.data_dir, settings.instance)))
+    settings = load_noted(arguments.config).settings
+    tell("\n".join(describe(settings.data_dir, settings.instance)))
     return ExitStatus.OK
 
 
 def _adopt(arguments: argparse.Namespace) -> int:
-    from config.load import load
     from gateway.adoption import adopt, require_idle
     from gateway.supervisor.place import find_supervisor
 
-    settings = load(arguments.config).settings
+    settings = load_noted(arguments.config).settings
     supervisor = find_supervisor(settings.data_dir)
     if supervisor is not None:
         raise GatewayError(
@@ -67,18 +66,16 @@ def _adopt(arguments: argparse.Namespace) -> int:
     cluster_id, problem = _cluster_id(settings)
     changes = adopt(settings.data_dir, settings.instance, cluster_id)
     for change in changes:
-        print(change)
+        tell(change)
     if not changes:
-        print(f"{settings.data_dir.absolute()} is instance {settings.instance}'s already: nothing to change.")
+        tell(f"{settings.data_dir.absolute()} is instance {settings.instance}'s already: nothing to change.")
     if problem is not None:
-        print(f"The Kafka cluster was left as recorded, because it could not be asked. {problem}")
+        tell(f"The Kafka cluster was left as recorded, because it could not be asked. {problem}")
     return ExitStatus.OK
 
 
 def _cluster_id(settings: Settings) -> tuple[str | None, str | None]:
     """The cluster's id; else why it is not known."""
-    import asyncio
-
     from bridge.kafka_connection import cluster_id
     from gateway.outward import kafka_login
 
@@ -87,6 +84,6 @@ def _cluster_id(settings: Settings) -> tuple[str | None, str | None]:
             return await cluster_id(settings.kafka, f"{settings.instance}-adopt", login)
 
     try:
-        return asyncio.run(ask()), None
+        return run_quietly(ask(), settings.log), None
     except GatewayError as error:
         return None, str(error)

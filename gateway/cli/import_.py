@@ -7,13 +7,14 @@ __all__ = ["add_parser"]
 import argparse
 import contextlib
 import sys
-import textwrap
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError, ExitStatus
+from config.prose import lines_of, width_of
 from gateway.cli.arguments import UsageError, add_json
+from gateway.cli.table import tell
 
 if TYPE_CHECKING:
     import argparse
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from gateway.migration.findings import Finding, Imported
 
 _LARGEST = 32 << 20
+_PIPE_WIDTH = 110
 _WORDS = {"lost": "LOST", "differs": "differs", "check": "check", "note": "note"}
 _DESCRIPTION = """\
 Turns the configuration of another bridge into settings of this gateway, checks that they load, and says what has no
@@ -119,7 +121,7 @@ def _understood(as_what: str) -> Iterator[None]:
     try:
         yield
     except KeyError as error:
-        raise ImportError_(f"The source lacks a field that belongs there: {error}.") from error
+        raise ImportError_(f"The source lacks a field that belongs there: {error.args[0]!r}.") from error
     except (AttributeError, TypeError, ValueError) as error:
         lines = traceback.extract_tb(error.__traceback__)
         raise ImportError_(
@@ -174,7 +176,8 @@ def _write(arguments: argparse.Namespace, imported: Imported, source: str) -> in
     else:
         if arguments.output is None:
             print(text, end="")
-        print(_report(imported.findings), file=sys.stderr if arguments.output is None else sys.stdout)
+        stream = sys.stderr if arguments.output is None else sys.stdout
+        tell(_report(imported.findings, width_of(stream, _PIPE_WIDTH)), to=stream)
     lost = any(one.severity == "lost" for one in imported.findings)
     return ExitStatus.INCOMPLETE if lost else ExitStatus.OK
 
@@ -186,10 +189,10 @@ def _save(file: Path, text: str, *, force: bool) -> None:
     except FileExistsError:
         raise UsageError(f"{file} is there already: say --force to overwrite it.") from None
     except OSError as error:
-        raise UsageError(f"{file} cannot be written: {error}") from None
+        raise UsageError(f"{file} cannot be written: {error.strerror}.") from None
 
 
-def _report(findings: list[Finding]) -> str:
+def _report(findings: list[Finding], width: int) -> str:
     from gateway.cli.dlq_text import one_line
 
     if not findings:
@@ -200,11 +203,9 @@ def _report(findings: list[Finding]) -> str:
             if one.severity != severity:
                 continue
             lines.append(f"{word}: {one_line(one.what)}")
-            lines += textwrap.wrap(one_line(one.consequence), 110, initial_indent="    ", subsequent_indent="    ")
+            lines += lines_of(one_line(one.consequence), width, first="    ", later="    ")
             if one.way_out:
-                lines += textwrap.wrap(
-                    f"→ {one_line(one.way_out)}", 110, initial_indent="    ", subsequent_indent="      "
-                )
+                lines += lines_of(f"→ {one_line(one.way_out)}", width, first="    ", later="      ")
     counts = ", ".join(
         f"{number} {word}"
         for severity, word in _WORDS.items()

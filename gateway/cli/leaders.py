@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ExitStatus
 from gateway.cli.admin_common import add_options, answered_yes, audit_log, connected, mention, plural
-from gateway.cli.table import print_json, say, severity, table
+from gateway.cli.table import print_json, say, severity, table, tell
 
 if TYPE_CHECKING:
     import argparse
@@ -152,9 +152,9 @@ def _elect(arguments: argparse.Namespace) -> int:
         say(f"\n{plural(len(election.elected), 'leader')} elected. After it:")
         say(_table(after))
         for place, why in election.failed.items():
-            say(f"{severity('FAIL')} {place}: {why}")
+            tell(f"{severity('FAIL')} {place}: {why}")
         if left:
-            say(f"{severity('warn')} not seen in the metadata yet: {', '.join(str(place) for place in sorted(left))}")
+            tell(f"{severity('warn')} not seen in the metadata yet: {', '.join(str(place) for place in sorted(left))}")
     return ExitStatus.INCOMPLETE if election.failed or left or len(ready) < len(wanted) else ExitStatus.OK
 
 

@@ -8,12 +8,15 @@ import argparse
 import difflib
 import re
 import sys
-import textwrap
 from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from config.prose import fitted, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+_COLUMNS: Final = re.compile(r"( *)(\S+(?: \S+)*)( {2,})?(.*)")  # a list's line: what is told of, and what is told
+_PROGRAMS: Final = {"gateway", "curl"}
 _PARAGRAPHS: Final = re.compile(r"\n[ ]*\n")
 _INVALID_CHOICE: Final = re.compile(r"(argument .+: )invalid choice: '(.*)' \(choose from .+\)", re.DOTALL)
 _ELSEWHERE: Final = {  # what other tools call it
@@ -45,20 +48,47 @@ class _Formatter(argparse.HelpFormatter):
             if line.startswith(" "):
                 lines += self._filled(prose, width, indent)
                 prose = []
-                lines.append(indent + line)
+                lines += self._indented(indent + line, width)
             else:
                 prose.append(line)
         return "\n".join(lines + self._filled(prose, width, indent))
 
+    def _format_usage(self, *arguments: Any, **named: Any) -> str:
+        """As the base class's, which lets a group of options stand beyond the terminal's width."""
+        lines: list[str] = []
+        for line in super()._format_usage(*arguments, **named).splitlines():
+            start = "" if line.startswith("usage") or len(line) <= self._width else " " * 8
+            lines += (
+                [line] if len(line) <= self._width else lines_of(line.strip(), self._width, first=start, later=" " * 8)
+            )
+        return "\n".join(lines) + "\n"
+
+    @staticmethod
+    def _indented(line: str, width: int) -> list[str]:
+        """A line of an example or a list, in several where it is wider than the terminal. What can be copied stays in
+        one, or is continued as a shell takes it."""
+        parts = _COLUMNS.fullmatch(line)
+        if len(line) <= width or parts is None:
+            return [line]
+        start, first, gap, rest = parts.groups()
+        later = " " * (len(start) + 4)
+        if first.split()[0] in _PROGRAMS:
+            lines = [start + first]
+            if len(lines[0]) > width:
+                at = lines[0].rfind(" --", 0, width - 2)
+                if at > len(start) + 12:
+                    lines = [f"{lines[0][:at]} \\", later + lines[0][at + 1 :]]
+            return lines + lines_of(rest, width, first=f"{later}# ", later=f"{later}# ")
+        if gap:
+            later = " " * (len(start) + len(first) + len(gap))
+        return lines_of(line, width, later=later if gap else start)
+
     @staticmethod
     def _filled(prose: list[str], width: int, indent: str) -> list[str]:
-        # Not at hyphens: kafka-reassign-partitions.sh and --config are to be copied whole.
-        return textwrap.wrap(
-            " ".join(prose), width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-        )
+        return lines_of(" ".join(prose), width, first=indent, later=indent)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+        return lines_of(" ".join(text.split()), width)
 
 
 class Parser(argparse.ArgumentParser):
@@ -98,7 +128,7 @@ class Parser(argparse.ArgumentParser):
         if commands is not None and choice is not None:
             message = f"there is no command {choice[2]!r}{_nearest(choice[2], commands.choices or ())}"
         self.print_usage(sys.stderr)
-        self.exit(2, f"{self.prog}: {message} ({self.prog} --help tells more)\n")
+        self.exit(2, fitted(f"{self.prog}: {message} ({self.prog} --help tells more)\n", sys.stderr))
 
     def _commands(self) -> argparse.Action | None:
         # argparse has no public name for the action that holds the subcommands.

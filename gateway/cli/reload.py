@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ConfigError, ExitStatus
 from gateway.cli.arguments import add_config, add_json
-from gateway.cli.table import mention, print_json, say
+from gateway.cli.table import mention, print_json, say, tell
 
 if TYPE_CHECKING:
     import argparse
@@ -106,14 +106,14 @@ def _show(outcome: Outcome, loaded: Loaded) -> None:
     for document in details.get("changes", ()):
         change = Change(**document)
         mark = {"live": " ", "restart": "!", "other": "-"}[change.effect]
-        say(f"{mark} {change}")
+        tell(f"{mark} {change}")
     if any(document["effect"] == "restart" for document in details.get("changes", ())):
         say("! needs `gateway restart --reload`")
     if any(document["effect"] == "other" for document in details.get("changes", ())):
         say("- is no part of the running gateway")
     for remark in details.get("remarks", ()):
-        say(f"note: {remark}")
+        tell(f"note: {remark}")
     if outcome.ok:
-        say(outcome.sentence)
+        tell(outcome.sentence)
     else:
         mention(outcome.sentence)

@@ -9,7 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus, GatewayError
-from gateway.cli.arguments import add_config
+from gateway.cli.arguments import add_config, load_noted
+from gateway.cli.table import tell
 
 if TYPE_CHECKING:
     import argparse
@@ -36,11 +37,10 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from config.load import load
     from gateway.reload_plan import Wish
     from gateway.running import find_running
 
-    settings = load(arguments.config).settings
+    settings = load_noted(arguments.config).settings
     running = find_running(settings)
     if not running.supervises:
         raise GatewayError(
@@ -53,5 +53,5 @@ def _run(arguments: argparse.Namespace) -> int:
         outcome = running.command(signal.SIGUSR2, "restart")
     if not outcome.ok:
         raise GatewayError(outcome.sentence)
-    print(outcome.sentence)
+    tell(outcome.sentence)
     return ExitStatus.OK

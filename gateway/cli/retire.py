@@ -10,7 +10,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
-from gateway.cli.arguments import add_config
+from gateway.cli.arguments import add_config, load_noted
+from gateway.cli.table import tell
 
 if TYPE_CHECKING:
     import argparse
@@ -39,12 +40,11 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from config.load import load
     from gateway.identity import holder, slots
     from gateway.running import NotRunningError
     from gateway.supervisor.place import find_supervisor
 
-    loaded = load(arguments.config)
+    loaded = load_noted(arguments.config)
     settings = loaded.settings
     supervisor = find_supervisor(settings.data_dir)
     if supervisor is not None:
@@ -61,10 +61,10 @@ def _run(arguments: argparse.Namespace) -> int:
     deadline = time.monotonic() + settings.shutdown_timeout.total_seconds() + _GRACE_S
     while holder(settings.data_dir, settings.worker) == pid:
         if time.monotonic() > deadline:
-            print(f"Process {pid} did not stop within shutdown_timeout; its log says what it waits for.")
+            tell(f"Process {pid} did not stop within shutdown_timeout; its log says what it waits for.")
             return ExitStatus.UNDRAINED
         time.sleep(POLL_S)  # another process's lock: there is nothing to wait on but its absence
-    print(f"Worker {settings.worker} of instance {settings.instance} has retired (process {pid}).")
+    tell(f"Worker {settings.worker} of instance {settings.instance} has retired (process {pid}).")
     return ExitStatus.OK
 
 
@@ -76,14 +76,14 @@ def _retire_all(settings: Settings, supervisor: int) -> int:
     deadline = time.monotonic() + settings.shutdown_timeout.total_seconds() + _GRACE_S
     while find_supervisor(settings.data_dir) == supervisor:
         if time.monotonic() > deadline:
-            print(f"Process {supervisor} did not stop within shutdown_timeout; its log says what it waits for.")
+            tell(f"Process {supervisor} did not stop within shutdown_timeout; its log says what it waits for.")
             return ExitStatus.UNDRAINED
         time.sleep(POLL_S)
     outcome = read_outcome(settings.data_dir, NAME, supervisor, "stop")
     if not outcome.ok:
-        print(f"Instance {settings.instance} has stopped, but not all was drained: {outcome.sentence}".rstrip())
+        tell(f"Instance {settings.instance} has stopped, but not all was drained: {outcome.sentence}".rstrip())
         return ExitStatus.UNDRAINED
-    print(f"Instance {settings.instance} has retired (process {supervisor}): no session of its workers remains.")
+    tell(f"Instance {settings.instance} has retired (process {supervisor}): no session of its workers remains.")
     return ExitStatus.OK
 
 
@@ -93,7 +93,7 @@ def _retire_slots(loaded: Loaded, left: set[int]) -> int:
 
     from config.load import require_runnable
     from gateway import logs
-    from gateway.worker import run_worker
+    from gateway.worker_run import run_worker
 
     require_runnable(loaded)
     for slot in sorted(left):
@@ -105,5 +105,5 @@ def _retire_slots(loaded: Loaded, left: set[int]) -> int:
         if not report.clean:
             return ExitStatus.UNDRAINED
         signals.reraise()
-        print(f"Worker {slot} of instance {settings.instance} has retired; it did not run.")
+        tell(f"Worker {slot} of instance {settings.instance} has retired; it did not run.")
     return ExitStatus.OK

@@ -7,7 +7,7 @@ __all__ = ["add_parser"]
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
-from gateway.cli.arguments import add_config, add_json
+from gateway.cli.arguments import add_config, add_json, load_noted
 
 if TYPE_CHECKING:
     import argparse
@@ -67,13 +67,11 @@ def add_parser(commands: Any) -> None:
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    from config.load import load
-
-    return load(arguments.config).settings
+    return load_noted(arguments.config).settings
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from gateway.cli.table import print_json, say, table
+    from gateway.cli.table import print_json, say, table, tell
 
     settings = _settings(arguments)
     rows = [_row(settings, route) for route in settings.routes]
@@ -81,7 +79,7 @@ def _list(arguments: argparse.Namespace) -> int:
         print_json({"routes": rows})
         return ExitStatus.OK
     if not rows:
-        say("There are no routes: nothing would be subscribed.")
+        tell("There are no routes: nothing would be subscribed.")
         return ExitStatus.OK
     headers = ("", "ROUTE", "FILTERS", "KAFKA TOPIC", "KEY", "QOS", "SESSIONS", "WAY", "INTERCEPTORS")
     say(
@@ -123,7 +121,7 @@ def _row(settings: Settings, route: RouteSettings) -> dict[str, Any]:
 
 def _lint(arguments: argparse.Namespace) -> int:
     from bridge.route_lint import lint
-    from gateway.cli.table import print_json, say
+    from gateway.cli.table import print_json, say, tell
 
     settings = _settings(arguments)
     found = lint(settings)
@@ -135,7 +133,7 @@ def _lint(arguments: argparse.Namespace) -> int:
         return status
     for one in shown:
         say(_text(one))
-    say(_verdict(found, len(settings.routes), hidden=len(found) - len(shown)))
+    tell(_verdict(found, len(settings.routes), hidden=len(found) - len(shown)))
     return status
 
 

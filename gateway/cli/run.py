@@ -12,6 +12,7 @@ from config.errors import ExitStatus, GatewayError
 from gateway.cli.arguments import add_config
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from config.load import Loaded
@@ -66,21 +67,31 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from gateway import memory
+    from gateway import lean, memory  # noqa: F401 - lean works by being imported
 
     memory.use_one_arena()
     if arguments.channel is not None:
-        return _run_member(arguments)
-    loaded = _load(arguments)
-    from gateway.supervisor.cpu import worker_count
+        import socket
 
-    if worker_count(loaded.settings) == 0:
+        return _run_member(socket.socket(fileno=arguments.channel), arguments.role)
+    with memory.loading():
+        loaded = _load(arguments)
+        from gateway.supervisor.cpu import worker_count
+
+        count = worker_count(loaded.settings)
+        _import_worker()
+    if count == 0:
         return _run_alone(loaded, lambda: _load(arguments))
+    from gateway.supervisor.prefork import fork_workers
+
+    prepared, channel = fork_workers(count)
+    if channel is not None:
+        return _run_member(channel, "worker")
     import asyncio
 
     from gateway.supervisor.supervisor import supervise
 
-    status, signals = asyncio.run(supervise(loaded, lambda: _load(arguments)))
+    status, signals = asyncio.run(supervise(loaded, lambda: _load(arguments), prepared))
     if status is ExitStatus.OK:
         signals.reraise()
     return status
@@ -109,26 +120,28 @@ def _run_alone(loaded: Loaded, load: Callable[[], Loaded]) -> int:
     for warning in loaded.warnings:
         log.warning("settings.doubtful", warning=warning)
     from gateway.reload_alone import AloneReload
-    from gateway.worker import run_worker
+    from gateway.worker_run import run_worker
 
     return _end(*asyncio.run(run_worker(settings, reload=lambda: AloneReload(loaded, load))))
 
 
-def _run_member(arguments: argparse.Namespace) -> int:
+def _run_member(sock: socket.socket, role: str) -> int:
     """A supervisor's worker: its settings come over the channel, and what it fails of is said there."""
     import asyncio
     import json
-    import socket
 
-    from gateway import logs
+    from gateway import logs, memory
     from gateway.supervisor.channel import read_first
 
-    if arguments.role == "successor":
-        _load_gently()
+    with memory.loading():
+        if role == "successor":
+            _load_gently()
+        _import_worker()
     from config.transfer import from_json
-    from gateway.supervisor.member import Membership
+    from gateway.supervisor.member import Membership, name_process
 
-    with socket.socket(fileno=arguments.channel) as channel:
+    name_process()
+    with sock as channel:
         text = read_first(channel)
         if not text:
             return ExitStatus.OK  # the supervisor has gone before it said anything
@@ -138,13 +151,20 @@ def _run_member(arguments: argparse.Namespace) -> int:
             channel.sendall(json.dumps({"say": "failed", "sentence": str(error)}).encode() + b"\n")
             return error.exit_status
         logs.configure(settings.log, context={"instance": settings.instance, "worker": settings.worker})
-        from gateway.worker import run_worker
+        from gateway.worker_run import run_worker
 
         try:
-            membership = Membership(channel, settings, retiring=arguments.role == "retiring")
+            membership = Membership(channel, settings, retiring=role == "retiring", successor=role == "successor")
             return _end(*asyncio.run(run_worker(settings, membership)))
         except GatewayError as error:
             return error.exit_status  # its sentence is the supervisor's to tell, once for all workers that fail of it
+
+
+def _import_worker() -> None:
+    import importlib
+
+    for name in ("config.transfer", "gateway.worker", "gateway.supervisor.member", "prometheus_client.exposition"):
+        importlib.import_module(name)
 
 
 def _load_gently() -> None:
@@ -153,15 +173,13 @@ def _load_gently() -> None:
     That one must keep up meanwhile: at EMQX's window of 32 a message that waits for a CPU holds up 31 others. On Linux
     a priority belongs to a thread, so that of this one ends with it; a process could not raise its own again.
     """
-    import importlib
     import os
     import threading
 
     def load() -> None:
         if sys.platform == "linux":
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _GENTLE)
-        for name in ("config.transfer", "gateway.worker", "prometheus_client.exposition"):
-            importlib.import_module(name)
+        _import_worker()
 
     thread = threading.Thread(target=load, name="load")
     thread.start()

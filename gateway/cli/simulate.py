@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
-from gateway.cli.arguments import UsageError, add_config, add_json, between
+from gateway.cli.arguments import UsageError, add_config, add_json, between, load_noted
+from gateway.cli.table import tell
 
 if TYPE_CHECKING:
     from config.addresses import MqttAddress
@@ -42,7 +43,7 @@ _EPILOG = """\
 examples:
   gateway simulate --devices 50 --rate 2 --duration 1m
   gateway simulate --mqtt mqtts://emqx.example.com:8883 --config gateway.toml --profile burst --yes
-  gateway simulate --devices 200 --faults duplicates=0.01,reorder=0.01,corrupt=0.001,disconnects=0.001,wrong-clock=0.05
+  gateway simulate --devices 200 --faults duplicates=0.01,reorder=0.01,wrong-clock=0.05
 
 exit status: 0 everything published was acknowledged, 5 not everything was, 69 no broker, 77 it refuses the devices
 """
@@ -119,12 +120,11 @@ def _faults(text: str) -> dict[str, float]:
 
 def _run(arguments: argparse.Namespace) -> int:
 
-    from config.load import load
     from gateway.cli.arguments import run_quietly
     from gateway.demo.fleet import FleetSettings
     from gateway.demo.mischief import FaultShares
 
-    settings = load(arguments.config, overrides=_overrides(arguments)).settings
+    settings = load_noted(arguments.config, overrides=_overrides(arguments)).settings
     address = _address(settings)
     fleet = FleetSettings(
         host=address.host,
@@ -196,7 +196,7 @@ def _ask(arguments: argparse.Namespace, fleet: FleetSettings, address: MqttAddre
     )
     if not sys.stdin.isatty():
         raise UsageError(f"{what} That is not this machine: say --yes if it is meant.")
-    print(what, file=sys.stderr)
+    tell(what, to=sys.stderr)
     if input("Is that broker yours to load? [y/N] ").strip().lower() not in {"y", "yes"}:
         raise UsageError("Nothing was published.")
 

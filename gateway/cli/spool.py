@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ExitStatus, GatewayError
-from gateway.cli.arguments import add_config, add_json
+from gateway.cli.arguments import add_config, add_json, load_noted
+from gateway.cli.table import tell
 
 if TYPE_CHECKING:
     import argparse
@@ -83,9 +84,8 @@ def add_parser(commands: Any) -> None:
 
 def _load(arguments: argparse.Namespace) -> tuple[Settings, Path]:
     from bridge.spool import spool_path
-    from config.load import load
 
-    settings = load(arguments.config).settings
+    settings = load_noted(arguments.config).settings
     worker = settings.worker if arguments.worker is None else arguments.worker
     return settings, spool_path(settings.data_dir, worker)
 
@@ -106,7 +106,7 @@ def _status(arguments: argparse.Namespace) -> int:
     else:
         print(_as_text(folder, status, settings), end="")
         for one in bad:
-            print(f"UNREADABLE: {one.batches} batches with {one.messages} messages of {one.topic}/{one.partition}")
+            tell(f"UNREADABLE: {one.batches} batches with {one.messages} messages of {one.topic}/{one.partition}")
         if arguments.verify and not bad:
             print("All batches can be read.")
     return ExitStatus.MISSING_MESSAGES if bad else ExitStatus.OK
@@ -167,7 +167,7 @@ def _opened(settings: Settings, folder: Path) -> Iterator[Store]:
         store = Store(folder, settings.instance, lambda _report: None)
         report = store.open()
         if report.sentence:
-            print(report.sentence, file=sys.stderr)
+            tell(report.sentence, to=sys.stderr)
         try:
             yield store
         finally:
@@ -259,4 +259,7 @@ def _store_entries(store: Store, export: Any, before: int) -> tuple[int, int]:
 
 
 def _say(arguments: argparse.Namespace, outcome: dict[str, Any], sentence: str) -> None:
-    print(json.dumps(outcome, indent=2) if arguments.json else sentence)
+    if arguments.json:
+        print(json.dumps(outcome, indent=2))
+    else:
+        tell(sentence)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from bridge.spool import SpoolBatch
+from config.error_words import words
 from config.errors import GatewayError
 
 if TYPE_CHECKING:
@@ -121,8 +122,10 @@ class ExportFile:
                     self.batches += 1
                     self.messages += batch.messages
                     yield Entry(self.batches, batch)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ExportFileError(f"{self.path} cannot be read ({error}).") from error
+        except OSError as error:
+            raise ExportFileError(f"{self.path} cannot be read: {error.strerror}.") from error
+        except UnicodeDecodeError as error:
+            raise ExportFileError(f"{self.path} cannot be read ({words(error)}).") from error
         if not ended:
             raise ExportFileError(f"{self.path} is not whole: its end is missing. Export again, or copy it again.")
 
@@ -150,4 +153,4 @@ class ExportFile:
             data = base64.b64decode(content.pop("data"), validate=True)
             return SpoolBatch(**content | {"unfinished": tuple(content["unfinished"]), "data": data})
         except (KeyError, TypeError, binascii.Error) as error:
-            raise ExportFileError(f"Line {number} of {self.path} is no batch ({error}).") from error
+            raise ExportFileError(f"Line {number} of {self.path} is no batch ({words(error)}).") from error

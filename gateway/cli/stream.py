@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError
+from config.extras import how_to_install
+from gateway.cli.arguments import load_noted
 
 if TYPE_CHECKING:
     import argparse
@@ -73,10 +75,9 @@ def _command(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
     options = _options()
     if importlib.util.find_spec("pyspark") is None:
         raise ConfigError(
-            "Spark is not installed: the package pyspark is missing."
-            ' Install it with: pip install "mqtt-kafka-gateway[streaming]"'
+            f"Spark is not installed: the package pyspark is missing. To install it: {how_to_install('streaming')}"
         )
-    options.load_settings(arguments)
+    load_noted(arguments.config, overrides=options.overrides(arguments))
     options.parse_spark_conf(arguments.conf)
     from gateway.embedded.jars import resolve
     from gateway.embedded.java import ensure_java

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from config.errors import ConfigError, ExitStatus
 from config.grammar import format_bytes
 from gateway.cli.admin_common import answered_yes
+from gateway.cli.arguments import load_noted
 from gateway.cli.table import mention, print_json, say, table
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ Command = tuple[list[str], dict[str, str]]
 
 def status(arguments: argparse.Namespace, spark_command: Callable[[], Command]) -> int:
     """Show how far each query is. 0, 4 if nothing was ever begun here."""
-    from streaming.options import load_settings
+    from streaming.options import overrides
     from streaming.status import collect, needs_spark
 
-    settings = load_settings(arguments)
+    settings = load_noted(arguments.config, overrides=overrides(arguments)).settings
     found = _by_spark(spark_command()) if needs_spark(settings.stream) else collect(settings.stream)
     topics = sorted({topic for one in found.queries for topic in one.progress.offsets})
     ends = {} if arguments.offline or not topics else _ends(settings, topics)
@@ -190,11 +191,11 @@ def _ago(moment_s: float | None) -> str | None:
 
 def reset(arguments: argparse.Namespace, spark_command: Callable[[], Command]) -> int:
     """Put a job's checkpoint aside, and its tables as far as they have to go with it. 0, 4 if there is none."""
-    from streaming.options import load_settings
+    from streaming.options import overrides
     from streaming.reset import apply, plan
     from streaming.status import needs_spark
 
-    settings = load_settings(arguments)
+    settings = load_noted(arguments.config, overrides=overrides(arguments)).settings
     if needs_spark(settings.stream):
         if not answered_yes(arguments, f"Put the checkpoint and tables of {arguments.job_name} aside?"):
             return ExitStatus.FAILED

@@ -12,6 +12,7 @@ __all__ = [
     "say",
     "severity",
     "table",
+    "tell",
     "worst",
 ]
 
@@ -23,6 +24,8 @@ import sys
 import unicodedata
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
+
+from config.prose import fitted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -113,9 +116,14 @@ def say(text: str = "", *, to: TextIO | None = None) -> None:
     print(harmless(text), end="" if text.endswith("\n") else "\n", file=to)
 
 
+def tell(text: str, *, to: TextIO | None = None) -> None:
+    """As ``say``, for sentences: broken into lines where they are read on a terminal."""
+    say(fitted(text, sys.stdout if to is None else to), to=to)
+
+
 def mention(text: str) -> None:
-    """Say something beside the result, on stderr."""
-    say(f"gateway: {text}", to=sys.stderr)
+    """Tell something beside the result, on stderr."""
+    tell(f"gateway: {text}", to=sys.stderr)
 
 
 def as_data(value: Any) -> Any:

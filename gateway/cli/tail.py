@@ -11,7 +11,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
-from gateway.cli.arguments import UsageError, add_config, moment, positive, run_quietly
+from gateway.cli.arguments import UsageError, add_config, load_noted, moment, positive, run_quietly
+from gateway.cli.table import mention, tell
 
 if TYPE_CHECKING:
     from bridge.dead_letter_reading import DeadLetter, LoggedRecord
@@ -91,9 +92,7 @@ def _header(text: str) -> tuple[str, bytes]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from config.load import load
-
-    settings = load(arguments.config).settings
+    settings = load_noted(arguments.config).settings
     topics = _topics(arguments, settings)
     wanted = _filter(arguments)
     try:
@@ -102,9 +101,9 @@ def _run(arguments: argparse.Namespace) -> int:
         return ExitStatus.OK  # how a tail ends
     finally:
         if wanted.unjudged:
-            print(
+            tell(
                 f"gateway: {wanted.unjudged} records could not be judged by --where, the first because: {wanted.why}",
-                file=sys.stderr,
+                to=sys.stderr,
             )
 
 
@@ -133,7 +132,7 @@ def _topics(arguments: argparse.Namespace, settings: Settings) -> tuple[str, ...
             "with --topic."
         )
     if made:
-        print(f"gateway: not shown, name them with --topic: the topics that {', '.join(made)} makes", file=sys.stderr)
+        mention(f"not shown, name them with --topic: the topics that {', '.join(made)} makes")
     return tuple(dict.fromkeys([*arguments.topic, *(route.topic for route in chosen if "${" not in route.topic)]))
 
 
@@ -199,7 +198,7 @@ async def _tail(arguments: argparse.Namespace, settings: Settings, topics: tuple
                     break
             if not shown:
                 # Else nothing would be said at all, and the filters look as if they had not been tried.
-                print("gateway: no record that is there now is shown; --from beginning reads all", file=sys.stderr)
+                mention("no record that is there now is shown; --from beginning reads all")
             return ExitStatus.OK
         async for records in reader.follow(starts):
             for record in records:

@@ -12,6 +12,7 @@ from bridge.errors import BridgeError
 from bridge.filters import matches
 from bridge.message import MessageView
 from bridge.record import Record
+from config.error_words import words
 
 if TYPE_CHECKING:
     from bridge.dead_letter_reading import LoggedRecord
@@ -64,7 +65,7 @@ class TailFilter:
             return bool(self.where.evaluate(as_record(letter)))
         except (BridgeError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             self.unjudged += 1
-            self.why = self.why or str(error)
+            self.why = self.why or words(error)
             return False
 
 

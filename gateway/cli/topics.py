@@ -18,7 +18,7 @@ from gateway.cli.admin_common import (
     mention_unanswered,
     plural,
 )
-from gateway.cli.table import print_json, say, severity, table
+from gateway.cli.table import print_json, say, severity, table, tell
 
 if TYPE_CHECKING:
     import argparse
@@ -241,11 +241,11 @@ def _show(
         or "The settings name no topic.")  # fmt: skip
     for step in steps:
         if step.warning:
-            say(f"\n{severity('warn')} {step.topic}: {step.warning}")
+            tell(f"\n{severity('warn')} {step.topic}: {step.warning}")
         if step in refused:
-            say(f"\n{severity('FAIL')} {step.topic}: Kafka would refuse it. {refused[step]}")
+            tell(f"\n{severity('FAIL')} {step.topic}: Kafka would refuse it. {refused[step]}")
     for route, template in templated(settings):
-        say(f"\nNot planned: route {route} makes its topics from messages ({template}). Name them in "
+        tell(f"\nNot planned: route {route} makes its topics from messages ({template}). Name them in "
             "kafka.topics.declare to have them made.")  # fmt: skip
     actions = sum(step.acts for step in steps)
     if not actions:
@@ -289,24 +289,24 @@ def _apply(arguments: argparse.Namespace) -> int:
     else:
         for step in steps:
             if step.kind == "differs":
-                say(f"{severity('warn')} {step.topic}: {step.text}.")
+                tell(f"{severity('warn')} {step.topic}: {step.text}.")
         _say_applied(result, audit.path)
     return ExitStatus.INCOMPLETE if result.left or result.behind else ExitStatus.OK
 
 
 def _say_applied(result: Any, audit: Any) -> None:
     for step, why in result.left.items():
-        say(f"{severity('FAIL')} {step.kind} {step.topic}: not done. {why}")
+        tell(f"{severity('FAIL')} {step.kind} {step.topic}: not done. {why}")
     for sentence in result.behind:
-        say(f"{severity('warn')} not everywhere yet: {sentence}")
+        tell(f"{severity('warn')} not everywhere yet: {sentence}")
     for number in result.fenced:
-        say(
+        tell(
             f"{severity('warn')} broker {number} is fenced: it takes no part, and reads the change before it does again"
         )
     if not result.left and not result.behind:
-        say("Every broker shows it." if result.done else "Nothing to do: Kafka is as the settings say.")
+        tell("Every broker shows it." if result.done else "Nothing to do: Kafka is as the settings say.")
     if result.done:
-        say(f"Written to {audit}.")
+        tell(f"Written to {audit}.")
 
 
 # --- deleting ---
@@ -345,7 +345,7 @@ def _delete(arguments: argparse.Namespace) -> int:
                     "left": {name: why for name, why in left.items() if why}, "warnings": warnings})  # fmt: skip
     else:
         for name, sentences in left.items():
-            say(f"{name} is gone from every broker." if not sentences
+            tell(f"{name} is gone from every broker." if not sentences
                 else "\n".join(f"{severity('FAIL')} {name}: {sentence}" for sentence in sentences))  # fmt: skip
-        say(f"Written to {audit.path}.")
+        tell(f"Written to {audit.path}.")
     return ExitStatus.INCOMPLETE if any(left.values()) else ExitStatus.OK

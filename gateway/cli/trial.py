@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from config.errors import GatewayError
+from config.errors import GatewayError, sentence
 from gateway.cli.arguments import UsageError, add_config, add_json, between, run_quietly
-from gateway.cli.table import mention
+from gateway.cli.table import mention, tell
 
 if TYPE_CHECKING:
     import argparse
@@ -238,7 +238,7 @@ def _end(plan: TrialPlan, work: asyncio.Task[TrialResult], cleanup: Cleanup, cau
 
         print_json({**dataclasses.asdict(result), "cpu_seconds_per_million": result.cpu_seconds_per_million})
     else:
-        print(_text(result))
+        tell(_text(result))
     _tell_left(cleanup.left)
     return result.exit_status
 
@@ -251,7 +251,7 @@ def _nothing(plan: TrialPlan, left: list[Leftover]) -> str:
 
 def _tell_left(left: list[Leftover]) -> None:
     for one in left:
-        mention(f"LEFT BEHIND: {one.what}: {one.why}. To take it away: {one.command}")
+        mention(f"LEFT BEHIND: {one.what}: {sentence(one.why)} To take it away: {one.command}")
 
 
 def _progress(text: str) -> None:

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError
-from gateway.cli.arguments import add_config, add_json
+from gateway.cli.arguments import add_config, add_json, load_noted, run_quietly
+from gateway.cli.table import mention, tell
 
 if TYPE_CHECKING:
     from config.settings import Settings
@@ -32,8 +33,9 @@ def add_parser(commands: Any) -> None:
         ),
         epilog=(
             "exit status: 0 everything is there, 3 something is missing or the account does not balance, 6 nothing is "
-            "missing but not everything could be judged (no account in the span, an incomplete one); what EMQX dropped "
-            "before the gateway changes none of it"
+            "missing but not everything could be judged (no account in the span, an incomplete one, a partition "
+            "without a leader, an MQTT session that the broker lost with what it held); what EMQX dropped before the "
+            "gateway changes none of it"
         ),
     )
     add_config(parser)
@@ -69,24 +71,29 @@ def _length(text: str) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    import asyncio
     import logging
 
-    from config.load import load
     from gateway.verify.check import Span
     from gateway.verify.report import as_json, as_text
 
-    settings = load(arguments.config).settings
+    settings = load_noted(arguments.config).settings
     if not settings.ledger.topic:
         raise ConfigError('ledger.topic is "": this gateway writes no account, so there is nothing to compare with.')
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it warns of is in our errors and in the table
     now_ms = time.time_ns() // 1_000_000
     since_ms = arguments.since
     if arguments.last is not None:
         since_ms = max(since_ms or 0, now_ms - arguments.last)
-    verdict, before = asyncio.run(_verify(settings, Span(since_ms, arguments.until), now_ms))
-    print(as_json(verdict, before) if arguments.json else as_text(verdict, before), end="")
-    return verdict.exit_status
+
+    async def work() -> int:
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it warns of is in our errors and in the table
+        verdict, before = await _verify(settings, Span(since_ms, arguments.until), now_ms)
+        if arguments.json:
+            print(as_json(verdict, before), end="")
+        else:
+            tell(as_text(verdict, before))
+        return verdict.exit_status
+
+    return run_quietly(work(), settings.log)
 
 
 async def _verify(settings: Settings, span: Span, now_ms: int) -> tuple[Verdict, Before]:
@@ -106,10 +113,6 @@ async def _verify(settings: Settings, span: Span, now_ms: int) -> tuple[Verdict,
             span=span,
             interval_ms=round(settings.ledger.interval.total_seconds() * 1000),
             now_ms=now_ms,
-            progress=_say if sys.stderr.isatty() else lambda _text: None,
+            progress=mention if sys.stderr.isatty() else lambda _text: None,
         )
     return verdict, await look_before(settings, workers_of(settings, (life.worker for life in verdict.lives)))
-
-
-def _say(text: str) -> None:
-    print(f"gateway: {text}", file=sys.stderr)

@@ -78,6 +78,13 @@ class Stage:
     """First occurrences behind a later message of their device; None where what is read has no order."""
     examples: tuple[tuple[str, int], ...] = ()
     """A few of the missing, as device and sequence number."""
+    unread: int = 0
+    """Records that this stage had not come to read when it was counted: what is missing may be among them."""
+
+    @property
+    def lost(self) -> int:
+        """Missing, and not only not read yet."""
+        return max(0, self.missing - self.unread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,8 @@ class Account:
     killed: bool = False
     """Whether the gateway was killed: what it received in the moment before is then in nobody's count, and only the
     stages behind it can tell what is missing."""
+    wanted: int = 0
+    """How many devices there were to be; 0: as many as published."""
 
     @property
     def missing_at_gateway(self) -> int:
@@ -102,7 +111,12 @@ class Account:
     @property
     def missing(self) -> int:
         """Missing at the worst stage."""
-        return max((self.missing_at_gateway, *(stage.missing for stage in self.stages)))
+        return max((self.missing_at_gateway, *(stage.lost for stage in self.stages)))
+
+    @property
+    def pending(self) -> int:
+        """Not in every stage yet, since one of them has not read that far; nothing says that they are lost."""
+        return max((stage.missing - stage.lost for stage in self.stages), default=0)
 
     @property
     def duplicates(self) -> int:
@@ -113,6 +127,8 @@ class Account:
     def exit_status(self) -> ExitStatus:
         if self.missing:
             return ExitStatus.MISSING_MESSAGES
+        if self.pending:
+            return ExitStatus.INCOMPLETE
         return ExitStatus.OK if self.published else ExitStatus.FAILED
 
     def as_json(self) -> dict[str, int]:
@@ -124,6 +140,7 @@ class Account:
             **{stage.name: stage.records for stage in self.stages},
             "duplicates": self.duplicates,
             "missing": self.missing,
+            "pending": self.pending,
         }
 
 
@@ -154,7 +171,7 @@ def examine(name: str, tally: Tally, ledger: Mapping[str, DeviceLedger], *, orde
 def render(account: Account, names: Mapping[str, str]) -> str:
     """The account for people, several lines. ``names`` says what a stage is called, by its name."""
     rows = [
-        (f"published by {account.devices:,} devices", account.published, ""),
+        (f"published by {_devices(account)}", account.published, ""),
         ("acknowledged to the devices", account.acknowledged, _open_note(account)),
         ("received by the gateway", account.received, _received_note(account)),
         *((f"in {names[s.name]}", s.records, _stage_note(s)) for s in account.stages),
@@ -172,7 +189,7 @@ def _verdict(account: Account, names: Mapping[str, str]) -> list[str]:
         f"  missing in {names[stage.name]}, for example: "
         + ", ".join(f"{device} number {number}" for device, number in stage.examples)
         for stage in account.stages
-        if stage.examples
+        if stage.examples and stage.lost
     ]
     if account.unheard:
         lines.append(
@@ -183,7 +200,19 @@ def _verdict(account: Account, names: Mapping[str, str]) -> list[str]:
         lines.append("  Each device's messages came into Kafka in the order it sent them.")
     if account.missing:
         return [*lines, f"MISSING: {account.missing:,} acknowledged messages did not get through."]
+    if account.pending:
+        where = next(names[stage.name] for stage in account.stages if stage.missing)
+        return [
+            *lines,
+            f"NOT YET IN {where.upper()}: {account.pending:,} messages. They were not read in time; nothing is lost.",
+        ]
     return [*lines, "Missing: 0. Every message that was acknowledged to its device got through."]
+
+
+def _devices(account: Account) -> str:
+    if account.wanted > account.devices:
+        return f"{account.devices:,} of {account.wanted:,} devices"
+    return f"{account.devices:,} devices"
 
 
 def _missing_note(missing: int) -> str:
@@ -202,7 +231,9 @@ def _open_note(account: Account) -> str:
 
 
 def _stage_note(stage: Stage) -> str:
-    notes = [_missing_note(stage.missing), f"duplicates {stage.duplicates:,}"]
+    notes = [_missing_note(stage.lost), f"duplicates {stage.duplicates:,}"]
+    if stage.missing > stage.lost:
+        notes.insert(0, f"not yet {stage.missing - stage.lost:,}")
     if stage.reordered:
         notes.append(f"behind a later one of their device {stage.reordered:,}")
     if stage.foreign:

@@ -35,7 +35,7 @@ async def _commands() -> asyncio.StreamReader:
 
 async def _report(fleet: Fleet) -> None:
     while True:
-        _say("progress", **asdict(fleet.counts()), last_error=fleet.last_error())
+        _say("progress", at_s=time.monotonic(), **asdict(fleet.counts()), last_error=fleet.last_error())
         if (failure := fleet.failure()) is not None:
             raise failure
         await asyncio.sleep(_PROGRESS_S)
@@ -59,7 +59,7 @@ async def _run(settings: FleetSettings) -> int:
     await fleet.stop(float(words[1]))
     reporting.cancel()
     counts = fleet.counts()
-    _say("progress", **asdict(counts), last_error="")
+    _say("progress", at_s=time.monotonic(), **asdict(counts), last_error="")
     _say("ledger", seconds=round(flow_s, 3), unheard=counts.unheard, devices=ledger_as_json(fleet.ledger()))
     return 0
 

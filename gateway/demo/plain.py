@@ -8,6 +8,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from config.error_words import words
 from config.errors import GatewayError
 from gateway.demo.chaos import PlainCounts
 from gateway.demo.children import Child, ChildError
@@ -156,6 +157,6 @@ async def _create_topic(bootstrap: str, topic: str, partitions: int) -> None:
         if code:
             raise for_code(code)(answer.topic_errors[0])
     except KafkaError as error:
-        raise GatewayError(f"The plain bridge's topic {topic!r} could not be made: {error!r}") from error
+        raise GatewayError(f"The plain bridge's topic {topic!r} could not be made: {words(error)}.") from error
     finally:
         await admin.close()

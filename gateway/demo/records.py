@@ -8,6 +8,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from config.error_words import words
 from config.errors import ExitStatus, GatewayError
 from gateway.demo.account import Tally
 
@@ -79,7 +80,8 @@ async def count_kafka(
             on_progress(tally.records, total)
     except (KafkaError, TimeoutError) as error:
         raise ReadBackError(
-            f"the topic {topic!r} could not be read back from Kafka at {bootstrap}: {error!r}. Is the broker still up?"
+            f"the topic {topic!r} could not be read back from Kafka at {bootstrap}: {words(error)}. "
+            "Is the broker still up?"
         ) from error
     finally:
         await consumer.stop()

@@ -6,6 +6,7 @@ __all__ = ["write_report"]
 
 from typing import TYPE_CHECKING
 
+from config.error_words import words
 from config.errors import GatewayError
 from gateway.embedded.cache import cache_directory
 
@@ -26,5 +27,5 @@ def write_report(root: Path, keep: Path | None, warn: Callable[[str], None]) -> 
         report = read_files(root / "telemetry", root / "quarantine", "what the demo's Spark job has written")
         return write_page(report, (keep or cache_directory()) / _NAME)
     except (GatewayError, ImportError, OSError, ValueError) as error:
-        warn(f"There is no report: {error}")
+        warn(f"There is no report: {words(error)}.")
         return None

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gateway.demo.access import AccessCounts
     from gateway.demo.account import Account
     from gateway.demo.chaos import ChaosResult
+    from gateway.demo.watchdog import Standstill
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,30 @@ class DemoResult:
     report: Path | None = None
     """The page with plots, if one was made."""
 
+    late: str = ""
+    """A sentence when messages came through late."""
+    standstills: tuple[Standstill, ...] = ()
+    """Parts that took nothing for a while although there was something for them."""
+    logs: Path | None = None
+    """Where the logs were put, when something was found."""
+
+    def findings(self) -> list[str]:
+        """What people should read beside the account, in sentences."""
+        found = [f"STOOD STILL: {one}" for one in self.standstills]
+        if self.late:
+            found.append(self.late)
+        if self.logs is not None:
+            found.append(f"The logs of all parts: {self.logs}")
+        return found
+
     def as_json(self) -> dict[str, Any]:
         return {
             **self.account.as_json(),
             "seconds": round(self.seconds, 3),
             "latency_p50_ms": self.latency_p50_ms,
             "latency_p99_ms": self.latency_p99_ms,
+            "late": bool(self.late),
+            "standstills": [one.as_json() for one in self.standstills],
             **({} if self.chaos is None else {"chaos": self.chaos.as_json()}),
             **({} if self.access is None else {"access": self.access.as_json()}),
         }

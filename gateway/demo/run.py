@@ -11,6 +11,7 @@ import shutil
 import signal
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from gateway.demo.report import write_report
 from gateway.demo.result import DemoResult
 from gateway.demo.services import DemoError, Services
 from gateway.demo.state import DemoState, StepState, WitnessCounts
+from gateway.demo.watchdog import Watchdog, lateness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -67,6 +69,8 @@ class _Demo:
         self._faults = None if state.chaos is None else Faults(self._services, state, view)
         self._ledger: Mapping[str, DeviceLedger] | None = None
         self._unheard = 0
+        self._watchdog = Watchdog(options.devices * options.rate)
+        self._asked_s = 0.0  # when the gateway's present counts were asked for
         self._stop = asyncio.Event()
         self._signals = 0
         self._background: list[asyncio.Task[None]] = []
@@ -131,6 +135,7 @@ class _Demo:
         ledger = await self._stop_fleet()
         self._say("the gateway takes in what is left, and drains")
         await self._await_received()
+        state.drained = True
         await services.stop_gateway()
         if self._faults is not None:
             self._say("the plain bridge takes in what is left, and flushes")
@@ -149,9 +154,10 @@ class _Demo:
             await self._await_spark(ends)
             state.catching_up = False
             await services.stop_spark()
+            unread = state.spark.lag(ends)
             self._background.append(asyncio.create_task(services.stop_kafka()))
             self._say("reading every message back from Parquet")
-            stages.append(await self._count_parquet(ledger))
+            stages.append(replace(await self._count_parquet(ledger), unread=unread))
             self._say("drawing the report")
             report = await in_thread(
                 lambda: write_report(services.root, self._options.keep and services.root, self._view.warn)
@@ -163,7 +169,8 @@ class _Demo:
         await services.stop_kafka()
         await asyncio.gather(*self._background)
         account = Account(
-            devices=self._options.devices,
+            devices=sum(entry.published > 0 for entry in ledger.values()),
+            wanted=self._options.devices,
             published=sum(entry.published for entry in ledger.values()),
             acknowledged=sum(entry.acknowledged for entry in ledger.values()),
             received=state.gateway.received,
@@ -173,7 +180,21 @@ class _Demo:
         )
         self._say("done")
         seconds = state.flow_seconds(time.monotonic())
-        return DemoResult(account, seconds, state.witness.p50_ms, state.witness.p99_ms, chaos, access, report)
+        late = "" if self._faults is not None else lateness(state.witness.p50_ms, state.witness.p99_ms)
+        findings = (late, *map(str, self._watchdog.found), account.missing or account.pending)
+        logs = services.save_logs() if any(findings) and self._options.keep is None else None
+        return DemoResult(
+            account,
+            seconds,
+            state.witness.p50_ms,
+            state.witness.p99_ms,
+            chaos,
+            access,
+            report,
+            late,
+            tuple(self._watchdog.found),
+            logs,
+        )
 
     async def _clean_up(self) -> None:
         for task in self._background:
@@ -222,6 +243,7 @@ class _Demo:
             case "progress":
                 state.connected, state.published = line["connected"], line["published"]
                 state.acknowledged, state.device_error = line["acknowledged"], line["last_error"]
+                state.fleet_moments.note((state.published, state.acknowledged), line["at_s"], line["at_s"])
                 if state.published and state.flow_started_s is None:
                     state.flow_started_s = time.monotonic()
                 state.steps["devices"].detail = _devices_detail(line, self._options)
@@ -253,8 +275,9 @@ class _Demo:
         await self._witness.start(arguments, self._on_witness)
 
     def _on_witness(self, line: dict[str, Any]) -> None:
-        ends = {int(partition): end for partition, end in line.pop("ends").items()}
+        at_s, ends = line.pop("at_s"), {int(partition): end for partition, end in line.pop("ends").items()}
         self._state.witness = WitnessCounts(ends=ends, **line)
+        self._state.witness_moments.note(self._state.witness, at_s, at_s)
 
     async def _stop_witness(self) -> None:
         """Not before it has read everything, so that the slowest messages are in the percentiles too."""
@@ -278,9 +301,10 @@ class _Demo:
         deadline_s, last = time.monotonic() + _DRAIN_GATEWAY_S, -1
         while time.monotonic() < deadline_s:
             self._check()
+            asked_s = time.monotonic()
             counts = await self._services.read_gateway()
             if counts is not None:
-                self._take(counts)
+                self._take(counts, asked_s)
                 # A killed gateway's counts have a hole; then Kafka is asked whether everything is there.
                 taken = counts.received if state.witness.distinct is None else state.witness.distinct
                 if taken >= state.acknowledged and counts.unacked == 0 and counts.in_flight == 0:
@@ -319,21 +343,43 @@ class _Demo:
     async def _watch(self) -> None:
         """Keeps the state fresh and the view drawn."""
         scrape_due_s = 0.0
+        scraping: asyncio.Task[None] | None = None  # one that does not answer must not hold up the view
         while True:
             now_s = time.monotonic()
-            if now_s >= scrape_due_s and self._state.steps["gateway"].state is StepState.READY:
+            if scraping is not None and scraping.done():
+                scraping = scraping.result()
+            if scraping is None and now_s >= scrape_due_s and self._state.steps["gateway"].state is StepState.READY:
                 scrape_due_s = now_s + _SCRAPE_S
-                counts = await self._services.read_gateway()
-                if counts is not None and not self._state.steps["gateway"].trouble:
-                    self._take(counts)  # one that is coming back knows its spool, and its counts, only when it is there
+                scraping = asyncio.create_task(self._scrape(now_s))
             self._services.read_spark()
             self._state.update_rates(now_s)
+            self._look_for_standstills()
             self._view.refresh()
             await asyncio.sleep(_REFRESH_S)
 
-    def _take(self, counts: GatewayCounts) -> None:
+    async def _scrape(self, asked_s: float) -> None:
+        counts = await self._services.read_gateway()
+        self._state.gateway_answers = counts is not None
+        if counts is not None and not self._state.steps["gateway"].trouble:
+            self._take(
+                counts, asked_s
+            )  # one that is coming back knows its spool, and its counts, only when it is there
+
+    def _look_for_standstills(self) -> None:
+        """While messages flow, and while what is left is taken in. What is frozen on purpose is no finding."""
+        if self._state.flow_started_s is None or self._state.drained or self._faults is not None:
+            return
+        changed = self._watchdog.look(self._state, time.monotonic())
+        if changed is not None:
+            self._view.warn(changed.text if changed.seconds is None else f"It goes on, after {changed.seconds:.0f} s.")
+
+    def _take(self, counts: GatewayCounts, asked_s: float) -> None:
         state = self._state
+        if asked_s < self._asked_s:
+            return  # an answer that was slow: a newer one has come before it
+        self._asked_s = asked_s
         state.gateway = counts
+        state.gateway_moments.note(counts, asked_s, time.monotonic())
         if state.chaos is not None:
             at_s = state.flow_seconds(time.monotonic())
             state.chaos.spool.add(at_s, counts.spool_messages, counts.spool_bytes)

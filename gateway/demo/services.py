@@ -8,6 +8,7 @@ from __future__ import annotations
 __all__ = ["DemoError", "Services"]
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from config.error_words import words
 from config.errors import ExitStatus, GatewayError
 from gateway.demo.children import in_thread
 from gateway.demo.options import TOPIC, gateway_toml
@@ -243,7 +245,8 @@ class Services:
         if self._spark_lines is None:
             return
         self.spark_events.feed(self._spark_lines.read())
-        self._state.spark = self.spark_events.counts
+        self._state.spark, now_s = self.spark_events.counts, time.monotonic()
+        self._state.spark_moments.note(self._state.spark, now_s, now_s)
         step = self._state.steps["spark"]
         if step.state is StepState.WORKING and self.spark_events.startup_s is not None:
             step.state = StepState.READY
@@ -308,6 +311,7 @@ class Services:
     async def stop_mqtt(self) -> None:
         broker, self._mqtt = self._mqtt, None
         if broker is not None:
+            self._copy_log(broker.log_file)
             await in_thread(broker.stop)
             self._stopped("mqtt", "")
 
@@ -315,8 +319,28 @@ class Services:
         cluster, self._kafka = self._kafka, None
         if cluster is not None:
             self._state.steps["kafka"].state = StepState.STOPPED
+            self._copy_log(cluster.log_file(), "kafka.log")
             await in_thread(cluster.stop)
             self._stopped("kafka", "")
+
+    def _copy_log(self, log: Path, name: str | None = None) -> None:
+        """Beside those of the other parts; a broker's own goes with the broker."""
+        with contextlib.suppress(OSError):
+            shutil.copyfile(log, self.root / (name or log.name))
+
+    def save_logs(self) -> Path | None:
+        """Put the logs where they stay, in the place of those of the last run that found something; None when that
+        cannot be done."""
+        folder = cache_directory() / "demo-logs"
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            for file in [*self.root.glob("*.log"), *self.root.glob("*.jsonl")]:
+                shutil.copy(file, folder)
+        except OSError as error:
+            self._view.warn(f"The logs could not be kept: {words(error)}.")
+            return None
+        return folder
 
     async def abandon(self) -> None:
         """Ends at once what still runs. The brokers' own guards end them with this process, and remove their files.

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-__all__ = ["DemoState", "GatewayCounts", "GatewayLives", "Rate", "SparkCounts", "Step", "StepState", "WitnessCounts"]
+__all__ = [
+    "DemoState",
+    "GatewayCounts",
+    "GatewayLives",
+    "Moments",
+    "Rate",
+    "Shown",
+    "SparkCounts",
+    "Step",
+    "StepState",
+    "WitnessCounts",
+]
 
+import math
 from collections import deque
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,6 +158,38 @@ class SparkCounts:
         return sum(max(0, end - self.offsets.get(partition, 0)) for partition, end in ends.items())
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The counts of all parts at one moment: none has more than the one before it had."""
+
+    published: int
+    acknowledged: int
+    gateway: GatewayCounts
+    witness: WitnessCounts
+    spark: SparkCounts
+
+
+T = TypeVar("T")
+
+
+class Moments(Generic[T]):
+    """The last counts of a part, each with the time before which and the time after which it was read."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float, T]] = deque(maxlen=40)
+
+    def note(self, value: T, begun_s: float, ended_s: float) -> None:
+        """It was read between these moments."""
+        self._seen.append((begun_s, ended_s, value))
+
+    def until(self, moment_s: float) -> tuple[float, T] | None:
+        """The newest that was read by then, and when its reading began; the oldest if none was; None without any."""
+        if not self._seen:
+            return None
+        found = next((one for one in reversed(self._seen) if one[1] <= moment_s), self._seen[0])
+        return found[0], found[2]
+
+
 @dataclass(slots=True)
 class DemoState:
     """Everything the views draw. One asyncio task writes it; ``Step`` details are also written by start-up threads."""
@@ -159,6 +203,10 @@ class DemoState:
     steps: dict[str, Step] = field(default_factory=dict)
     flow_started_s: float | None = None
     flow_ended_s: float | None = None
+    gateway_answers: bool = True
+    """Whether it did when it was asked last."""
+    drained: bool = False
+    """The gateway has taken in everything that there was for it."""
     catching_up: bool = False
     """Everything is in Kafka, and Spark is waited for."""
     connected: int = 0
@@ -169,6 +217,10 @@ class DemoState:
     gateway: GatewayCounts = field(default_factory=GatewayCounts)
     witness: WitnessCounts = field(default_factory=WitnessCounts)
     spark: SparkCounts = field(default_factory=SparkCounts)
+    fleet_moments: Moments[tuple[int, int]] = field(default_factory=Moments)
+    gateway_moments: Moments[GatewayCounts] = field(default_factory=Moments)
+    witness_moments: Moments[WitnessCounts] = field(default_factory=Moments)
+    spark_moments: Moments[SparkCounts] = field(default_factory=Moments)
     published_rate: Rate = field(default_factory=Rate)
     acknowledged_rate: Rate = field(default_factory=Rate)
     received_rate: Rate = field(default_factory=Rate)
@@ -182,6 +234,26 @@ class DemoState:
         self.received_rate.update(now_s, self.gateway.received)
         self.kafka_rate.update(now_s, self.witness.in_kafka)
         self.spark_rate.update(now_s, self.spark.rows)
+
+    def shown(self) -> Shown:
+        """Counts to be read beside each other. The parts tell theirs at different times: of each, those that were read
+        before those of the part before it."""
+        published, acknowledged = self.published, self.acknowledged
+        gateway, witness, spark = self.gateway, self.witness, self.spark
+        at_s = math.inf
+        if (fleet := self.fleet_moments.until(at_s)) is not None:
+            at_s, (published, acknowledged) = fleet
+        if (counts := self.gateway_moments.until(at_s)) is not None:
+            at_s, gateway = counts
+        if (seen := self.witness_moments.until(at_s)) is not None:
+            at_s, witness = seen
+        if (written := self.spark_moments.until(at_s)) is not None:
+            spark = written[1]
+        return Shown(published, acknowledged, gateway, witness, spark)
+
+    def flow_seconds_at(self, moment_s: float) -> float:
+        """How long messages had been flowing at a moment."""
+        return 0.0 if self.flow_started_s is None else max(0.0, moment_s - self.flow_started_s)
 
     def flow_seconds(self, now_s: float) -> float:
         """How long messages have been flowing (or did)."""

@@ -10,7 +10,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from gateway.demo.state import DemoState, Step, StepState
+from gateway.demo.state import DemoState, Shown, Step, StepState
 from gateway.embedded.cache import format_bytes
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class PlainView:
         if flowing or state.catching_up:
             spooling = state.chaos is not None and state.chaos.spool.last.messages
             self._status_due_s = now_s + (_STATUS_LINE_SPOOLING_S if spooling else _STATUS_LINE_S)
-            self.note(status_line(state) if flowing else _spark_line(state))
+            self.note(status_line(state) if flowing else _spark_line(state.shown()))
 
     def stop(self) -> None:
         pass
@@ -134,16 +134,17 @@ class LiveView:
 
 def status_line(state: DemoState) -> str:
     """The numbers in one line, or in two where there are faults."""
-    witness, gateway = state.witness, state.gateway
+    shown = state.shown()
+    witness, gateway = shown.witness, shown.gateway
     parts = [
-        f"published {state.published:,} ({state.published_rate.per_second():,.0f}/s)",
-        f"acknowledged {state.acknowledged:,}",
+        f"published {shown.published:,} ({state.published_rate.per_second():,.0f}/s)",
+        f"acknowledged {shown.acknowledged:,}",
         f"in flight {gateway.in_flight:,}",
         f"in Kafka {witness.in_kafka:,}",
         f"latency p50 {_ms(witness.recent_p50_ms)} p99 {_ms(witness.recent_p99_ms)}",
     ]
     if state.with_spark:
-        parts.append(_spark_line(state))
+        parts.append(_spark_line(shown))
     line = ", ".join(parts)
     return line if state.chaos is None else f"{line}\n{_chaos_line(state.chaos)}"
 
@@ -154,10 +155,10 @@ def _chaos_line(chaos: ChaosState) -> str:
     return f"  gateway's spool: {spooled}; plain bridge: {plain.in_memory:,} of {plain.received:,} in its memory alone"
 
 
-def _spark_line(state: DemoState) -> str:
-    if not state.spark.started:
+def _spark_line(shown: Shown) -> str:
+    if not shown.spark.started:
         return "Spark is starting"
-    return f"Spark wrote {state.spark.rows:,} rows, {state.spark.lag(state.witness.ends):,} behind"
+    return f"Spark wrote {shown.spark.rows:,} rows, {shown.spark.lag(shown.witness.ends):,} behind"
 
 
 def draw(state: DemoState, now_s: float) -> RenderableType:
@@ -209,7 +210,8 @@ def _detail(step: Step) -> str:
 def _numbers(state: DemoState) -> RenderableType:
     from rich.table import Table
 
-    gateway, witness, spark = state.gateway, state.witness, state.spark
+    shown = state.shown()
+    gateway, witness, spark = shown.gateway, shown.witness, shown.spark
     table = Table.grid(padding=(0, 2))
     table.add_column()
     table.add_column(justify="right")
@@ -220,8 +222,8 @@ def _numbers(state: DemoState) -> RenderableType:
     def row(label: str, total: int, rate: float, note: str) -> None:
         table.add_row(label, f"{total:,}", f"{rate:,.0f}", note)
 
-    row("published", state.published, state.published_rate.per_second(), f"by {state.connected} connected devices")
-    row("acknowledged", state.acknowledged, state.acknowledged_rate.per_second(), "by the MQTT broker")
+    row("published", shown.published, state.published_rate.per_second(), f"by {state.connected} connected devices")
+    row("acknowledged", shown.acknowledged, state.acknowledged_rate.per_second(), "by the MQTT broker")
     row(
         "received",
         gateway.received,

@@ -61,6 +61,7 @@ class _Witness:
     def say(self) -> None:
         latencies = self._latencies
         line = {
+            "at_s": time.monotonic(),  # one clock for all processes of the machine
             "read": self._read,
             "ends": {part.partition: self._consumer.highwater(part) or 0 for part in self._parts},
             "recent_p50_ms": latencies.recent(0.5),

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from config.errors import GatewayError
+from gateway.admin.looking import unseen
 from gateway.doctor.threads import call
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class AdminFacts:
     reassignments: tuple[Reassignment, ...] | None = None
     log_dirs: Answers[tuple[LogDir, ...]] | None = None
     groups: Mapping[str, Group] = field(default_factory=dict)
+    unseen: Mapping[str, str] = field(default_factory=dict)  # why nothing can be said of what a group reads
     problems: Mapping[str, GatewayError] = field(default_factory=dict)
 
 
@@ -59,12 +61,20 @@ async def gather(
         ask("reassignments", admin.reassignments),
         ask("log dirs", admin.log_dirs),
         # To ask for a coordinator where there are no groups yet makes Kafka create the topic for them.
-        asyncio.gather(*(ask(f"group {name}", partial(admin.group, name)) for name in groups if has_groups)),
+        asyncio.gather(*(ask(f"group {name}", partial(_group, admin, name)) for name in groups if has_groups)),
     )
     found, configs, topics, reassignments, log_dirs, described = await told
     brokers = {node: config for node, config in zip(nodes, configs, strict=True) if config is not None}
-    asked = [group for group in described if group is not None]
-    return AdminFacts(found, brokers, topics, reassignments, log_dirs, {one.id: one for one in asked}, problems)
+    asked = [one for one in described if one is not None]
+    seen = {group.id: group for group, _ in asked}
+    unseen = {group.id: why for group, why in asked if why}
+    return AdminFacts(found, brokers, topics, reassignments, log_dirs, seen, unseen, problems)
+
+
+def _group(admin: KafkaAdmin, name: str) -> tuple[Group, str]:
+    group = admin.group(name)
+    assigned = {place.topic for member in group.members for place in member.assignment}
+    return group, unseen(admin, assigned | {place.topic for place in admin.committed(name).values})
 
 
 async def _cluster(cluster: asyncio.Task[Cluster], problems: dict[str, GatewayError]) -> Cluster | None:

@@ -6,7 +6,7 @@ __all__ = ["judge_brokers", "places_text", "silent_nodes"]
 
 from typing import TYPE_CHECKING, Final
 
-from config.errors import ExitStatus
+from config.errors import ExitStatus, sentence
 from gateway.doctor.endpoint_verdicts import SLOW_S, judge_endpoint
 from gateway.doctor.wording import many, milliseconds, some
 
@@ -245,6 +245,6 @@ def _judge_answer(findings: Findings, settings: KafkaSettings, about: str, error
         text = f"It took a batch with a wrong checksum for {where}: it is no Apache Kafka, or does not check."
         fix = "Each run may leave a broken record there: use --only for the other groups."
     else:
-        text = f"It refuses records for {where}: {error}."
+        text = f"It refuses records for {where}: {sentence(str(error))}"
         fix = "See its log for the reason."
     findings.fail("produce", text, fix, about, status, error=error, partitions=len(places))

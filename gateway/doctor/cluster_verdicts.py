@@ -348,14 +348,21 @@ def _judge_groups(findings: Findings, known: Known, admin: AdminFacts, groups: S
     for name in groups:
         group, problem = admin.groups.get(name), admin.problems.get(f"group {name}")
         if group is not None:
-            findings.ok(
-                "groups",
+            text = (
                 f"Group {name} is {group.state}, with {many(len(group.members), 'member')}; broker {group.coordinator} "
-                f"coordinates it ({_OFFSETS}/{group.offsets_partition}).",
-                name,
-                coordinator=group.coordinator,
-                state=group.state,
+                f"coordinates it ({_OFFSETS}/{group.offsets_partition})"
             )
+            facts = {"coordinator": group.coordinator, "state": group.state}
+            if name in admin.unseen:
+                findings.warn(
+                    "groups",
+                    f"{text}. What it reads cannot be judged: {admin.unseen[name]}.",
+                    "Give the user of admin.*, or the gateway's own, the right to Describe its topics.",
+                    name,
+                    **facts,
+                )
+            else:
+                findings.ok("groups", f"{text}.", name, **facts)
         elif problem is not None:
             status = problem.exit_status if isinstance(problem, GatewayError) else ExitStatus.FAILED
             findings.fail(

@@ -36,13 +36,14 @@ def judge_settings(findings: Findings, loaded: Loaded) -> None:
         findings.warn("settings", warning, "See docs/configuration.md; it is allowed, and the start says it too.")
 
 
-def judge_router(findings: Findings, settings: Settings) -> Router | None:
+def judge_router(findings: Findings, loaded: Loaded) -> Router | None:
     """Whether routes can be made of the settings; None when not."""
+    settings = loaded.settings
     if not settings.routes:
         findings.fail(
             "routes",
             "There are no routes: the gateway would subscribe to nothing, and will not start.",
-            "Add a [[routes]] table with name, filters and topic.",
+            loaded.missing_file or "Add a [[routes]] table with name, filters and topic.",
             status=ExitStatus.CONFIG,
         )
         return None
@@ -72,7 +73,7 @@ def judge_identity(findings: Findings, directory: Path, instance: str) -> None:
         findings.fail("identity", str(error), fix, where, ExitStatus.CONFIG)
         return
     if meta is None:
-        findings.ok("identity", f"Nobody's yet: the next start makes it instance {instance!r}'s.", where)
+        findings.ok("identity", f"Nobody's yet: the next start takes it for instance {instance!r}.", where)
     elif meta.instance != instance:
         findings.fail(
             "identity",
@@ -93,7 +94,7 @@ def judge_identity(findings: Findings, directory: Path, instance: str) -> None:
     else:
         findings.ok(
             "identity",
-            f"It is instance {instance!r}'s, of Kafka cluster {meta.cluster_id or 'not known yet'}.",
+            f"It belongs to instance {instance!r} and Kafka cluster {meta.cluster_id or 'not known yet'}.",
             where,
             instance_id=meta.instance_id,
             cluster_id=meta.cluster_id,

@@ -8,7 +8,7 @@ __all__ = ["EmqxFacts", "client_ids", "gather", "judge_emqx", "session_pattern"]
 import asyncio
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import GatewayError
 from gateway.doctor.wording import many, some
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _RESTART_S: Final = 5.0  # how long a session is away in a restart of a worker, with room
-_BEHIND_API: Final = ("nodes", "window", "queue", "strategy", "drops", "sessions", "orphans", "bans")
+_PAUSE_S: Final = 15.0  # EMQX's send_timeout: after so long it ends a connection that takes nothing
+_BEHIND_API: Final = ("nodes", "window", "queue", "mailbox", "strategy", "drops", "sessions", "orphans", "bans")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +109,12 @@ def judge_emqx(
         return
     _judge_nodes(findings, facts)
     if facts.zone is None:
-        for name in ("window", "queue", "strategy"):
+        for name in ("window", "queue", "mailbox", "strategy"):
             findings.skip(name, f"EMQX does not tell its settings: {facts.problems['zone']}")
     else:
         _judge_window(findings, settings, facts.zone)
         _judge_queue(findings, settings, facts.zone, workers, rate)
+        _judge_mailbox(findings, settings, facts.zone, workers, rate)
         _judge_strategy(findings, settings, facts.zone, workers)
     if facts.clients is None:
         for name in ("drops", "sessions", "orphans"):
@@ -126,8 +128,8 @@ def _judge_nodes(findings: Findings, facts: EmqxFacts) -> None:
     nodes = facts.nodes or []
     findings.ok("api", "EMQX's REST API answers.")
     away = [f"{node.name} ({node.status})" for node in nodes if node.status != "running"]
-    versions = sorted({node.version for node in nodes})
-    text = f"EMQX {', '.join(versions)} on {many(len(nodes), 'node')}"
+    versions = sorted({node.version for node in nodes} - {""})  # one that is stopped tells none
+    text = f"EMQX {', '.join(versions) or 'of unknown version'} on {many(len(nodes), 'node')}"
     if away:
         findings.fail("nodes", f"{text}; not running: {some(away)}.", "Start them, or take them out of the cluster.")
     elif len(versions) > 1:
@@ -151,7 +153,18 @@ def _judge_window(findings: Findings, settings: Settings, zone: EmqxZone) -> Non
 
 
 def _judge_queue(findings: Findings, settings: Settings, zone: EmqxZone, workers: int, rate: float | None) -> None:
-    if zone.max_mqueue_len is None or zone.durable_sessions:
+    if zone.durable_sessions:
+        if settings.mqtt.distribution == "shared":
+            findings.warn(
+                "queue",
+                "EMQX keeps its sessions on disk (durable_sessions.enable). The open-source edition then refuses every "
+                "shared subscription (0x9E), which mqtt.distribution = shared needs.",
+                'Set mqtt.distribution = "partitioned", or durable_sessions.enable = false in EMQX.',
+            )
+        else:
+            findings.ok("queue", "EMQX keeps what waits for an absent session on disk (durable_sessions.enable).")
+        return
+    if zone.max_mqueue_len is None:
         findings.ok("queue", "EMQX queues without limit while a session is away.")
         return
     sessions = settings.mqtt.sessions * workers
@@ -165,7 +178,7 @@ def _judge_queue(findings: Findings, settings: Settings, zone: EmqxZone, workers
         findings.fail(
             "queue",
             f"{text}; the gateway receives {rate:,.0f}: the next restart loses some.",
-            "Raise mqtt.max_mqueue_len in EMQX (100000), or use durable sessions there.",
+            "Raise mqtt.max_mqueue_len in EMQX (100000).",
             max_mqueue_len=zone.max_mqueue_len,
             bears_per_second=bears,
             rate=rate,
@@ -188,6 +201,29 @@ def _judge_queue(findings: Findings, settings: Settings, zone: EmqxZone, workers
             bears_per_second=bears,
             rate=rate,
         )
+
+
+def _judge_mailbox(findings: Findings, settings: Settings, zone: EmqxZone, workers: int, rate: float | None) -> None:
+    """What a session receives while its process in EMQX stands still must fit its mailbox, or all it holds is gone."""
+    if zone.max_mailbox is None:
+        findings.ok("mailbox", "EMQX kills no session for the length of its mailbox.")
+        return
+    sessions = settings.mqtt.sessions * workers
+    bears = sessions * zone.max_mailbox / _PAUSE_S
+    text = (
+        f"EMQX kills a session with all it holds when more than {zone.max_mailbox} messages wait for its process "
+        f"(force_shutdown.max_mailbox_size): enough for {_PAUSE_S:g} s in which it cannot write, at {bears:,.0f} "
+        f"messages a second over {many(sessions, 'session')}"
+    )
+    now = "nobody tells the present rate" if rate is None else f"the gateway receives {rate:,.0f}"
+    wanted = "Set force_shutdown.max_mailbox_size in EMQX to 15 s of what a session receives (100000)."
+    facts: dict[str, Any] = {"max_mailbox_size": zone.max_mailbox, "bears_per_second": bears, "rate": rate}
+    if rate is not None and rate > bears:
+        findings.fail("mailbox", f"{text}; {now}.", wanted, **facts)
+    elif rate is None or rate > bears / 2:
+        findings.warn("mailbox", f"{text}; {now}.", wanted, **facts)
+    else:
+        findings.ok("mailbox", f"{text}; {now}.", **facts)
 
 
 def _judge_strategy(findings: Findings, settings: Settings, zone: EmqxZone, workers: int) -> None:

@@ -12,7 +12,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bridge.certificate import Validity, validity_of_der
+from bridge.certificate import Validity, shown_by
+from config.error_words import words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,7 +111,7 @@ async def _handshake(writer: asyncio.StreamWriter, host: str, timeout_s: float, 
     except (OSError, EOFError) as error:
         return TlsStep(Step(time.monotonic() - began, "closed", _text(error)))
     secured: Any = writer.get_extra_info("ssl_object")
-    return TlsStep(Step(time.monotonic() - began), secured.version(), _peer(secured))
+    return TlsStep(Step(time.monotonic() - began), secured.version(), shown_by(secured))
 
 
 async def _look_without_trust(address: Any, host: str, timeout_s: float, like: ssl.SSLContext) -> Validity | None:
@@ -123,18 +124,10 @@ async def _look_without_trust(address: Any, host: str, timeout_s: float, like: s
         async with asyncio.timeout(timeout_s):
             _, writer = await asyncio.open_connection(*address[:2], ssl=context, server_hostname=name)
         try:
-            return _peer(writer.get_extra_info("ssl_object"))
+            return shown_by(writer.get_extra_info("ssl_object"))
         finally:
             await _close(writer)
     return None
-
-
-def _peer(secured: Any) -> Validity | None:
-    der = secured.getpeercert(binary_form=True)
-    try:
-        return None if der is None else validity_of_der(der)
-    except ValueError:
-        return None
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
@@ -151,6 +144,4 @@ def _why_not(error: OSError) -> Failure:
 
 
 def _text(error: BaseException) -> str:
-    if isinstance(error, socket.gaierror | OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__
+    return words(error)

@@ -148,7 +148,7 @@ def _judge_tls(
     if step.failure is not None:
         findings.fail(
             "tls",
-            f"TLS failed: {step.detail}.",
+            f"The handshake failed ({step.detail}).",
             f"Is this its TLS listener? Check {table}: minimum_version, and whether it asks for certificate_file.",
             about,
         )

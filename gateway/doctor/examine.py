@@ -71,7 +71,7 @@ class _Examination:
         settings, options = self._settings, self._options
         config = self._found["config"]
         config_checks.judge_settings(config, self._loaded)
-        self._router = config_checks.judge_router(config, settings)
+        self._router = config_checks.judge_router(config, self._loaded)
         config_checks.judge_identity(config, settings.data_dir, settings.instance)
         config_checks.own_certificates(config, settings)
         self._running = running.find(settings.data_dir)
@@ -156,8 +156,8 @@ class _Examination:
         except TimeoutError:
             self._found["host"].fail(
                 "data_dir",
-                f"{settings.data_dir.absolute()} did not answer within {self._options.timeout_s:g} s: its disk or file "
-                "server hangs.",
+                f"{settings.data_dir.absolute()} did not answer within {self._options.timeout_s:g} s, in which doctor "
+                "had the CPU: its disk or file server hangs.",
                 "Look at the mount and the kernel's log (dmesg).",
             )
             return

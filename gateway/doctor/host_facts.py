@@ -1,4 +1,4 @@
-"""What this machine has for the gateway: disk, descriptors, memory. Looks, and writes nothing."""
+"""What this machine has for the gateway: disk, descriptors, memory. Looks, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ __all__ = ["DiskFacts", "HostFacts", "ProcessFacts", "gather"]
 import contextlib
 import os
 import resource
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bridge.spool import spool_path
+from gateway.machine_facts import control_groups, cpu_pressure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from config.settings import Settings
 
 _ROOT: Final = Path("/")
+_SYNCS: Final = 5
+_SYNC_S: Final = 1.0  # no further one after as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class DiskFacts:
     total: int
     free_inodes: int | None
     spooled: int
+    fsync_s: float | None = None  # what a small write took
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,7 @@ class HostFacts:
     memory_used: int | None
     memory_available: int | None  # of the machine
     processes: tuple[ProcessFacts, ...] = ()
+    cpu_pressure: float | None = None  # of the last minute, 1 for all of it
 
 
 def gather(settings: Settings, workers: int, pids: Iterable[int], root: Path = _ROOT) -> HostFacts:
@@ -62,7 +68,7 @@ def gather(settings: Settings, workers: int, pids: Iterable[int], root: Path = _
     try:
         disk = _disk(settings.data_dir, workers, root)
     except OSError as error:
-        disk_error = error.strerror or str(error)
+        disk_error = str(error.strerror)
     limit, used = _memory(root)
     return HostFacts(
         disk,
@@ -72,6 +78,7 @@ def gather(settings: Settings, workers: int, pids: Iterable[int], root: Path = _
         used,
         _available(root),
         tuple(_process(pid, root) for pid in pids),
+        cpu_pressure(root),
     )
 
 
@@ -97,7 +104,30 @@ def _disk(directory: Path, workers: int, root: Path) -> DiskFacts:
         found.f_blocks * found.f_frsize,
         found.f_favail if found.f_files else None,
         spooled,
+        _fsync_s(directory) if at == directory else None,
     )
+
+
+def _fsync_s(directory: Path) -> float | None:
+    """What the disk takes to make a small write durable, the middle of some; None where it cannot be tried.
+
+    In a file without a name, which is gone with this process whatever happens."""
+    times: list[float] = []
+    try:
+        fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    try:
+        while len(times) < _SYNCS and sum(times) < _SYNC_S:
+            os.pwrite(fd, b"\0" * 4096, 4096 * len(times))
+            began_s = time.monotonic()
+            os.fsync(fd)
+            times.append(time.monotonic() - began_s)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return sorted(times)[len(times) // 2]
 
 
 def _kind(at: Path, root: Path) -> str:
@@ -115,7 +145,7 @@ def _kind(at: Path, root: Path) -> str:
 
 def _memory(root: Path) -> tuple[int | None, int | None]:
     """Limit and use of the control group that this process is in, or of one around it."""
-    for folder in _groups(root):
+    for folder in control_groups(root, "memory"):
         for limit_name, used_name in (
             ("memory.max", "memory.current"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -124,21 +154,6 @@ def _memory(root: Path) -> tuple[int | None, int | None]:
             if limit is not None and limit < 1 << 60:  # version 1 says "none" with a very large number
                 return limit, _number(folder / used_name)
     return None, None
-
-
-def _groups(root: Path) -> Iterator[Path]:
-    top = root / "sys/fs/cgroup"
-    lines = []
-    with contextlib.suppress(OSError):
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    for line in [*lines, "0::/"]:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        inside = Path(path.lstrip("/"))
-        for at in (inside, *inside.parents):
-            if ".." not in at.parts:
-                yield (top / "memory" if controllers else top) / at
 
 
 def _number(file: Path) -> int | None:

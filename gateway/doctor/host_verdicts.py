@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from config.errors import ExitStatus
 from gateway.doctor.wording import bytes_text
+from gateway.health_model import SLOW_DISK_S
+from gateway.health_pace import PRESSURE
 
 if TYPE_CHECKING:
     from config.settings import Settings
@@ -39,8 +41,10 @@ def judge_host(findings: Findings, settings: Settings, facts: HostFacts, workers
         _judge_room(findings, settings, facts.disk, workers)
     else:
         findings.skip("disk", "Not tried: data_dir cannot be written (data_dir).")
+    _judge_fsync(findings, settings, facts.disk)
     _judge_descriptors(findings, settings, facts)
     _judge_memory(findings, settings, facts, workers)
+    _judge_cpu(findings, facts.cpu_pressure)
 
 
 def _judge_place(findings: Findings, settings: Settings, disk: DiskFacts) -> bool:
@@ -94,8 +98,7 @@ def _judge_room(findings: Findings, settings: Settings, disk: DiskFacts, workers
             "Set spool.enabled = true.",
         )
         return
-    each = 2 * settings.spool.max_bytes + _SPARE
-    need = max(0, workers * each - disk.spooled)
+    need = max(0, settings.spool.disk_bytes(workers) - disk.spooled)
     text = (
         f"{bytes_text(disk.free)} of {bytes_text(disk.total)} are free; the spools of {workers} "
         f"worker{'' if workers == 1 else 's'} may come to take {bytes_text(need)} more (twice spool.max_bytes, "
@@ -124,6 +127,29 @@ def _judge_room(findings: Findings, settings: Settings, disk: DiskFacts, workers
         )
     else:
         findings.ok("disk", f"{text}.", disk.directory, free=disk.free, spooled=disk.spooled, total=disk.total)
+
+
+def _judge_fsync(findings: Findings, settings: Settings, disk: DiskFacts | None) -> None:
+    if not settings.spool.enabled:
+        findings.skip("fsync", "Not tried: the spool is off.")
+    elif disk is None or disk.fsync_s is None:
+        findings.skip(
+            "fsync", "Not tried: data_dir is not there yet, or its file system takes no files without a name."
+        )
+    elif disk.fsync_s > SLOW_DISK_S:
+        findings.warn(
+            "fsync",
+            f"The disk takes {disk.fsync_s:.2g} s to make a small write durable: acknowledgements wait for that while "
+            "Kafka takes nothing.",
+            "Look what else writes there (iostat -x), or put data_dir on a faster disk (docs/runbook.md#disk-slow).",
+            disk.directory,
+            seconds=disk.fsync_s,
+        )
+    else:
+        findings.ok(
+            "fsync", f"A small write is durable within {1000 * disk.fsync_s:.2g} ms.", disk.directory,
+            seconds=disk.fsync_s,
+        )  # fmt: skip
 
 
 def _judge_descriptors(findings: Findings, settings: Settings, facts: HostFacts) -> None:
@@ -204,3 +230,19 @@ def _judge_memory(findings: Findings, settings: Settings, facts: HostFacts, work
         )
     else:
         findings.ok("memory", f"{text}.", limit=facts.memory_limit, need=need)
+
+
+def _judge_cpu(findings: Findings, pressure: float | None) -> None:
+    if pressure is None:
+        findings.skip("cpu", "This system does not tell.")
+        return
+    text = f"For {100 * pressure:.0f} % of the last minute somebody here was ready to run and had no CPU (PSI)"
+    if pressure > PRESSURE:
+        findings.warn(
+            "cpu",
+            f"{text}: everything is late, this examination too.",
+            "Raise the CPU limit, or move what else runs here (docs/runbook.md#cpu-starved).",
+            pressure=pressure,
+        )
+    else:
+        findings.ok("cpu", f"{text}.", pressure=pressure)

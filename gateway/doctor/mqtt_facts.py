@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["AddressFacts", "Asking", "Device", "DoorFacts", "shared_for_a_look"]
+__all__ = ["AddressFacts", "Asking", "Device", "DoorFacts", "broker_name", "shared_for_a_look"]
 
 import asyncio
+import re
 import secrets
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -49,7 +50,8 @@ class AddressFacts:
 class DoorFacts:
     """What the broker at ``address`` lets in. ``filters`` is the visit with the gateway's own subscriptions, ``asked``
     what it asked for; ``everything`` the one with ``#`` and ``everything_as`` who asked it, None where nobody could.
-    ``without_certificate``: strangers came without the client certificate that the gateway shows."""
+    ``without_certificate``: strangers came without the client certificate that the gateway shows. ``broker`` is its
+    name and version, empty where it does not tell them."""
 
     address: str
     asked: tuple[Subscription, ...] = ()
@@ -60,6 +62,7 @@ class DoorFacts:
     everything: Visit | None = None
     everything_as: str | None = None
     without_certificate: bool = False
+    broker: str = ""
 
 
 def shared_for_a_look(subscriptions: Sequence[Subscription]) -> tuple[Subscription, ...]:
@@ -82,6 +85,7 @@ class Asking:
         self._mqtt = settings.mqtt
         self._login = Login(settings.mqtt, outward.mqtt)
         self._timeout_s = timeout_s
+        self._version_topic = _VERSION_TOPIC if settings.emqx.url is None else None  # EMQX's REST API tells it
         encrypted = any(parse_mqtt_address(text).encrypted for text in settings.mqtt.addresses)
         self._tls = TlsFiles(settings.mqtt.tls, "mqtt.tls") if encrypted else None
 
@@ -128,22 +132,38 @@ class Asking:
             self._visit(address, anonymous, everything),
             self._visit(address, stranger),
             _nothing() if as_device is None else self._visit(address, as_device, everything),
+            self._visit(address, own, retained=self._version_topic) if self._version_topic else _nothing(),
         )
-        filters, nobody, guessed, by_device = visits
+        filters, nobody, guessed, by_device, versed = visits
         withheld = address.encrypted and self._mqtt.tls.certificate_file is not None
-        door = DoorFacts(at.address, asked, filters, nobody, guessed, by_device, without_certificate=withheld)
+        door = DoorFacts(
+            at.address,
+            asked,
+            filters,
+            nobody,
+            guessed,
+            by_device,
+            without_certificate=withheld,
+            broker=broker_name(versed),
+        )
         if by_device is not None and by_device.welcome:
             return replace(door, everything=by_device, everything_as="the device's user")
         if nobody is not None and nobody.welcome:
             return replace(door, everything=nobody, everything_as="a client without a name")
         return door
 
-    async def _visit(self, address: MqttAddress, shown: Shown, filters: tuple[Subscription, ...] = ()) -> Visit:
+    async def _visit(
+        self,
+        address: MqttAddress,
+        shown: Shown,
+        filters: tuple[Subscription, ...] = (),
+        retained: str | None = None,
+    ) -> Visit:
         client_id = f"{self._instance}-doctor-{secrets.token_hex(6)}"
         mqtt: MqttSettings = self._mqtt
 
         def work() -> Visit:
-            return visit(mqtt, address, client_id, shown, filters=filters, timeout_s=self._timeout_s)
+            return visit(mqtt, address, client_id, shown, filters=filters, retained=retained, timeout_s=self._timeout_s)
 
         try:
             # TLS, WebSocket and CONNACK may each take the whole time; the first of them that does ends it.
@@ -155,7 +175,17 @@ class Asking:
             return Visit(2 * self._timeout_s + 1, error)
 
 
+_VERSION_TOPIC = "$SYS/broker/version"  # of mosquitto, and of brokers that follow it
+_VERSION = re.compile(rb"[\w .:+-]{1,60}")
 _NO_CERTIFICATE = {"certificate_file": None, "key_file": None, "key_password": None}
+
+
+def broker_name(visit: Visit | None) -> str:
+    """Name and version as the broker tells them, "mosquitto 2.0.11"; nothing that is not worded like one."""
+    said = None if visit is None else visit.retained
+    if said is None or not _VERSION.fullmatch(said):
+        return ""
+    return said.decode().replace(" version ", " ")
 
 
 def _guess() -> str:

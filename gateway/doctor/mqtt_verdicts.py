@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["judge_addresses", "judge_door", "judge_login", "judge_rest", "judge_welcome"]
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from config.addresses import is_loopback, parse_mqtt_address
@@ -25,6 +26,8 @@ _BEHIND_LOGIN: Final = ("version", "shared", "qos", "window", "session_expiry", 
 _DOORS: Final = ("anonymous", "wrong_password", "everything")
 _REFUSED: Final = {"credentials", "not_authorised", "client_id", "banned"}
 _ACKNOWLEDGED_S: Final = 0.01  # what a message waits for Kafka in an ordinary cluster: for the arithmetic of windows
+_MOSQUITTO: Final = re.compile(r"mosquitto (\d+)\.(\d+)\.(\d+)")
+_WINDOW_KEPT: Final = (2, 0, 13)  # its change log: "Various fixes around inflight quota management"
 _FAILED: Final = 0x80  # this and above are refusals, in CONNACK and SUBACK
 
 
@@ -122,14 +125,7 @@ def judge_login(findings: Findings, mqtt: MqttSettings, facts: AddressFacts) -> 
 def judge_welcome(findings: Findings, settings: Settings, welcome: Visit, door: DoorFacts | None, workers: int) -> None:
     """What the broker grants to whom it let in."""
     mqtt, limits = settings.mqtt, welcome.limits
-    if mqtt.protocol == "5":
-        findings.ok("version", "The broker speaks MQTT 5.", version="5")
-    else:
-        findings.ok(
-            "version",
-            "The broker takes MQTT 3.1.1, as mqtt.protocol says: no user properties, reason codes or window with it.",
-            version="3.1.1",
-        )
+    _judge_version(findings, mqtt, "" if door is None else door.broker)
     _judge_subscriptions(findings, mqtt, welcome, door)
     _judge_window(findings, mqtt, limits, workers)
     _judge_expiry(findings, mqtt, limits)
@@ -145,6 +141,29 @@ def judge_welcome(findings: Findings, settings: Settings, welcome: Visit, door: 
         findings.ok("retain", "Retained messages are allowed.")
     else:
         findings.skip("retain", "An MQTT 3.1.1 broker does not say.")
+
+
+def _judge_version(findings: Findings, mqtt: MqttSettings, broker: str) -> None:
+    found = _MOSQUITTO.fullmatch(broker)
+    named = f"The broker, {broker}," if broker else "The broker"
+    if mqtt.protocol != "5":
+        findings.ok(
+            "version",
+            f"{named} takes MQTT 3.1.1, as mqtt.protocol says: no user properties, reason codes or window with it.",
+            version="3.1.1",
+            broker=broker or None,
+        )
+    elif found and tuple(map(int, found.groups())) < _WINDOW_KEPT:
+        findings.warn(
+            "version",
+            f"{named} speaks MQTT 5, and may send more than the window (mqtt.receive_maximum) after a connection "
+            "broke: then it sends acknowledged messages again, and Kafka gets copies. Memory is bounded.",
+            "Use mosquitto 2.0.13 or later, whose change log names repairs of this (docs/runbook.md#window-overrun).",
+            version="5",
+            broker=broker,
+        )
+    else:
+        findings.ok("version", f"{named} speaks MQTT 5.", version="5", broker=broker or None)
 
 
 def _judge_subscriptions(findings: Findings, mqtt: MqttSettings, welcome: Visit, door: DoorFacts | None) -> None:
@@ -214,10 +233,11 @@ def _judge_window(findings: Findings, mqtt: MqttSettings, limits: dict[str, int]
     if granted < wanted:
         findings.warn(
             "window",
-            f"The broker's window is {granted} unacknowledged messages for each session, not the {wanted} of "
+            f"The broker names a window of {granted} unacknowledged messages for each session, not the {wanted} of "
             f"mqtt.receive_maximum: with {sessions} sessions and 10 ms until Kafka has acknowledged that is at most "
-            f"{rate:,.0f} messages a second; what comes above it waits in the broker's queue, and is dropped there.",
-            f"Raise it at the broker (EMQX: mqtt.max_inflight = {wanted}), or use more sessions (mqtt.sessions).",
+            f"{rate:,.0f} messages a second; what comes above it waits in the broker's queue, and is dropped there. "
+            "EMQX keeps to it; mosquitto names what it takes itself, and sends as many as we ask for.",
+            f"EMQX: raise mqtt.max_inflight to {wanted}, or use more sessions (mqtt.sessions). Mosquitto: nothing.",
             granted=granted,
             wanted=wanted,
             sessions=sessions,

@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from config.error_words import words
 from config.errors import ConfigError, ExitStatus
 from gateway.data_directory import holder, slots_with_files
 from gateway.doctor.threads import call
@@ -28,6 +29,7 @@ _UNAVAILABLE: Final = {
     "partition-leaderless",
     "kafka-unreachable",
     "mqtt-disconnected",
+    "worker-down",
 }
 
 
@@ -70,7 +72,7 @@ def find(directory: Path) -> RunningFacts:
         workers = {slot: pid for slot in slots if (pid := holder(directory, slot)) is not None}
         return RunningFacts(find_supervisor(directory), workers)
     except OSError as error:
-        return RunningFacts(problem=error.strerror or str(error))
+        return RunningFacts(problem=words(error))
 
 
 async def gather(found: RunningFacts, http: HttpSettings, timeout_s: float) -> RunningFacts:
@@ -85,7 +87,7 @@ async def gather(found: RunningFacts, http: HttpSettings, timeout_s: float) -> R
     except TimeoutError:
         return _with(found, f"{where} has not answered within {timeout_s:g} s.")
     except OSError as error:
-        return _with(found, f"{where} cannot be asked: {error.strerror or error}.")
+        return _with(found, f"{where} cannot be asked: {words(error)}.")
     except ConfigError as error:
         return _with(found, str(error))
     if status in {401, 403}:
@@ -148,12 +150,15 @@ def _judge_status(findings: Findings, status: dict[str, Any]) -> None:
             "See /status and its log.",
             status=ExitStatus.UNAVAILABLE,
         )
+    told = {one.get("subject") for one in problems if one.get("id") == "worker-down"}
     down = [one for one in status.get("workers", ()) if isinstance(one, dict) and not one.get("up")]
     for one in down:
+        if f"worker {one.get('worker')}" in told:
+            continue
         findings.fail(
-            "worker",
+            "worker-down",
             f"Worker {one.get('worker')} does not answer ({one.get('problem') or 'no reason known'}).",
-            "See its log; the supervisor starts it again.",
+            "See its log; the supervisor starts it again (docs/runbook.md#worker-down).",
             status=ExitStatus.UNAVAILABLE,
         )
     orphans = [one for document in _documents(status) for one in document.get("orphan_sessions", ())]

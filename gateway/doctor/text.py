@@ -8,6 +8,7 @@ import textwrap
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from config.prose import lines_of
 from gateway.doctor.model import GROUPS, Severity
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _summary(report: Report, width: int, mark: Callable[[Severity], str]) -> Ite
     if not worst:
         yield f"Nothing is wrong: {said}, in {report.seconds:.1f} s."
         return
-    yield f"What needs attention, the worst first ({said}, in {report.seconds:.1f} s):"
+    yield from lines_of(f"What needs attention, the worst first ({said}, in {report.seconds:.1f} s):", width)
     for check in worst:
         where = ", ".join(part for part in (GROUPS[check.group], check.about) if part)
         start = " " * (_INDENT + _WORD + 2)
@@ -87,5 +88,5 @@ def _wrapped(first: str, later: str, text: str, width: int) -> list[str]:
     """``first`` may hold colours, so it is set in front of lines that were broken with ``later`` in its place."""
     plain = "".join(letter if letter.isprintable() else "?" for letter in text)
     room = max(width - len(later), _LEAST)
-    lines = textwrap.wrap(plain, room, break_long_words=False, break_on_hyphens=False) or [""]
+    lines = lines_of(plain, room) or [""]
     return [first + lines[0], *(later + line for line in lines[1:])]

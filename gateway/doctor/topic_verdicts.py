@@ -6,7 +6,7 @@ __all__ = ["judge_topics"]
 
 from typing import TYPE_CHECKING, Final
 
-from config.errors import ExitStatus
+from config.errors import ExitStatus, sentence
 from gateway.doctor.broker_verdicts import places_text, silent_nodes
 from gateway.doctor.wording import many, some
 
@@ -77,7 +77,10 @@ def _judge_presence(findings: Findings, settings: Settings, known: Known, layout
             )
         else:
             findings.fail(
-                "topics", f"Kafka does not describe topic {topic} ({use}): {error}.", "Check its name.", topic
+                "topics",
+                f"Kafka does not describe topic {topic} ({use}): {sentence(str(error))}",
+                "Check its name.",
+                topic,
             )
     count = sum(len(layout.topics[topic]) for topic in known.ours)
     if known.ours and described:

@@ -60,7 +60,7 @@ def main() -> int:
     try:
         child = _start(description)
     except OSError as error:
-        _say(f"error {error}")
+        _say(f"error {error.strerror}: {error.filename}")
         return 1
     _say(f"pid {child.pid}")
     while child.poll() is None:

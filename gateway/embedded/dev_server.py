@@ -47,7 +47,7 @@ def main(description: dict[str, Any]) -> int:
         mqtt = MqttBroker(access=service, port=description["mqtt_port"], progress=quiet)
         if not _start(kafka, mqtt, access, stopping):
             return 1
-        server = _ControlServer(kafka, mqtt, access, stopping)
+        server = _ControlServer(kafka, mqtt, access, stopping, description["project"])
         threading.Thread(target=server.serve_forever, name="control", daemon=True).start()
         _write_private(state_file, {"pid": os.getpid(), "port": server.server_address[1], "secret": server.secret})
         _say({"brokers": server.brokers()})
@@ -87,7 +87,12 @@ class _ControlServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
     def __init__(
-        self, kafka: KafkaCluster, mqtt: MqttBroker, access: AccessProcess | None, stopping: threading.Event
+        self,
+        kafka: KafkaCluster,
+        mqtt: MqttBroker,
+        access: AccessProcess | None,
+        stopping: threading.Event,
+        project: str,
     ) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.secret = secrets.token_urlsafe(24)
@@ -101,6 +106,7 @@ class _ControlServer(socketserver.ThreadingTCPServer):
             "logs": str(kafka.log_file(1).parent),
             "access": "" if access is None else str(access.config),
             "secrets": "" if access is None else str(access.gateway_password_file.parent.parent),
+            "project": project,
         }
 
     def brokers(self) -> dict[str, Any]:

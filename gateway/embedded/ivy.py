@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 from xml.sax.saxutils import quoteattr
 
+from config.extras import how_to_install
 from gateway.embedded.download import STALLED, run_download
 from gateway.embedded.errors import DownloadError
 from gateway.embedded.java import argument_file_line, jvm_environment
@@ -21,7 +22,7 @@ from gateway.embedded.trust import trust_store_options
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.embedded.jars import Jar
+    from gateway.embedded.jar import Jar
     from gateway.embedded.java import Java
     from gateway.embedded.progress import Download, ProgressCallback
 
@@ -38,8 +39,8 @@ def find_ivy() -> Path:
         for path in sorted((Path(found.origin).parent / "jars").glob("ivy-2*.jar")):
             return path
     raise DownloadError(
-        "The embedded brokers need the extra 'embedded', whose pyspark carries the downloader: "
-        "pip install 'mqtt-kafka-gateway[embedded]'."
+        "The embedded brokers need the extra 'embedded', whose pyspark carries the downloader. To install it: "
+        + how_to_install("embedded")
     )
 
 

@@ -7,20 +7,20 @@ cache, named after its lock lines: a changed lock never meets an old directory, 
 
 from __future__ import annotations
 
-__all__ = ["BUNDLES", "Bundle", "Jar", "bundle_digest", "locked_jars", "pending_bytes", "resolve"]
+__all__ = ["BUNDLES", "Bundle", "bundle_digest", "locked_jars", "pending_bytes", "resolve"]
 
 import functools
 import hashlib
 import json
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from gateway.embedded import ivy
 from gateway.embedded.cache import cache_directory, locked, require_space
 from gateway.embedded.errors import ChecksumError
+from gateway.embedded.jar import Jar
 from gateway.embedded.java import ensure_java
 from gateway.embedded.progress import Download, ProgressCallback, print_progress
 
@@ -35,21 +35,6 @@ _LABELS: dict[Bundle, str] = {
 }
 _STAMP = ".verified.json"
 _SLACK_BYTES = 20_000_000  # Ivy's own notes, and room to breathe
-
-
-@dataclass(frozen=True, slots=True)
-class Jar:
-    """One line of ``jars.lock``."""
-
-    organisation: str
-    name: str
-    version: str
-    size: int
-    sha256: str
-
-    @property
-    def file_name(self) -> str:
-        return f"{self.name}-{self.version}.jar"
 
 
 def locked_jars(bundle: Bundle) -> tuple[Jar, ...]:

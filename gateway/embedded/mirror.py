@@ -20,7 +20,7 @@ from gateway.embedded.errors import DownloadError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.embedded.jars import Jar
+    from gateway.embedded.jar import Jar
 
 _PROBE_SECONDS = 15.0
 

@@ -116,6 +116,12 @@ class MqttBroker:
         return self._listener("wss")
 
     @property
+    def log_file(self) -> Path:
+        """What the broker has to say; removed with it."""
+        assert self._directory is not None
+        return self._directory / "mqtt.log"
+
+    @property
     def ca_file(self) -> Path:
         """The PEM file a client verifies the TLS listeners with."""
         if self.certificates is None:
@@ -218,7 +224,7 @@ class MqttBroker:
         path = self._directory / "description.json"
         path.touch(mode=0o600)
         path.write_text(json.dumps(description))
-        log = self._directory / "mqtt.log"
+        log = self.log_file
         argv = [sys.executable, "-P", str(_SCRIPT), str(path)]  # -P: our modules are not to hide the standard library
         self._process = GuardedProcess(argv, log=log, env=jvm_environment(), remove=[self._directory])
         wait_for_line(self._process, _READY, time.monotonic() + _START_SECONDS, "The MQTT broker")

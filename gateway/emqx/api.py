@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 
 from bridge.fresh_secret import fresh
 from config.errors import ExitStatus, GatewayError
-from gateway.emqx.model import FIELDS, Ban, EmqxClient, EmqxNode, EmqxSubscription, EmqxZone, number
+from gateway.emqx.model import FIELDS, Ban, EmqxClient, EmqxNode, EmqxSubscription, EmqxZone, number, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +32,7 @@ _MAX_PAGES: Final = 100
 _MAX_ROWS: Final = _PAGE * _MAX_PAGES
 _ROWS_PER_CLIENT: Final = 4  # a session that moves stands in the list of each node
 _QUERY_BYTES: Final = 4000  # EMQX's HTTP server refuses request lines of more than 8,000
+_SHARED: Final = ("$share/", "$queue/")
 _NO_CLIENT: Final = frozenset({"CLIENTID_NOT_FOUND", "RESOURCE_NOT_FOUND"})  # the second in the first 5.0
 _STARTS_OF_4: Final = ("/api/v4/brokers", "/api/v4/nodes")
 
@@ -94,9 +95,9 @@ class EmqxApi:
             return None
         return self._parsed(EmqxClient.parse, await self._document(answer, "/clients", dict), "/clients")
 
-    async def clients_like(self, text: str) -> list[EmqxClient]:
-        """Those with ``text`` somewhere in their client id."""
-        rows = await self._pages("/clients", [("like_clientid", text)], FIELDS)
+    async def clients_like(self, part: str) -> list[EmqxClient]:
+        """Those with ``part`` somewhere in their client id."""
+        rows = await self._pages("/clients", [("like_clientid", part)], FIELDS)
         return [self._parsed(EmqxClient.parse, values, "/clients") for values in rows]
 
     async def subscriptions(self, client_id: str) -> list[EmqxSubscription] | None:
@@ -111,6 +112,27 @@ class EmqxApi:
         """The nodes of the cluster, with their versions."""
         rows = await self._document(await self._ask("/nodes"), "/nodes", list)
         return [self._parsed(EmqxNode.parse, row, "/nodes") for row in rows]
+
+    async def shared_members(self) -> int:
+        """Members of all shared subscriptions, as the cluster's table has them: also of sessions that are dead."""
+        document = await self._document(await self._ask("/stats", [("aggregate", "true")]), "/stats", dict)
+        return number(document, "subscriptions.shared.count")
+
+    async def shared_subscriptions(self) -> int | None:
+        """Shared subscriptions in memory that the nodes that run have, each of a session that lives; None when they
+        are among too many to be gone through. A durable session's are in no such table."""
+        found = seen = 0
+        for page in range(1, _MAX_PAGES + 1):
+            answer = await self._ask("/subscriptions", [("limit", str(_PAGE)), ("page", str(page))])
+            document = await self._document(answer, "/subscriptions", dict)
+            rows = document.get("data")
+            if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+                raise self._strange("/subscriptions", "no list of data")
+            found += sum(text(row, "topic").startswith(_SHARED) and row.get("durable") is not True for row in rows)
+            seen += len(rows)
+            if not rows or not _has_more(document.get("meta"), seen):
+                return found
+        return None
 
     async def zone(self) -> EmqxZone:
         """Windows, queues and expiry of sessions: the global zone."""

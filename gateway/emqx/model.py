@@ -132,6 +132,7 @@ class EmqxZone:
     max_packet_size: str
     durable_sessions: bool
     max_heap_size: str
+    max_mailbox: int | None
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
@@ -149,6 +150,7 @@ class EmqxZone:
             str(mqtt.get("max_packet_size", "1MB")),
             _table(values, "durable_sessions").get("enable") is True,
             str(_table(values, "force_shutdown").get("max_heap_size", "32MB")),
+            _max_mailbox(_table(values, "force_shutdown")),
         )
 
 
@@ -190,6 +192,10 @@ def _count(values: Mapping[str, Any], name: str, default: int) -> int | None:
         return int(value) if value.isdecimal() else None
     # 0 has been EMQX's way to write "without limit" for the queue; for the window it cannot be.
     return int(value) if isinstance(value, int | float) and value > 0 else None
+
+
+def _max_mailbox(shutdown: Mapping[str, Any]) -> int | None:
+    return None if shutdown.get("enable") is False else _count(shutdown, "max_mailbox_size", 1000)
 
 
 def _length(values: Mapping[str, Any], name: str, default: str) -> str:

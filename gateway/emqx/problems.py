@@ -4,15 +4,15 @@ Pure.
 
 from __future__ import annotations
 
-__all__ = ["emqx_problems"]
+__all__ = ["emqx_problems", "said_of_counts"]
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.health_model import Problem
 from gateway.moments import moment
+from gateway.problem import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gateway.emqx.losses import Episode, Reason, SessionLosses
 
@@ -43,9 +43,23 @@ def emqx_problems(
         check = "mqtt.max_packet_bytes: it must be at least EMQX's mqtt.max_packet_size."
         yield Problem("emqx-too-large", "critical", text, check, subject)
     if failed_looks >= FAILED_LOOKS:
-        text = f"What EMQX drops before the gateway gets it is not seen: {failure}"
+        text = f"What EMQX drops before the gateway gets it, and whether its nodes run, is not seen: {failure}"
         check = "emqx.url, emqx.api_key and emqx.api_secret; traffic is not affected."
         yield Problem("emqx-unwatched", "warning", text, check)
+
+
+def said_of_counts(before: Mapping[str, int], now: Mapping[str, int]) -> str:
+    """What EMQX counted while a session was lost: counts of the cluster, at the last look that found all well and at
+    the first one after. Whole sentences."""
+    if not before:
+        return "What EMQX had counted before is not known."
+    anew = any(now.get(name, 0) < count for name, count in before.items())
+    grown = {name: count - (0 if anew else before.get(name, 0)) for name, count in now.items()}
+    said = ", ".join(f"{name} +{count}" for name, count in sorted(grown.items()) if count > 0)
+    begun = "EMQX's counters began anew, so a node was restarted. " if anew else ""
+    if not said:
+        return f"{begun}EMQX counted none of it (delivery.dropped, messages.dropped.no_subscribers)."
+    return f"{begun}EMQX counted meanwhile, of all clients: {said}."
 
 
 def _episodes(sessions: Iterable[SessionLosses], reason: Reason, now_ms: int) -> list[tuple[SessionLosses, Episode]]:

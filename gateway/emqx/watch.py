@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from config.error_words import words
 from config.errors import ConfigError, forget_frames
 from gateway import durable
 from gateway.emqx.api import EmqxApi, EmqxApiError
+from gateway.emqx.cluster import ClusterView, cluster_problem, look_at_cluster
 from gateway.emqx.losses import REASONS, Marks, SessionLosses
-from gateway.emqx.problems import emqx_problems
+from gateway.emqx.problems import emqx_problems, said_of_counts
 from gateway.moments import moment
 
 if TYPE_CHECKING:
@@ -30,14 +32,16 @@ if TYPE_CHECKING:
 
     from config.settings import EmqxSettings
     from gateway.emqx.model import EmqxClient
-    from gateway.health_model import Problem
+    from gateway.lost_sessions import LostSessions
     from gateway.metrics import Metrics
+    from gateway.problem import Problem
 
 log = structlog.get_logger("emqx")
 
 _FORMAT: Final = 1
 _FIRST_LOOK_S: Final = 5.0  # a start has better things to do than to load an HTTP client
 _NO_SUBSCRIBERS: Final = "messages.dropped.no_subscribers"
+_BESIDE: Final = ("delivery.dropped", _NO_SUBSCRIBERS)  # what may grow when a session is lost
 
 
 class EmqxWatch:
@@ -45,7 +49,8 @@ class EmqxWatch:
     never anything to the traffic.
 
     ``sessions`` are the names and client ids of ``worker``; ``path`` is where the counts of the last look are kept.
-    Worker 0 also counts what is no session's.
+    Worker 0 also counts what is no session's. ``own_unheard`` counts those of the gateway's own messages that nobody
+    was subscribed to.
     """
 
     name: Final = "emqx watch"
@@ -58,6 +63,8 @@ class EmqxWatch:
         path: Path,
         *,
         worker: int = 0,
+        lost: LostSessions | None = None,
+        own_unheard: Callable[[], int] = lambda: 0,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._settings = settings
@@ -66,6 +73,9 @@ class EmqxWatch:
         self._metrics = metrics
         self._path = path
         self._worker = worker
+        self._lost = lost
+        self._own_unheard = own_unheard
+        self._own_seen = 0
         self._clock_ms = clock_ms
         self._sessions: list[SessionLosses] = []
         self._task: asyncio.Task[None] | None = None
@@ -73,7 +83,9 @@ class EmqxWatch:
         self._looked_ms = 0
         self._failed = 0  # looks in a row
         self._failure = ""
+        self._cluster = ClusterView()
         self._unheard: int | None = None  # messages that had no subscriber, at the last look
+        self._counts: dict[str, int] = {}  # EMQX's, when no session of ours was away; for what is lost after that
         metrics.emqx_watched.child().value = 1
 
     async def start(self) -> None:
@@ -97,6 +109,7 @@ class EmqxWatch:
         if self._looked_ms:
             await self._keep()  # when the last look was: what is dropped from now on came after it
         self._metrics.emqx_up.child().value = 0  # where a reload ends it, its last figures would stand for ever
+        self._metrics.emqx_dead_members.child().value = 0
         for session in self._sessions:
             self._show(session.name, None)
 
@@ -112,7 +125,8 @@ class EmqxWatch:
         """Ask EMQX once, and take in what it says. Raises nothing."""
         try:
             clients = await self._api.clients(session.client_id for session in self._sessions)
-            counts = await self._api.metrics() if self._worker == 0 else {}
+            counts = await self._api.metrics()
+            cluster = await look_at_cluster(self._api) if self._worker == 0 else ClusterView()
         except (EmqxApiError, ConfigError) as error:
             self._failed_to_look(error)
             return
@@ -123,17 +137,21 @@ class EmqxWatch:
         if self._failed or not self._looked_ms:
             log.info("emqx_watched", url=self._settings.url, sessions=len(clients))
         self._failed, self._failure = 0, ""
+        self._note_cluster(cluster)
         self._looked_ms = now_ms = self._clock_ms()
         before = [session.marks for session in self._sessions]
         for session in self._sessions:
             self._take(session, session.look(clients.get(session.client_id), now_ms), now_ms)
-        self._count_unheard(counts)
+        if self._worker == 0:
+            self._count_unheard(counts)
+        counted = self._explain(counts)
         self._metrics.emqx_up.child().value = 1
-        if before != [session.marks for session in self._sessions]:
+        if counted or before != [session.marks for session in self._sessions]:
             await self._keep()
 
     def _failed_to_look(self, error: Exception) -> None:
         forget_frames(error)
+        self._note_cluster(ClusterView())  # not judged
         self._metrics.emqx_up.child().value = 0
         trouble = error.trouble if isinstance(error, EmqxApiError) else "answer"
         self._metrics.emqx_look_failures.child(trouble).value += 1
@@ -145,6 +163,17 @@ class EmqxWatch:
             )
         self._failed += 1
         self._failure = str(error)
+
+    def _note_cluster(self, view: ClusterView) -> None:
+        before, self._cluster = self._cluster, view
+        self._metrics.emqx_dead_members.child().value = view.dead or 0
+        if view.dead and not before.dead:
+            log.error(
+                "emqx_members_dead",
+                nodes=view.stopped,
+                members=view.dead,
+                consequence="their share of new messages goes to nobody, though publishers get an acknowledgement",
+            )
 
     def _take(self, session: SessionLosses, new: dict[Any, int], now_ms: int) -> None:
         name = session.name
@@ -173,8 +202,28 @@ class EmqxWatch:
         if (now := counts.get(_NO_SUBSCRIBERS)) is None:
             return
         before, self._unheard = self._unheard, now
-        if before is not None:
-            self._metrics.emqx_no_subscribers.child().value += now - before if now >= before else now
+        own = self._own_unheard()
+        if before is None:
+            self._own_seen = own
+            return
+        grown = now - before if now >= before else now
+        # The gateway's status messages are retained: nobody has to be subscribed, and none of them is lost.
+        ours = min(grown, own - self._own_seen)
+        self._own_seen += ours
+        self._metrics.emqx_no_subscribers.child().value += grown - ours
+
+    def _explain(self, counts: dict[str, int]) -> bool:
+        """What EMQX counted beside the loss of a session; whether there is something new to keep."""
+        counts = {name: count for name, count in counts.items() if name.startswith(_BESIDE)}
+        lost = self._lost
+        if lost is None:
+            return False
+        if lost.unexplained():
+            lost.explain(said_of_counts(self._counts, counts))
+        if lost.away():
+            return False  # what is dropped until it is back belongs to its absence
+        before, self._counts = self._counts, counts
+        return before != counts
 
     # --- what is kept over a restart ---------------------------------------------------------------------------------
 
@@ -184,6 +233,7 @@ class EmqxWatch:
             document = json.loads(self._path.read_bytes())
             if document["version"] != _FORMAT:
                 return {}, None
+            self._counts = {str(name): int(count) for name, count in document.get("counts", {}).items()}
             marks = {client_id: Marks.parse(values) for client_id, values in document["sessions"].items()}
             return marks, int(document["looked_ms"])
         except FileNotFoundError:
@@ -192,25 +242,27 @@ class EmqxWatch:
             log.warning(
                 "emqx_counts_not_read",
                 file=str(self._path),
-                error=repr(error),
+                error=words(error),
                 consequence="what EMQX dropped while this worker was away is not counted",
             )
             return {}, None
 
     async def _keep(self) -> None:
         sessions = {one.client_id: one.marks.as_dict() for one in self._sessions if one.marks is not None}
-        text = json.dumps({"version": _FORMAT, "looked_ms": self._looked_ms, "sessions": sessions}, indent=1) + "\n"
+        document = {"version": _FORMAT, "looked_ms": self._looked_ms, "sessions": sessions, "counts": self._counts}
+        text = json.dumps(document, indent=1) + "\n"
         self._writing = asyncio.ensure_future(asyncio.to_thread(durable.write, self._path, text))
         try:
             await asyncio.shield(self._writing)
         except OSError as error:
-            log.warning("emqx_counts_not_kept", file=str(self._path), error=str(error), repeat_key="emqx_counts")
+            log.warning("emqx_counts_not_kept", file=str(self._path), error=words(error), repeat_key="emqx_counts")
 
     # --- what it says ------------------------------------------------------------------------------------------------
 
     def problems(self) -> tuple[Problem, ...]:
         """What is wrong now. Does not block."""
-        return tuple(
+        cluster = cluster_problem(self._cluster)
+        return (() if cluster is None else (cluster,)) + tuple(
             emqx_problems(
                 self._sessions,
                 self._clock_ms(),
@@ -227,6 +279,8 @@ class EmqxWatch:
             "up": bool(self._looked_ms) and not self._failed,
             "error": self._failure or None,
             "looked_at": _moment(self._looked_ms),
+            "stopped_nodes": list(self._cluster.stopped),
+            "dead_members": self._cluster.dead,
             "dropped": sum(sum(session.lost.values()) for session in self._sessions),
             "sessions": [_facts(session) for session in self._sessions],
         }

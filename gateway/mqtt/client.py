@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Handshake", "PahoClient", "prepare"]
+__all__ = ["Handshake", "PahoClient", "either", "prepare"]
 
 import asyncio
 import contextlib
@@ -150,9 +150,14 @@ class Handshake:
         left_s = self._deadline_s - asyncio.get_running_loop().time()
         await self._answer(self._connected, ended, "CONNECT", max(left_s, 0.0))
 
-    async def subscribe(self, subscriptions: Sequence[Subscription], ended: asyncio.Future[Any]) -> None:
+    async def subscribe(
+        self, subscriptions: Sequence[Subscription], ended: asyncio.Future[Any], silent_s: Callable[[], float]
+    ) -> None:
         """Subscribe and wait for SUBACK; again for more, or for another QoS. Raises as ``connected`` does; nothing to
-        subscribe to is fine."""
+        subscribe to is fine.
+
+        A session that is resumed sends all it has before SUBACK, so patience ends with silence only: ``silent_s`` says
+        for how long nothing has come."""
         if not subscriptions:
             return  # more sessions than separate filters: this one only stands by
         self._granted = asyncio.get_running_loop().create_future()
@@ -167,12 +172,17 @@ class Handshake:
         if result != paho.MQTT_ERR_SUCCESS:
             raise ConnectError(f"{self._address}: SUBSCRIBE was not sent: {paho.error_string(result)}", "other")
         self.client.loop_write()
-        await self._answer(self._granted, ended, "SUBSCRIBE", self._settings.connect_timeout.total_seconds())
+        await self._answer(self._granted, ended, "SUBSCRIBE", self._settings.connect_timeout.total_seconds(), silent_s)
 
     async def _answer(
-        self, answer: asyncio.Future[None], ended: asyncio.Future[Any], packet: str, patience_s: float
+        self,
+        answer: asyncio.Future[None],
+        ended: asyncio.Future[Any],
+        packet: str,
+        patience_s: float,
+        silent_s: Callable[[], float] | None = None,
     ) -> None:
-        await asyncio.wait({answer, ended}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        await either({answer, ended}, patience_s, silent_s)
         if answer.done():
             answer.result()
         elif ended.done():
@@ -186,6 +196,9 @@ class Handshake:
                 "Is this its MQTT listener, for this scheme (mqtt, mqtts, ws, wss) and this mqtt.protocol?",
                 "protocol",
             )
+        elif silent_s is not None:
+            text = f"{self._address} did not answer our {packet}, and has been silent for mqtt.connect_timeout."
+            raise ConnectError(text, "timeout")
         else:
             raise ConnectError(
                 f"{self._address} did not answer our {packet} within mqtt.connect_timeout. Is it an MQTT broker?",
@@ -245,16 +258,16 @@ class Handshake:
             f"{self._address} refused client {self._client_id!r}: {reasons.words(code)}.{reasons.status_advice(code)}"
         )
         if code in REDIRECTIONS:
-            return ConnectError(text, label, Redirection(code, reference))
+            return ConnectError(text, label, Redirection(code, reference), code=code)
         if label == "banned":
             # For five minutes, as EMQX does with who flaps: to end the start for good would make hours of them.
             text += " See the broker's list of bans; EMQX bans a client id that disconnects too often, for a while."
         if label in {"unavailable", "banned"}:
-            return ConnectError(text, label)
+            return ConnectError(text, label, code=code)
         if label in {"credentials", "not_authorised"}:
             proof = "mqtt.password" if self._settings.token is None else "mqtt.token"
             text += f" Check mqtt.username ({self._settings.username!r}) and {proof}, and the broker's rules."
-        return MqttRefusedError(text, label)
+        return MqttRefusedError(text, label, code=code)
 
     def _on_subscribe(
         self, _client: object, _data: object, packet_id: int, codes: list[ReasonCode], _properties: object
@@ -283,10 +296,8 @@ class Handshake:
                 consequence="messages of these filters may be lost at a break; raise the broker's highest QoS",
             )
         if refused:
-            text = (
-                f"{self._address} refused to subscribe client {self._client_id!r} to {', '.join(refused)}. "
-                "Check its authorisation rules for these filters, and that it supports $share."
-            )
+            advice = reasons.suback_advice(code.value for code in codes)
+            text = f"{self._address} refused to subscribe client {self._client_id!r} to {', '.join(refused)}. {advice}"
             self._granted.set_exception(MqttRefusedError(text, "subscribe"))
         else:
             self._granted.set_result(None)
@@ -312,6 +323,22 @@ def prepare(client: paho.Client, settings: MqttSettings, address: MqttAddress, s
             proxy_username=proxy.username,
             proxy_password=fresh(proxy.password, "mqtt.proxy.password") if proxy.password is not None else None,
         )
+
+
+async def either(
+    answers: set[asyncio.Future[Any]], patience_s: float | None, silent_s: Callable[[], float] | None = None
+) -> None:
+    """Wait until one of them is there, ``patience_s`` at most; with ``silent_s``, until it was silent for so long."""
+    loop = asyncio.get_running_loop()
+    begin_s, left_s = loop.time(), patience_s
+    while not any(answer.done() for answer in answers):
+        await asyncio.wait(answers, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        if patience_s is None:
+            return
+        waited_s = loop.time() - begin_s
+        left_s = patience_s - (waited_s if silent_s is None else min(waited_s, silent_s()))
+        if left_s <= 0:
+            return
 
 
 def _close_sockets(error: BaseException) -> None:

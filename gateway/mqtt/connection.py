@@ -16,6 +16,7 @@ import structlog
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 
+from config.error_words import words
 from gateway.mqtt import reasons
 from gateway.mqtt.errors import MalformedPacketError
 from gateway.mqtt.flow import SHORTEST_PACE_NS
@@ -39,6 +40,7 @@ DISCONNECT_AND_END = b"\xe0\x07\x00\x05\x11\x00\x00\x00\x00"  # MQTT 5: reason 0
 FAREWELL_S = 0.5
 BUSY_READ_BYTES = 64 * 1024  # a read that brings so much is followed by another at once
 PROTOCOL_ERROR = 0x82  # what paho calls it when it cannot make sense of a packet
+MOST_IDS = 65_535  # packet ids there are: with more messages unacknowledged two would have the same
 MAX_READS = 64  # reads of one turn from a TLS layer that holds more
 
 
@@ -46,7 +48,8 @@ class Connection:
     """From the moment the socket stands until ``ended`` is done. Belongs to the event loop's thread.
 
     ``ended`` becomes (label of gateway_mqtt_disconnects_total, what is known of the reason). ``label`` names the
-    connection in delivery ids.
+    connection in delivery ids. ``limit`` is how many messages the broker may send unacknowledged, as we announced:
+    beyond it nothing is read until half of them are acknowledged, and ``overrun`` is how many there were.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Connection:
         label: bytes,
         window: int,
         keepalive_s: float,
+        limit: int = MOST_IDS,
     ) -> None:
         self._client = client
         self._stream = stream
@@ -77,27 +81,36 @@ class Connection:
         self.redirection: Redirection | None = None  # what the broker said at the end
         self.stopping = False
         self._held = False  # nothing is read, until what has been read is acknowledged
+        self._limit = limit
+        self.overrun = 0
+        self.overrun_ns = 0  # when that was so last
+        self._is_over_limit = False  # nothing is read, until half of the limit is acknowledged
+        self._is_withheld = False  # nothing is read during this pause: no SUBACK yet, and messages came
+        self._listened_ns = 0  # when the event loop was asked to read it last
         self.pace_ns = flow.pacing_ns
         self.idle_ticks = 0
         self._writable = asyncio.Event()
         self._settled = asyncio.Event()
         self._rest: list[bytes] = []  # the beginning of a packet whose end has not arrived
         self._in_spans = 0  # packet ids handed to spans and not released
+        self._released2 = 0  # QoS 2 ids released
         self._to_send: list[bytes] = []
         self._half_window = max(1, window // 2)
         self._most_unacked = 0
         self._read_ns = time.monotonic_ns()
         self._keepalive = Keepalive(keepalive_s)
-        self._messages = 0  # received
+        self.messages = 0  # received
         self._answered = asyncio.Event()  # a PINGRESP came
         self._served = 0  # type of the packet that paho looks at
-        self.handshaking = True  # until SUBACK: it is read even while reading is paused
+        self._reuse_reported = False
+        self.handshaking = True  # until SUBACK: a pause of reading holds for it once it has brought messages
         self._ping_timer: asyncio.TimerHandle | None = None
         client.on_disconnect = self._on_disconnect
         client.on_socket_close = self._on_socket_close
         ingest.control.clear()
         ingest.answers.clear()
-        ingest.missing = ingest.pongs = 0
+        ingest.missing = ingest.pongs = ingest.taken = ingest.handed2 = ingest.reused = 0
+        ingest.newest.clear()
 
     def open(self) -> None:
         """Begin to read and write: the connecting thread is done with the stream."""
@@ -122,7 +135,9 @@ class Connection:
     # --- reading -----------------------------------------------------------------------------------
 
     def listen(self) -> None:
-        if not self._stream.closed and not self._held:
+        if not self._stream.closed and not (self._held or self._is_over_limit):
+            self._is_withheld = False
+            self._listened_ns = time.monotonic_ns()
             self._loop.add_reader(self._stream.fileno(), self.read)
             if self._stream.pending():
                 self._loop.call_soon(self.read)
@@ -133,21 +148,23 @@ class Connection:
 
     def read(self) -> None:
         """Take in what has arrived: the event loop's reader and the common tick call this."""
-        if self._stream.closed or self.ended.done():
+        if self._stream.closed or self.ended.done() or self._is_over_limit:
             return
         try:
             self._read()
-        except Exception as error:
+        except BaseException as error:
             # A defect of ours, whatever it is. What was read is gone from the stream and must not be built upon, so the
             # connection goes too: the broker sends it again.
             log.critical("mqtt_read_failed", error=repr(error), exc_info=error)
-            self._end("other", f"reading failed: {error!r}")
+            self._end("other", f"reading failed: {words(error)}")
+            if not isinstance(error, Exception):
+                raise
 
     def _read(self) -> None:
         stream, ingest = self._stream, self._ingest
         messages = size = 0
         at_end = False
-        failure: MalformedPacketError | None = None
+        failure: BaseException | None = None
         for _ in range(MAX_READS):
             data = stream.read()
             if not data:
@@ -156,30 +173,45 @@ class Connection:
             size += len(data)
             try:
                 messages += self._feed(data)
-            except MalformedPacketError as error:
+            except BaseException as error:  # noqa: BLE001 - raised below, once what came before it is counted
                 messages += ingest.taken
                 failure = error
                 break
             if not stream.pending():
                 break
         self.received_bytes += size
-        self._messages += messages
-        if ingest.control:
-            self._serve_paho()
-        if ingest.answers:
-            stream.write(bytes(ingest.answers))
-            ingest.answers.clear()
-        if ingest.pongs >= self._keepalive.pings:
-            self._answered.set()
-        if size:
-            self._settle_pace(messages, size)
-        else:
-            self.idle_ticks += 1
+        self.messages += messages
+        if ingest.reused and not self._reuse_reported:
+            self._report_reuse()
+        try:
+            if ingest.control:
+                self._serve_paho()
+            if ingest.answers:
+                stream.write(bytes(ingest.answers))
+                ingest.answers.clear()
+            if ingest.pongs >= self._keepalive.pings:
+                self._answered.set()
+        finally:  # what was taken is in the account, whatever was raised
+            if size:
+                self._settle_pace(messages, size)
+            else:
+                self.idle_ticks += 1
         # Last, for what came before the end is taken and has to be in the account.
-        if failure is not None:
+        if isinstance(failure, MalformedPacketError):
             self._reject(failure)
+        elif failure is not None:
+            raise failure
         elif at_end:
-            self._end("closed", str(stream.failure) if stream.failure else "the broker closed the connection")
+            self._end("closed", words(stream.failure) if stream.failure else "the broker closed the connection")
+
+    def _report_reuse(self) -> None:
+        self._reuse_reported = True
+        log.warning(
+            "mqtt_packet_ids_reused",
+            connection=self._label.decode(),
+            consequence="the messages are delivered: they are no copies of those that had these packet ids before",
+            advice="the broker has lost or rolled back its session state; see docs/failures.md",
+        )
 
     def _feed(self, data: bytes) -> int:
         """Decode a read together with what the one before left over; returns the number of messages."""
@@ -234,6 +266,26 @@ class Connection:
             if since_ns < 2 * flow.pacing_ns:
                 flow.pace(self)
         flow.took(messages, size, pressed=pressed)
+        if unacked > self._limit:
+            self._pass_limit(unacked)
+        if messages and flow.paused and self.handshaking:
+            # A resumed session sends its window before SUBACK, and memory is full.
+            self._is_withheld = True
+            self.ignore()
+
+    def _pass_limit(self, unacked: int) -> None:
+        if not self.overrun:
+            log.warning(
+                "mqtt_window_overrun",
+                connection=self._label.decode(),
+                unacked=unacked,
+                window=self._limit,
+                consequence="nothing more is read until half of them are acknowledged; after a break they come again",
+            )
+        self.overrun = max(self.overrun, unacked)
+        self.overrun_ns = time.monotonic_ns()
+        self._is_over_limit = True
+        self._flow.hold(self)
 
     def _reject(self, error: MalformedPacketError) -> None:
         log.error("mqtt_malformed", error=str(error), consequence="disconnecting; the broker may send it again")
@@ -253,6 +305,7 @@ class Connection:
         if ingest.ids or ingest.ids2:
             span.owed.append((self, ingest.ids, ingest.ids2))
             self._in_spans += len(ingest.ids) + len(ingest.ids2)
+            ingest.handed2 += len(ingest.ids2)
             ingest.ids, ingest.ids2 = [], []
 
     def release(self, ids: list[bytes], ids2: list[bytes]) -> None:
@@ -264,7 +317,24 @@ class Connection:
         if ids:
             self._to_send.append(b"@\x02" + b"@\x02".join(ids))  # PUBACK
         if ids2:
+            first, self._released2 = self._released2, self._released2 + len(ids2)
+            if self._ingest.newest:
+                ids2 = self._without_superseded(first, ids2)
+        if ids2:
             self._to_send.append(b"P\x02" + b"P\x02".join(ids2))  # PUBREC
+
+    def _without_superseded(self, first: int, ids2: list[bytes]) -> list[bytes]:
+        """The ids but for those that a later message on this connection came with: the broker would take the PUBREC for
+        that one's, which is not durable yet. ``first`` is the number of the first."""
+        newest = self._ingest.newest
+        kept = []
+        for number, packet_id in enumerate(ids2, first):
+            last = newest.get(packet_id, -1)
+            if last <= number:
+                kept.append(packet_id)
+                if last == number:
+                    del newest[packet_id]
+        return kept
 
     def send_acknowledgements(self) -> None:
         if self._to_send:
@@ -272,6 +342,23 @@ class Connection:
             self._to_send.clear()
         if self.stopping:
             self._settled.set()
+        if self._is_over_limit and self.unacked <= self._limit // 2:
+            self._is_over_limit = False
+            self._is_withheld = self._flow.paused
+            self._flow.resume(self)
+
+    @property
+    def _is_unread(self) -> bool:
+        """Whether it is us who read nothing: then an answer cannot be missed, and silence means nothing."""
+        flow = self._flow
+        waits = self._held or self._is_over_limit or self._is_withheld
+        return waits or flow.reading_stopped or (flow.paused and not self.handshaking)
+
+    def silent_s(self) -> float:
+        """For how long nothing has come although it was read."""
+        if self._is_unread:
+            return 0.0
+        return (time.monotonic_ns() - max(self._read_ns, self._listened_ns)) / 1e9
 
     def hold(self) -> None:
         """Read nothing more for now, and flush what has been read: ``settled`` then has an end."""
@@ -302,11 +389,11 @@ class Connection:
             await self.settled()
             if self.ended.done():
                 return
-            before = self._messages
+            before = self.messages
             self._answered.clear()
             self._send_ping()
             await self._answered.wait()
-            if self._messages == before and not self.unacked:
+            if self.messages == before and not self.unacked:
                 return
 
     # --- writing and keepalive ---------------------------------------------------------------------
@@ -327,7 +414,7 @@ class Connection:
             received_bytes=self.received_bytes,
             pongs=self._ingest.pongs,
             unfinished=bool(self._rest),
-            paused=self._flow.paused or self._held,
+            paused=self._is_unread,
         )
         if verdict is Verdict.SILENT:
             self._end("keepalive", "no PINGRESP")
@@ -337,9 +424,9 @@ class Connection:
             self._reject(MalformedPacketError(text))
             return
         self._send_ping()
-        if self._stream.failure is not None and self._flow.paused:
+        if self._stream.failure is not None and self._is_unread:
             # Otherwise the reader finds out, with all that came before the end.
-            self._end("closed", str(self._stream.failure))
+            self._end("closed", words(self._stream.failure))
             return
         self._arm_ping()
 
@@ -359,7 +446,7 @@ class Connection:
     ) -> None:
         if flags.is_disconnect_packet_from_server:
             code = reason.value
-            text = f"the broker disconnected us: {reasons.words(code)}"
+            text = reasons.lost(code, sent=True)
             if advice := reasons.disconnect_advice(code):
                 text += f"; {advice}"
             if code in REDIRECTIONS:
@@ -369,7 +456,9 @@ class Connection:
             kind = packet_name(self._served)
             self._end("protocol", f"the broker sent a {kind} that MQTT does not allow, or not here")
         else:
-            self._end("requested" if self.stopping else "closed", str(reason))
+            failure = self._stream.failure
+            text = words(failure) if failure else reasons.lost(reason.value, sent=False)
+            self._end("requested" if self.stopping else "closed", text)
 
     def _on_socket_close(self, _client: object, _data: object, _stream: object) -> None:
         """paho is about to close: the event loop must forget the descriptor first."""

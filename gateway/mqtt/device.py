@@ -19,6 +19,7 @@ from paho.mqtt.client import MQTT_ERR_SUCCESS, Client, WebsocketConnectionError
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from bridge.fresh_secret import fresh
+from config.error_words import words
 from config.errors import ExitStatus, GatewayError
 from gateway.mqtt import reasons
 
@@ -130,7 +131,8 @@ class DeviceConnection:
             ) from error
         except OSError as error:
             raise DeviceConnectError(
-                f"device {self.client_id}: cannot reach the MQTT broker at {host}:{port}: {error}; is it running?"
+                f"device {self.client_id}: cannot reach the MQTT broker at {host}:{port}: {words(error)};"
+                " is it running?"
             ) from error
 
     async def connect_by(self, *, timeout_s: float, login: tuple[str, str] | None = None) -> None:
@@ -285,7 +287,7 @@ class DeviceConnection:
         if reason.is_failure:
             kind = DeviceRefusedError if reasons.connect_label(reason.value) in _FINAL else DeviceConnectError
             self._connected.set_exception(
-                kind(f"device {self.client_id}: the MQTT broker refused the connection: {reason}")
+                kind(f"device {self.client_id}: the MQTT broker refused the connection: {reasons.words(reason.value)}")
             )
             return
         self.receive_maximum = getattr(properties, "ReceiveMaximum", _DEFAULT_RECEIVE_MAXIMUM)
@@ -298,14 +300,15 @@ class DeviceConnection:
             self._owed.discard(packet_id)
             self._events.on_acknowledged(packet_id, reason.value)
 
-    def _on_disconnect(self, _client: Any, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
+    def _on_disconnect(self, _client: Any, _data: Any, flags: Any, reason: ReasonCode, _properties: Any) -> None:
         if self._closing or not self._attached:  # before _attach we are in connect()'s thread, and connect() raises
             return
         self._closing = True
+        why = reasons.lost(reason.value, sent=flags.is_disconnect_packet_from_server)
         if not self._connected.done():
             self._connected.set_exception(
-                DeviceConnectError(f"device {self.client_id}: the connection ended before CONNACK: {reason}")
+                DeviceConnectError(f"device {self.client_id}: the connection ended before CONNACK: {why}")
             )
         elif not self._connected.cancelled():
             # Not from inside paho's callback: the owner may start a new connection at once.
-            self._loop.call_soon(self._events.on_lost, str(reason))
+            self._loop.call_soon(self._events.on_lost, why)

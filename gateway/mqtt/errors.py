@@ -33,14 +33,17 @@ class MalformedPacketError(MqttError):
 
 class ConnectError(MqttError):
     """No connection came about. ``reason`` is a label of gateway_mqtt_connect_failures_total; ``redirection`` is set
-    when the broker says who takes us instead."""
+    when the broker says who takes us instead; ``code`` is CONNACK's, if there was one."""
 
     exit_status = ExitStatus.UNAVAILABLE
 
-    def __init__(self, sentence: str, reason: str, redirection: Redirection | None = None) -> None:
+    def __init__(
+        self, sentence: str, reason: str, redirection: Redirection | None = None, *, code: int | None = None
+    ) -> None:
         super().__init__(sentence)
         self.reason = reason
         self.redirection = redirection
+        self.code = code
 
 
 class MqttRefusedError(ConnectError):

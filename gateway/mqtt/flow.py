@@ -134,8 +134,8 @@ class Flow:
     # -----------------------------------------------------------------------------------------------------
 
     def add(self, session: Paced) -> None:
-        """A connection stands: read it, also while reading is paused. Without CONNACK and SUBACK there is no session,
-        and the broker sends next to nothing before it has them."""
+        """A connection stands: read it, also while reading is paused, for CONNACK and SUBACK. One that brings messages
+        before is read no more until the pause is over."""
         self._sessions.append(session)
         if not self.reading_stopped:
             session.listen()
@@ -301,8 +301,10 @@ class Flow:
         ledger.dead_lettered += span.dead - from_dead
         from_filtered = min(returned - from_stored - from_dead, span.filtered)
         ledger.filtered += span.filtered - from_filtered
+        from_copies = min(returned - from_stored - from_dead - from_filtered, span.copies)
+        ledger.copies += span.copies - from_copies
         # Those the spool has all the same, and delivers.
-        ledger.recovered += returned - from_stored - from_dead - from_filtered
+        ledger.recovered += returned - from_stored - from_dead - from_filtered - from_copies
         for connection, ids, ids2 in span.owed:
             connection.release(ids, ids2)
         if not self._accumulator.spans:

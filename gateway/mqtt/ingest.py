@@ -13,13 +13,16 @@ from __future__ import annotations
 
 __all__ = ["Ingest"]
 
+import os
 import time
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from bridge.dispatch import TopicNameError
 from bridge.wire import MQTT_TOPIC, DeadLetterReason
 from gateway.mqtt.errors import MalformedPacketError
 from gateway.mqtt.packets import packet_name
+from gateway.mqtt.properties import without_expiry
 
 if TYPE_CHECKING:
     from bridge.accumulator import Accumulator
@@ -30,17 +33,25 @@ PUBLISH, PUBREL, PUBCOMP, PINGRESP = 0x30, 0x62, 0x70, 0xD0
 # First bytes of what else a broker may send: CONNACK, PUBACK, PUBREC, PUBCOMP, SUBACK, UNSUBACK, DISCONNECT, AUTH, each
 # with its four low bits 0 (MQTT 5.0 section 2.1.3).
 _CONTROL = frozenset({0x20, 0x40, 0x50, 0x70, 0x90, 0xB0, 0xE0, 0xF0})
+# What a QoS 2 message held is known by a hash of it, keyed by chance: no device can make two messages of one hash.
+_HASH_KEY, _HASH_BYTES = os.urandom(32), 16
 
 
 class Ingest:
     """Decodes one session's packets. Belongs to the event loop's thread.
 
     ``ids`` and ``ids2`` collect packet ids of QoS 1 and 2 in arrival order until the session hands them to a span.
-    ``control`` collects whole packets that are paho's business, ``answers`` what must go out at once (PUBCOMP)."""
+    ``control`` collects whole packets that are paho's business, ``answers`` what must go out at once (PUBCOMP).
+
+    ``qos2`` has the packet ids between PUBLISH and PUBREL, each with the hash of its message: at most 65,535. They
+    belong to the session and outlive the connection. A message is a copy when its id is among them, its DUP flag is set
+    and its content is the same. Any other message with such an id is new and is delivered: a broker that was restored
+    from an older snapshot uses ids again. MQTT would have it left out [MQTT-4.3.3-10], but then it would be lost."""
 
     __slots__ = (
         "_accumulator", "_dead_letters", "_dispatcher", "_max_packet", "_max_record", "_v5",
-        "answers", "control", "ids", "ids2", "missing", "pongs", "qos2", "redelivered", "retained", "taken",
+        "answers", "control", "handed2", "ids", "ids2", "missing", "newest", "pongs", "qos2", "redelivered", "retained",
+        "reused", "taken",
     )  # fmt: skip
 
     def __init__(
@@ -61,7 +72,12 @@ class Ingest:
         self._max_record = max_record
         self.ids: list[bytes] = []
         self.ids2: list[bytes] = []
-        self.qos2: set[bytes] = set()  # ids between PUBLISH and PUBREL: they outlive the connection, with the session
+        self.qos2: dict[bytes, bytes] = {}
+        # By packet id, the last of several messages that came with it on this connection, as a number in the order of
+        # QoS 2 messages: only this one's PUBREC is sent, for the broker would take an earlier one's for it.
+        self.newest: dict[bytes, int] = {}
+        self.handed2 = 0  # QoS 2 ids handed to spans on this connection
+        self.reused = 0  # new messages with an id that was held, on this connection
         self.control = bytearray()
         self.answers = bytearray()
         self.taken = 0  # messages the last feed took before it raised
@@ -74,8 +90,9 @@ class Ingest:
         """Take in what was read. Returns how many bytes were used up and how many messages they held.
 
         The rest is the beginning of a packet: call again with it in front of what comes next, once ``missing`` more
-        bytes are there. Raises MalformedPacketError; ``taken`` says then how many messages before the bad packet were
-        taken, and their packet ids are in the lists."""
+        bytes are there. Raises MalformedPacketError, or whatever a defect of ours does; ``taken`` says then how many
+        messages before the bad packet were taken, and their packet ids are in the lists."""
+        self.taken = 0
         accumulator = self._accumulator
         accumulator.now_ns = time.monotonic_ns()
         span = accumulator.current
@@ -83,10 +100,7 @@ class Ingest:
         if fresh:
             span.opened_ns = accumulator.now_ns
         mark = len(self.ids)
-        try:
-            used, count = self._decode(data)
-        except IndexError:
-            raise MalformedPacketError("The broker sent a packet that ends before its fields do.") from None
+        used, count = self._decode(data)
         if b"\0\0" in self.ids[mark:]:
             self.taken = count
             raise MalformedPacketError("The broker sent a PUBLISH with packet id 0 [MQTT-2.2.1-2].")
@@ -109,6 +123,7 @@ class Ingest:
         last = kind = -1  # of the PUBLISH before: in a run of equal flags what follows from them is worked out once
         cache = caches[0]
         self.missing = 0
+        raised = True
         try:
             while end - position >= 2:
                 flags = data[position]
@@ -154,7 +169,7 @@ class Ingest:
                     body += 2
                     if kind == 2:  # QoS 1, first delivery
                         add_id(packet_id)
-                    elif not self._take_unusual(kind, packet_id, whole=body <= stop):
+                    elif not self._take_unusual(kind, packet_id, data, start, body, stop):
                         position = stop
                         count += 1
                         continue
@@ -191,20 +206,22 @@ class Ingest:
                     slot.count += 1
                 count += 1
                 position = stop
-        except (IndexError, MalformedPacketError):
-            self.taken = count
-            self._end_run(last, count - run)
-            if kind and body > position:
-                self._disown(kind, packet_id)
+            raised = False
+        except IndexError:
+            # Judged here, where it costs the good packets nothing: any other is a defect of ours or of a plug-in.
+            if flags == last and _ends_early(data, start, stop, with_id=bool(kind), v5=v5):
+                raise _fields_error() from None
             raise
-        self._end_run(last, count - run)
+        finally:
+            if last & 1:
+                self.retained += count - run
+            if raised:  # whatever it was: what came before is taken, and this message is not
+                self.taken = count
+                if kind and body > position:
+                    self._disown(kind, packet_id)
         if end - position and not self.missing:
             self.missing = 1
         return position, count
-
-    def _end_run(self, flags: int, count: int) -> None:
-        if flags & 1:
-            self.retained += count
 
     def _entry(self, flags: int, topic: bytes) -> Entry:
         try:
@@ -228,8 +245,8 @@ class Ingest:
         if ids and ids[-1] is packet_id:
             ids.pop()
             if ids is self.ids2:
-                # Else the broker's next message with this id would pass for a copy of one that never came.
-                self.qos2.discard(packet_id)
+                # Else the same message, sent again, would pass for a copy of one that never came.
+                self.qos2.pop(packet_id, None)
 
     def _too_large(self, size: int) -> MalformedPacketError:
         return MalformedPacketError(
@@ -242,12 +259,12 @@ class Ingest:
             return MalformedPacketError("The broker sent a topic alias, although we announced none.", 0x94)
         return MalformedPacketError("The broker sent a PUBLISH without a topic, or one longer than its packet.")
 
-    def _take_unusual(self, kind: int, packet_id: bytes, *, whole: bool) -> bool:
+    def _take_unusual(self, kind: int, packet_id: bytes, data: bytes, start: int, body: int, stop: int) -> bool:
         """QoS 2, and redelivery. False when the message is a copy of one that is held already."""
         quality = kind & 6
         if quality in {0, 6}:
             raise MalformedPacketError("The broker sent a PUBLISH with QoS 3, or DUP with QoS 0 [MQTT-3.3.1-2, -4].")
-        if not whole:
+        if body > stop:
             raise _fields_error()
         if kind & 8:
             self.redelivered += 1
@@ -256,12 +273,20 @@ class Ingest:
             return True
         if packet_id == b"\0\0":
             raise MalformedPacketError("The broker sent a PUBLISH with packet id 0 [MQTT-2.2.1-2].")
+        content = data[body:stop]
+        if self._v5:
+            content = without_expiry(content)
+        digest = blake2b(data[start : body - 2] + content, digest_size=_HASH_BYTES, key=_HASH_KEY).digest()
+        known = self.qos2.get(packet_id)
         self.ids2.append(packet_id)
-        if packet_id in self.qos2:
-            # Forwarded before, on this connection or an earlier one: only its PUBREC is wanted, after the first copy's.
-            self._dispatcher.note_copy()
-            return False
-        self.qos2.add(packet_id)
+        if known is not None:
+            if known == digest and kind & 8:
+                # Forwarded before, on this connection or an earlier one: only its PUBREC is wanted, after the first's.
+                self._dispatcher.note_copy()
+                return False
+            self.reused += 1
+            self.newest[packet_id] = self.handed2 + len(self.ids2) - 1
+        self.qos2[packet_id] = digest
         return True
 
     def _take_other(self, flags: int, data: bytes, position: int, start: int, stop: int) -> None:
@@ -269,7 +294,7 @@ class Ingest:
             packet_id = data[start : start + 2]
             if stop - start < 2 or packet_id == b"\0\0":
                 raise MalformedPacketError("The broker sent a PUBREL without a packet id, or with packet id 0.")
-            self.qos2.discard(packet_id)
+            self.qos2.pop(packet_id, None)
             # Also for an id we do not know, as after a restart: PUBCOMP ends the exchange [MQTT-4.3.3-13].
             self.answers += b"\x70\x02" + packet_id
         elif flags == PINGRESP:
@@ -281,6 +306,14 @@ class Ingest:
                 f"The broker sent a {packet_name(flags >> 4)} with flags {flags & 15:04b}, which no broker may send "
                 "(MQTT 5.0 section 2.1)."
             )
+
+
+def _ends_early(data: bytes, start: int, stop: int, *, with_id: bool, v5: bool) -> bool:
+    """Whether a PUBLISH, with its header before ``start``, ends in or before the length of its topic or properties."""
+    if stop - start < 2:
+        return True
+    lengths = data[start + 2 + int.from_bytes(data[start : start + 2]) + 2 * with_id : stop]
+    return v5 and all(byte > 127 for byte in lengths[:4])
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:

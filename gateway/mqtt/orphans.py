@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from config.settings import MqttSettings, Settings
     from gateway.identity import Identity
+    from gateway.mqtt.retry import Pause
     from gateway.mqtt.session import DataPath
     from gateway.session_registry import SessionRecord
 
@@ -95,7 +96,9 @@ class OrphanSession(Session):
         ended: Callable[[], None],
     ) -> None:
         subscriptions = tuple(Subscription(text, 1) for text in record.filters)
-        plan = SessionPlan(record.session, record.client_id, subscriptions, None)
+        number = record.session.rpartition("-")[2]  # it stood where a session of its number begins
+        place = settings.worker + (int(number) if number.isdecimal() else 0)
+        plan = SessionPlan(record.session, record.client_id, subscriptions, None, place)
         mqtt = _resuming(settings.mqtt, record)
         super().__init__(plan, settings.model_copy(update={"mqtt": mqtt}), path, verb, failed)
         self.name = f"orphan-{record.client_id}"
@@ -134,13 +137,18 @@ class OrphanSession(Session):
                 await task
 
     async def _retire(self) -> None:
+        siblings = self._path.siblings
         while True:
+            news = siblings.news
             try:
                 async with self._turns:
                     if await self._resume_and_end():
                         self.gone = True
                         self._ended()
                         return
+                    assert self._connection is not None
+                    label, _ = self._connection.ended.result()
+                    pause: Pause | None = self._retry.ended(label, time.monotonic_ns())
             except ConnectError as error:
                 self._path.metrics.mqtt_connect_failures.child(error.reason).value += 1
                 self.problem = str(error)
@@ -152,14 +160,14 @@ class OrphanSession(Session):
                     consequence="what the broker holds for it waits there; tried again until it expires",
                     repeat_key=error.reason,
                 )
-                if error.redirection is None or not self._redirect(error.redirection):
-                    self._servers.failed()
+                pause = self._pause_after(error, time.monotonic_ns())
             finally:
                 self._close()
             if self._stopping and self._verb() is not StopVerb.RETIRE:
                 return
-            await asyncio.sleep(self._backoff.next_ns(time.monotonic_ns()) / 1e9)
-            self._servers.rested()
+            if pause is not None:
+                await siblings.wait(pause, news)
+                self._servers.rested()
 
     async def _resume_and_end(self) -> bool:
         """Whether the session is gone, or nobody's business any more. Raises ConnectError."""

@@ -3,7 +3,7 @@
 It has a client id of its own, never a session's: a broker ends the older of two connections with one id. The session
 is clean and is ended with the DISCONNECT, and by the broker when the connection breaks off. A subscription is taken
 back by the packet behind the one that asks for it, so that the broker has no time to send much, and asks for no
-retained messages.
+retained messages. A visit may ask for the retained message of a single topic instead.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _TICK_S: Final = 0.05
 _FAREWELL_S: Final = 0.5
+_RETAINED_S: Final = 1.0  # a broker that has no retained message says nothing
 _PROPERTIES: Final = {
     "ReceiveMaximum": "receive_maximum",
     "SessionExpiryInterval": "session_expiry",
@@ -52,7 +53,8 @@ class Visit:
     """What came of it. ``error`` says why there was no CONNACK; ``code`` is the CONNACK's, 0 for welcome; ``granted``
     the codes of the SUBACK, one for each filter, None when it did not come.
 
-    ``limits`` are the CONNACK's properties by our names for them, those alone that the broker sent.
+    ``limits`` are the CONNACK's properties by our names for them, those alone that the broker sent. ``retained`` is the
+    message of the topic that was asked for, None where the broker has none or does not give it to us.
     """
 
     seconds: float = 0.0
@@ -60,6 +62,7 @@ class Visit:
     code: int | None = None
     limits: dict[str, int] = field(default_factory=dict)
     granted: list[int] | None = None
+    retained: bytes | None = None
 
     @property
     def welcome(self) -> bool:
@@ -86,11 +89,12 @@ def visit(
     shown: Shown,
     *,
     filters: Sequence[Subscription] = (),
+    retained: str | None = None,
     timeout_s: float,
 ) -> Visit:
-    """Make the visit. Blocks, for ``timeout_s`` for each answer at most; never raises for what a broker or network
-    does."""
-    return _Visitor(settings, address, client_id, shown, filters, timeout_s).visit()
+    """Make the visit. ``retained`` is a topic whose retained message is read. Blocks, for ``timeout_s`` for each answer
+    at most; never raises for what a broker or network does."""
+    return _Visitor(settings, address, client_id, shown, filters, retained, timeout_s).visit()
 
 
 class _Visitor:
@@ -101,11 +105,12 @@ class _Visitor:
         client_id: str,
         shown: Shown,
         filters: Sequence[Subscription],
+        retained: str | None,
         timeout_s: float,
     ) -> None:
         self._settings, self._address = settings, address
         self._v5 = settings.protocol == "5"
-        self._filters, self._timeout_s = filters, timeout_s
+        self._filters, self._retained, self._timeout_s = filters, retained, timeout_s
         self.result = Visit()
         self._ended = ""
         client = self._client = _Client(
@@ -120,6 +125,7 @@ class _Visitor:
         client.connect_timeout = timeout_s
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
+        client.on_message = self._on_message
         client.on_disconnect = self._on_disconnect
 
     def visit(self) -> Visit:
@@ -148,6 +154,9 @@ class _Visitor:
         if self.result.welcome:
             if self._filters:
                 self._subscribe()
+            if self._retained is not None:
+                self._client.subscribe(self._retained)
+                self._wait(lambda: self.result.retained is not None, min(_RETAINED_S, self._timeout_s))
             self._leave()
 
     def _properties(self) -> Properties:
@@ -193,7 +202,7 @@ class _Visitor:
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         while not condition() and not self._ended and time.monotonic() < deadline:
             if self._client.loop(_TICK_S) != paho.MQTT_ERR_SUCCESS:
-                self._ended = self._ended or "no reason given"
+                self._ended = self._ended or reasons.lost(0, sent=False)
 
     def _on_connect(self, _client: object, _data: object, _flags: object, reason: Any, properties: Any) -> None:
         self.result.code = reason.value
@@ -205,5 +214,10 @@ class _Visitor:
     def _on_subscribe(self, _client: object, _data: object, _id: object, codes: list[Any], _more: object) -> None:
         self.result.granted = [code.value for code in codes]
 
-    def _on_disconnect(self, _client: object, _data: object, _flags: object, reason: Any, _more: object) -> None:
-        self._ended = self._ended or str(reason)
+    def _on_message(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
+        if message.topic == self._retained and message.retain:
+            self.result.retained = bytes(message.payload)
+
+    def _on_disconnect(self, _client: object, _data: object, flags: Any, reason: Any, _more: object) -> None:
+        sent = flags.is_disconnect_packet_from_server
+        self._ended = self._ended or reasons.lost(reason.value, sent=sent)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["parse_properties"]
+__all__ = ["parse_properties", "without_expiry"]
 
 from bridge.message import Properties
 from gateway.mqtt.errors import MalformedPacketError
 
 _PAYLOAD_FORMAT, _MESSAGE_EXPIRY, _CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION_DATA = 0x01, 0x02, 0x03, 0x08, 0x09
 _SUBSCRIPTION_ID, _TOPIC_ALIAS, _USER_PROPERTY = 0x0B, 0x23, 0x26
+_FIXED_SIZES = {_PAYLOAD_FORMAT: 1, _TOPIC_ALIAS: 2}
 _REPEATABLE = (_SUBSCRIPTION_ID, _USER_PROPERTY)
 
 
@@ -66,6 +67,36 @@ def parse_properties(raw: bytes) -> Properties:
     except IndexError:
         raise MalformedPacketError("The properties of a PUBLISH end in the middle of one.") from None
     return Properties(tuple(user), content_type, response_topic, correlation_data, payload_format, message_expiry)
+
+
+def without_expiry(content: bytes) -> bytes:
+    """Properties with their length, and a payload, as they are but for the message expiry, which is 0.
+
+    A broker counts it down while it holds a message [MQTT-3.3.2-6], so two sendings of one message differ in it.
+    Raises nothing: what is malformed is left for others to judge."""
+    try:
+        size, position = content[0], 1
+        while content[position - 1] > 127:
+            if position == 4:  # a length has no more bytes; a run of such bytes would be read in quadratic time
+                return content
+            size = size & ~(128 << 7 * (position - 1)) | content[position] << 7 * position
+            position += 1
+        end = position + size
+        if content.find(_MESSAGE_EXPIRY, position, end) < 0:
+            return content
+        while position < end:
+            identifier = content[position]
+            position += 1
+            if identifier == _MESSAGE_EXPIRY:
+                return content[:position] + bytes(4) + content[position + 4 :]
+            if identifier == _SUBSCRIPTION_ID:
+                position = _skip_varint(content, position)
+            else:
+                for _ in range(2 if identifier == _USER_PROPERTY else 1):
+                    position += _FIXED_SIZES.get(identifier) or 2 + (content[position] << 8 | content[position + 1])
+    except (IndexError, MalformedPacketError):
+        pass
+    return content
 
 
 def _bytes(raw: bytes, position: int, length: int) -> bytes:

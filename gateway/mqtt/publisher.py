@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from paho.mqtt.client import MQTT_ERR_SUCCESS, error_string
 
 from config.addresses import parse_mqtt_address
+from config.error_words import words
 from gateway.mqtt import reasons
 from gateway.mqtt.client import Handshake
 from gateway.mqtt.errors import ConnectError
@@ -137,7 +138,7 @@ class Publisher:
         if not stream.closed and client.want_write():
             client.loop_write()
         if not data or stream.closed:
-            self._end("closed", str(stream.failure) if stream.failure else "the broker closed the connection")
+            self._end("closed", words(stream.failure) if stream.failure else "the broker closed the connection")
         elif stream.pending():
             self._loop.call_soon(self._read)
 

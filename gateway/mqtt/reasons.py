@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from config import error_words
+
 __all__ = [
     "SHORT_LIVED",
-    "SHORT_LIVED_IN_A_ROW",
     "connect_error",
     "connect_label",
     "disconnect_advice",
     "disconnect_label",
+    "lost",
     "status_advice",
+    "suback_advice",
     "words",
 ]
 
@@ -19,14 +22,20 @@ from typing import TYPE_CHECKING
 
 from paho.mqtt.client import WebsocketConnectionError
 
+from bridge.tls import distrust
 from gateway.mqtt.errors import ConnectError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from config.addresses import MqttAddress
     from config.settings import MqttSettings
 
+NO_SHARED = 0x9E
 # MQTT 5.0 section 2.4.
 _WORDS = {
+    0x00: "normal disconnection",
+    0x04: "disconnection with will",
     0x80: "unspecified error",
     0x81: "malformed packet",
     0x82: "protocol error",
@@ -105,7 +114,7 @@ _DISCONNECT_ADVICE = {
 }
 
 
-SHORT_LIVED_IN_A_ROW = 3  # connections that the broker closed soon and without a word
+_LOST = {0x82: "the broker sent what MQTT does not allow", 0x8D: "no PINGRESP"}
 SHORT_LIVED = (
     "no connection lasts: does another client connect with our client id? (In MQTT 3.1.1 a broker cannot say so, and "
     "some do not in MQTT 5.)"
@@ -117,11 +126,28 @@ def words(code: int) -> str:
     return f"{_WORDS.get(code, 'unknown reason')} (0x{code:02X})"
 
 
+def lost(code: int, *, sent: bool) -> str:
+    """Why a connection ended, by what paho says; ``sent`` by the broker, or paho's own finding."""
+    if sent:
+        return f"the broker disconnected us: {words(code)}"
+    return _LOST.get(code, "the broker closed the connection")
+
+
 def status_advice(code: int) -> str:
     """What to do when the retained birth message or the will may be what the broker refuses; empty for other codes."""
     if code in {0x9A, 0x9B}:
         return " The birth message and the will are retained, at QoS 1: allow that, or set mqtt.status.enabled = false."
     return ""
+
+
+def suback_advice(codes: Iterable[int]) -> str:
+    """What to do when the broker refuses subscriptions with these codes."""
+    if NO_SHARED in codes:
+        return (
+            'Set mqtt.distribution = "partitioned": the broker has no shared subscriptions for this session. The '
+            "open-source EMQX has none for its durable sessions; durable_sessions.enable = false is the other way out."
+        )
+    return "Check its authorisation rules for these filters, and that it supports $share."
 
 
 def disconnect_advice(code: int) -> str:
@@ -141,13 +167,12 @@ def disconnect_label(code: int) -> str:
 
 def connect_error(address: MqttAddress, error: Exception, settings: MqttSettings) -> ConnectError:
     """Why a connection could not be made, in a sentence that says what to look at."""
-    text = str(error) or type(error).__name__
+    text = error_words.words(error)
     if isinstance(error, ssl.SSLCertVerificationError):
-        advice = f"Check mqtt.tls.ca_file ({settings.tls.ca_file}) and mqtt.tls.server_name."
-        return ConnectError(f"{address}: its certificate was not accepted ({error.verify_message}). {advice}", "tls")
+        return ConnectError(f"{address} {distrust(error, 'mqtt.tls')}", "tls")
     if isinstance(error, ssl.SSLError):
         advice = "Is this the TLS listener, and does it want a client certificate (mqtt.tls)?"
-        return ConnectError(f"{address}: TLS failed ({text}). {advice}", "tls")
+        return ConnectError(f"{address}: {text}. {advice}", "tls")
     if settings.proxy is not None and type(error).__module__ == "socks":
         at = f"{settings.proxy.host}:{settings.proxy.port}"
         return ConnectError(f"{address} by way of the proxy {at}: {text.strip()}. Check mqtt.proxy.", "proxy")
@@ -156,7 +181,7 @@ def connect_error(address: MqttAddress, error: Exception, settings: MqttSettings
         return ConnectError(f"{address} refused the connection. {advice}", "unreachable")
     if isinstance(error, socket.gaierror):
         advice = "Check mqtt.addresses and DNS."
-        return ConnectError(f"{address}: the name {address.host!r} is not known ({text}). {advice}", "unreachable")
+        return ConnectError(f"{address}: {text}. {advice}", "unreachable")
     if isinstance(error, TimeoutError):
         advice = "A firewall, or a wrong address?"
         if address.websocket:

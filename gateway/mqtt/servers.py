@@ -35,7 +35,7 @@ class Redirection:
 
 
 class Servers:
-    """The addresses of one session. One task owns it.
+    """The addresses of one session. One task owns it. It begins with the one at ``place``, counted round.
 
     ``policy`` is the setting ``mqtt.redirect``. A redirection is where the session goes next, and where it stays while
     that address can be reached: what the session holds is there now. After a failure there the configured addresses
@@ -48,16 +48,17 @@ class Servers:
         addresses: Sequence[MqttAddress],
         policy: Literal["follow", "configured", "never"] = "never",
         *,
+        place: int = 0,
         settled_ns: int = SETTLED_NS,
     ) -> None:
         self._configured = tuple(addresses)
         self._policy = policy
         self._settled_ns = settled_ns
-        self._index = 0
+        self._index = place
         self._redirected: MqttAddress | None = None
         self._hops = 0
+        self._tried = 0  # configured addresses in a row that failed, without a wait between them
         self._since_ns: int | None = None  # when the present connection was subscribed
-        self.short_lived = 0  # connections in a row that ended before they had held for ``settled_ns``
 
     @property
     def only(self) -> bool:
@@ -72,26 +73,27 @@ class Servers:
         """The connection to ``current()`` stands."""
         self._since_ns = now_ns
 
-    def failed(self) -> None:
-        """The attempt at ``current()`` failed: the next one's turn; from a redirected address back to our own."""
+    def failed(self) -> bool:
+        """The attempt at ``current()`` failed: the next one's turn; from a redirected address back to our own.
+        Whether the next is a configured address that was not tried since the last wait."""
         self._since_ns = None
         if self._redirected is not None:
             self._redirected = None
-        else:
-            self._index += 1
+            return False
+        self._index += 1
+        self._tried += 1
+        return self._tried < len(self._configured)
 
     def ended(self, now_ns: int) -> None:
         """The connection that stood has ended. Call it before ``redirect``, if there is a redirection."""
         held_ns = now_ns - self._since_ns if self._since_ns is not None else 0
         self._since_ns = None
         if held_ns >= self._settled_ns:
-            self._hops = self.short_lived = 0
-        else:
-            self.short_lived += 1
+            self._hops = 0
 
     def rested(self) -> None:
         """A wait has passed since the last attempt."""
-        self._hops = 0
+        self._hops = self._tried = 0
 
     def redirect(self, to: Redirection) -> str | None:
         """Go where the server says, if that makes sense: None. Otherwise why not, as the end of a sentence."""

@@ -11,35 +11,37 @@ import asyncio
 import contextlib
 import json
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import structlog
 
-from bridge.backoff import Backoff
 from config.addresses import parse_mqtt_address
+from config.error_words import words
 from config.errors import forget_frames
 from gateway.lifecycle import StopVerb
 from gateway.mqtt import reasons
-from gateway.mqtt.client import Handshake
-from gateway.mqtt.connection import Connection
+from gateway.mqtt.client import Handshake, either
+from gateway.mqtt.connection import MOST_IDS, Connection
 from gateway.mqtt.errors import ConnectError, MqttRefusedError
 from gateway.mqtt.ingest import Ingest
+from gateway.mqtt.retry import Pause, Retry, Siblings
 from gateway.mqtt.servers import SERVER_MOVED, Servers
 from gateway.session_registry import SessionRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import timedelta
 
     from paho.mqtt.reasoncodes import ReasonCode
 
     from bridge.accumulator import Accumulator
+    from bridge.certificate import Validity
     from bridge.dead_letter import DeadLetters
     from bridge.dispatch import Dispatcher
     from bridge.filters import Subscription
     from bridge.ledger import Ledger
     from config.settings import Settings
+    from gateway.lost_sessions import LostSessions
     from gateway.metrics import Metrics
     from gateway.mqtt.client import PahoClient
     from gateway.mqtt.flow import Flow
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("mqtt")
 
+NO_MATCHING_SUBSCRIBERS = 0x10  # PUBACK's reason code (MQTT 5.0 section 3.4.2.1); a retained message was taken
+OVERRUN_SHOWN_NS = 900_000_000_000
 _REFUSALS = frozenset({"credentials", "not_authorised"})  # what a broker may say of a token
 
 
@@ -57,13 +61,15 @@ class SessionPlan:
     """What makes a session this one: its name within the worker, its client id, what it subscribes to.
 
     ``name`` is its number, behind its group's name if it has one. ``status_topic`` is where it announces the worker,
-    None for all sessions but one.
+    None for all sessions but one. ``place``: which of ``mqtt.addresses`` it tries first, counted round; sessions differ
+    in it, so that a node that dies takes few of them.
     """
 
     name: str
     client_id: str
     subscriptions: tuple[Subscription, ...]
     status_topic: str | None
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,8 @@ class DataPath:
     metrics: Metrics
     login: Login
     registry: SessionRegistry | None = None  # of the sessions that exist at the broker; None keeps no account of them
+    siblings: Siblings = field(default_factory=Siblings)
+    lost: LostSessions | None = None  # keeps account of those that the broker loses
 
 
 class Session:
@@ -103,13 +111,9 @@ class Session:
         self._path = path
         self._verb = verb
         self._failed = failed
-        self._servers = Servers([parse_mqtt_address(text) for text in mqtt.addresses], mqtt.redirect)
-        self._backoff = Backoff(
-            _ns(mqtt.reconnect_initial),
-            _ns(mqtt.reconnect_max),
-            mqtt.reconnect_jitter,
-            stable_after_ns=_ns(mqtt.stable_after),
-        )
+        addresses = [parse_mqtt_address(text) for text in mqtt.addresses]
+        self._servers = Servers(addresses, mqtt.redirect, place=plan.place)
+        self._retry = Retry(mqtt, path.siblings)
         self._ingest = Ingest(
             path.dispatcher,
             path.accumulator,
@@ -128,11 +132,13 @@ class Session:
         self._stopping = False
         self._acknowledged = 0  # of connections that have ended
         self._received_bytes = 0
-        self.window = mqtt.receive_maximum
+        self._window = mqtt.receive_maximum
+        self.unheard = 0  # status messages that nobody was subscribed to, as the broker's PUBACK said
         self.left_unacked = 0  # of the messages taken, at the stop
         self.subscribed = False
         self._accepted = False  # by CONNACK
         self._shown: Shown | None = None  # by the present connection, or the last
+        self.server_certificate: Validity | None = None  # how long the broker's is good, by the last that it accepted
         self._tried_again = False  # with another token, since the last connection that stood
         self._renewing = False
         self.standing = asyncio.Event()  # while it is subscribed
@@ -149,11 +155,40 @@ class Session:
 
     @property
     def connected(self) -> bool:
-        return self._connection is not None and not self._connection.ended.done()
+        """Whether the broker has accepted the login and the connection stands. A broker that is frozen takes a
+        connection, and that is all."""
+        return self._accepted and self._connection is not None and not self._connection.ended.done()
 
     @property
     def unacked(self) -> int:
         return self._connection.unacked if self._connection is not None else 0
+
+    @property
+    def window(self) -> int:
+        """How many messages the broker sends unacknowledged. CONNACK's number is formally what it takes itself: EMQX
+        means what it sends, mosquitto does not. A broker that has sent more goes by what we asked for."""
+        asked = self._settings.mqtt.receive_maximum
+        connection, client = self._connection, self._client
+        if self._window < asked and connection is not None and client is not None and self.unacked > self._window:
+            self._window = asked
+            connection.set_window(asked, client.keepalive)
+            self._path.metrics.mqtt_receive_window.child(self.plan.name).value = asked
+        return self._window
+
+    @property
+    def overrun(self) -> int:
+        """The most messages that were unacknowledged on the present connection, if the broker sent more than it may in
+        the last quarter of an hour; else 0."""
+        connection = self._connection
+        if connection is None or time.monotonic_ns() - connection.overrun_ns > OVERRUN_SHOWN_NS:
+            return 0
+        return connection.overrun
+
+    @property
+    def awaits_suback(self) -> bool:
+        """Whether the broker sends messages, and has not answered SUBSCRIBE yet."""
+        connection = self._connection
+        return self._accepted and not self.subscribed and connection is not None and connection.messages > 0
 
     @property
     def retained(self) -> int:
@@ -248,8 +283,7 @@ class Session:
         if packet_id is not None:
             self._leaving[packet_id] = gone
         client.loop_write()
-        either: set[asyncio.Future[Any]] = {gone, connection.ended}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED, timeout=patience_s)
+        await either({gone, connection.ended}, patience_s, connection.silent_s)
         return gone.done()
 
     def _on_unsubscribed(self, _client: object, _data: object, packet_id: int, *_answer: object) -> None:
@@ -267,11 +301,13 @@ class Session:
         await connection.disconnect(end_session=v5)
         if not v5:
             await self._end_by_clean_connect()
+        if self._path.lost is not None:
+            self._path.lost.ended(self.plan.client_id)
         if self._path.registry is not None:
             try:
                 self._path.registry.forget(self.plan.client_id)
             except OSError as error:  # the next start finds no such session at the broker, and forgets it then
-                log.warning("session_record_kept", client_id=self.plan.client_id, error=str(error))
+                log.warning("session_record_kept", client_id=self.plan.client_id, error=words(error))
         return True
 
     async def _end_by_clean_connect(self) -> None:
@@ -292,31 +328,35 @@ class Session:
             connection.close()
 
     async def _run(self, first: asyncio.Future[None]) -> None:
+        siblings = self._path.siblings
         while not self._stopping:
-            at_once = False
+            pause: Pause | None = None  # None: at once
+            news = siblings.news
             try:
                 connection = await self._open()
                 if not first.done():
                     first.set_result(None)
                 await self._drop_stale_filters(connection)
                 label, self.problem = await asyncio.shield(connection.ended)
-                self._servers.ended(time.monotonic_ns())
-                if label == "closed" and self._servers.short_lived >= reasons.SHORT_LIVED_IN_A_ROW:
+                news = siblings.news
+                now_ns = time.monotonic_ns()
+                self._servers.ended(now_ns)
+                pause = None if self._renewing else self._retry.ended(label, now_ns)
+                if label == "closed" and self._retry.short_lived:
                     self.problem = f"{self.problem}; {reasons.SHORT_LIVED}"
                 self._path.metrics.mqtt_disconnects.child(label).value += 1
                 if label != "requested":
                     log.warning("mqtt_disconnected", session=self.plan.name, reason=label, detail=self.problem)
-                if connection.redirection is not None:
-                    at_once = self._redirect(connection.redirection)
-                elif self._renewing:
-                    at_once = True
+                if connection.redirection is not None and self._redirect(connection.redirection):
+                    pause = None
             except ConnectError as error:
                 self._path.metrics.mqtt_connect_failures.child(error.reason).value += 1
                 self.problem = str(error)
                 if await self._has_other_token(error):
-                    at_once = True
                     continue
-                if isinstance(error, MqttRefusedError) and not first.done() and self._servers.only:
+                now_ns = time.monotonic_ns()
+                is_final = isinstance(error, MqttRefusedError) and not siblings.restarted(now_ns)
+                if is_final and not first.done() and self._servers.only:
                     first.set_exception(error)
                     return
                 log.warning(
@@ -326,18 +366,25 @@ class Session:
                     error=str(error),
                     repeat_key=error.reason,  # four sessions and one broker: one line says it
                 )
-                early = self._connection.redirection if self._connection is not None else None  # before SUBACK
-                if (to := error.redirection or early) is not None:
-                    at_once = self._redirect(to)
-                else:
-                    self._servers.failed()
+                pause = self._pause_after(error, now_ns)
                 forget_frames(error)
             finally:
                 self._renewing = False
                 self._close()
-            if not (self._stopping or at_once):
-                await asyncio.sleep(self._backoff.next_ns(time.monotonic_ns()) / 1e9)
+            if pause is not None and not self._stopping:
+                await siblings.wait(pause, news)
                 self._servers.rested()
+
+    def _pause_after(self, error: ConnectError, now_ns: int) -> Pause | None:
+        """Choose the next address; how long to wait before it is tried."""
+        early = self._connection  # it may have ended before SUBACK, with a reason of the broker's
+        to, label = error.redirection, None
+        if early is not None and early.ended.done():
+            to, label = to or early.redirection, early.ended.result()[0]
+        if to is not None:
+            return None if self._redirect(to) else self._retry.failed(error, now_ns, label)
+        pause = self._retry.failed(error, now_ns, label)
+        return None if self._servers.failed() and pause.is_shared else pause
 
     async def _has_other_token(self, error: ConnectError) -> bool:
         """Whether to try again at once, with another token than the one that was refused: once, for a refusal of the
@@ -398,7 +445,7 @@ class Session:
         if connection is None or handshake is None or not self.subscribed or self._stopping:
             return False
         try:
-            await handshake.subscribe(new, connection.ended)
+            await handshake.subscribe(new, connection.ended, connection.silent_s)
         except MqttRefusedError:
             raise
         except ConnectError:
@@ -455,6 +502,7 @@ class Session:
             label=f"{self.plan.client_id}:{self._life}.{self._connections}:".encode(),
             window=mqtt.receive_maximum,
             keepalive_s=mqtt.keepalive.total_seconds(),
+            limit=mqtt.receive_maximum if mqtt.protocol == "5" else MOST_IDS,  # 3.1.1 announces nothing
         )
 
     async def _connect(self) -> tuple[Handshake, Connection]:
@@ -470,9 +518,12 @@ class Session:
         await handshake.connected(connection.ended)
         self._accepted = True
         self._handshake = handshake
+        assert client.stream is not None
+        self.server_certificate = client.stream.server_certificate()
         connection.set_window(handshake.window, client.keepalive)
-        self.window = handshake.window
+        self._window = handshake.window
         if not handshake.session_present:
+            self._note_absent()
             self._ingest.qos2.clear()  # a new session knows nothing of the old one's exchanges
         return handshake, connection
 
@@ -485,15 +536,18 @@ class Session:
         # Also with a session present: the broker may have forgotten filters, and settings may have changed.
         asked: tuple[Subscription, ...] = ()
         while asked != (wanted := self.plan.subscriptions):  # settings may change while an answer is waited for
-            await handshake.subscribe([one for one in wanted if one not in asked], connection.ended)
+            more = [one for one in wanted if one not in asked]
+            await handshake.subscribe(more, connection.ended, connection.silent_s)
             asked = wanted
         connection.subscribed()
         self.subscribed = True
+        if path.lost is not None and self._settings.mqtt.persistent:
+            path.lost.stands(self.plan.client_id, self._settings.mqtt.addresses)
         self._tried_again = False
         self.standing.set()
         self.problem = None
         self._servers.subscribed(time.monotonic_ns())
-        self._backoff.started(time.monotonic_ns())
+        self._retry.subscribed(time.monotonic_ns())
         path.metrics.mqtt_connects.child().value += 1
         if not self._stopping:
             self._announce(handshake.client, "online")
@@ -507,6 +561,18 @@ class Session:
             filters=[subscription.filter for subscription in self.plan.subscriptions],
         )
         return connection
+
+    def _note_absent(self) -> None:
+        """The broker has no such session: a loss, if it had to have it."""
+        lost, mqtt = self._path.lost, self._settings.mqtt
+        if lost is None:
+            return
+        if mqtt.persistent:
+            expiry_ms = round(mqtt.session_expiry.total_seconds() * 1000) if mqtt.protocol == "5" else None
+            broker = str(self._servers.current())
+            lost.absent(self.plan.name, self.plan.client_id, broker, mqtt.addresses, expiry_ms)
+        else:
+            lost.ended(self.plan.client_id)
 
     async def _drop_stale_filters(self, connection: Connection) -> None:
         """Leave filters of earlier settings, which a session that the broker kept still has: nobody wants their
@@ -528,9 +594,11 @@ class Session:
             try:
                 registry.record([replace(record, filters=left)])
             except OSError as error:  # they are left once more at the next connect
-                log.warning("session_record_kept", client_id=self.plan.client_id, error=str(error))
+                log.warning("session_record_kept", client_id=self.plan.client_id, error=words(error))
 
     def _close(self) -> None:
+        if self._path.lost is not None:
+            self._path.lost.left(self.plan.client_id)
         self.subscribed = self._accepted = False
         self.standing.clear()
         connection, self._connection = self._connection, None
@@ -558,6 +626,8 @@ class Session:
     def _on_announced(
         self, _client: object, _data: object, _packet_id: int, reason: ReasonCode, _properties: object
     ) -> None:
+        if reason.value == NO_MATCHING_SUBSCRIBERS:
+            self.unheard += 1
         if reason.is_failure:
             log.warning(
                 "mqtt_status_refused",
@@ -578,7 +648,3 @@ class Session:
         if state != "offline":
             document["time_ms"] = time.time_ns() // 1_000_000
         return json.dumps(document).encode()
-
-
-def _ns(length: timedelta) -> int:
-    return round(length.total_seconds() * 1e9)

@@ -18,10 +18,13 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 
+from bridge.certificate import shown_by
 from config.errors import forget_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from bridge.certificate import Validity
 
 READ_BYTES = 256 * 1024
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -42,6 +45,13 @@ class PacketStream:
         self._out = bytearray()
         self.closed = False
         self.failure: OSError | None = None  # why reading or writing ended, for the log
+
+    def server_certificate(self) -> Validity | None:
+        """How long the broker's certificate is good; None without TLS. Does not block."""
+        for one in (self._wrapped, getattr(self._wrapped, "_socket", None)):  # within paho's WebSocket
+            if isinstance(one, ssl.SSLSocket):
+                return shown_by(one)
+        return None
 
     # --- ours: the event loop's thread only
     # ------------------------------------------------------------------------------------------------

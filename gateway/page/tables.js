@@ -2,8 +2,8 @@
 
 const TERMS = [
   ["received", "received"], ["recovered", "recovered from the spool"], ["delivered", "delivered"],
-  ["filtered", "filtered"], ["dead_lettered", "dead-lettered"], ["in_flight", "in flight"],
-  ["returned", "returned"], ["lost", "lost"],
+  ["filtered", "filtered"], ["dead_lettered", "dead-lettered"],
+  ["copies", "copies"], ["in_flight", "in flight"], ["returned", "returned"], ["lost", "lost"],
 ];
 const SESSIONS = 24; // so many are shown, those that are away first
 const ROUTES = 50;
@@ -118,7 +118,7 @@ function sessionsOf(worker) {
 
 function showLedger({ ledger }) {
   const rows = TERMS
-    .filter(([term]) => number(ledger[term]) !== null && (ledger[term] || term !== "lost"))
+    .filter(([term]) => number(ledger[term]) !== null && (ledger[term] || !["copies", "lost"].includes(term)))
     .map(([term, name]) => [name, { text: count(ledger[term]), tone: term === "lost" ? "critical" : "" }]);
   fill(find("ledger"), [words("messages"), figures("since the start")], rows, { head: true });
   const balance = find("ledger").querySelector(".balance");

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.answers import Answer, json_answer
 from gateway.reload_state import ConfigState
 from gateway.supervisor.exposition import merge
-from gateway.supervisor.fleet_status import merged, worker_problem
+from gateway.supervisor.fleet_status import SILENT_NS, merged, worker_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.health_model import Problem
+    from gateway.problem import Problem
     from gateway.supervisor.fleet import Fleet
     from gateway.supervisor.metrics import SupervisorMetrics
     from gateway.supervisor.slot import Slot
@@ -41,6 +41,7 @@ class FleetAnswers:
         self._metrics = metrics
         self._doing = doing
         self._unanswered: dict[int, int] = {}  # since when workers have not answered /status
+        self._problems: dict[int, tuple[int | None, list[Any]]] = {}  # by slot: the process that had them last
         self._config = config or ConfigState(None)
 
     async def answer(self, path: str, accept: str) -> Answer:
@@ -103,6 +104,7 @@ class FleetAnswers:
             own = {"worker": slot.number, "pid": pid, "up": answer is not None, "restarts": slot.restarts}
             workers.append({**own, "problem": slot.problem, **said})
         up = [worker for worker in workers if worker["up"]]
+        found = [*self._worker_problems(workers), *self._config.problems()]
         ages = [age for worker in up if (age := worker["oldest_unacked_age_seconds"]) is not None]
         return json_answer(
             {
@@ -115,7 +117,7 @@ class FleetAnswers:
                 "ledger": _sum_ledgers([worker["ledger"] for worker in up]),
                 "routes": _sum_routes([worker["routes"] for worker in up]),
                 "slots_retiring": self._fleet.retiring,
-                **merged(up, [*self._worker_problems(workers), *self._config.problems()]),
+                **merged(up, found, self._late(workers)),
                 "config": self._config.as_dict(),
                 # A worker's partitions are in the merged ones: 64 times 2000 of them would be 25 MB.
                 "workers": [
@@ -123,6 +125,20 @@ class FleetAnswers:
                 ],
             }
         )
+
+    def _late(self, workers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Workers that have not answered for a moment, with the problems they had: a page that leaves them out says
+        that all is well because a worker is busy. After that moment their silence is the problem."""
+        self._problems |= {
+            worker["worker"]: (worker["pid"], worker.get("problems", [])) for worker in workers if worker["up"]
+        }
+        now_ns, late = time.monotonic_ns(), []
+        for worker in workers:
+            pid, problems = self._problems.get(worker["worker"], (None, []))
+            silent_ns = now_ns - self._unanswered.get(worker["worker"], now_ns)
+            if not worker["up"] and pid == worker["pid"] is not None and silent_ns <= SILENT_NS:
+                late.append({"worker": worker["worker"], "problems": problems})
+        return late
 
     def _worker_problems(self, workers: list[dict[str, Any]]) -> list[Problem]:
         now_ns = time.monotonic_ns()

@@ -2,7 +2,8 @@
 
 From the worker, ``say`` being what:
 
-    up                 it listens to the channel
+    up                 it listens to the channel; said again, at most once a second, when it has got on meanwhile: in
+                       its start, or while it is at a step of a reload
     warm               settings checked, modules loaded, Kafka reached, topics there: it needs only the slot
     ready              it has the slot: spool replayed, sessions subscribed
     released           the slot is free: sessions disconnected, spool closed, lock given back
@@ -11,9 +12,10 @@ From the worker, ``say`` being what:
     answer             to the question ``number``: ``status``, ``type`` and ``body`` as HTTP has them
     reloaded           the step ``number`` is done, or not because of ``sentence``; ``remarks`` are for the operator
 
-From the supervisor: the settings (before anything else), ``go`` (take the slot), ``ask`` (``number``, ``path`` and
-``accept`` of an HTTP request), and ``reload`` (``number``, ``step`` and ``settings`` of a reload; ``gateway.reload``
-has the steps). Stopping goes by signal, which works from a process's first moment on.
+From the supervisor: the settings (before anything else), ``go`` (a successor may take the slot; others take it at
+once), ``ask`` (``number``, ``path`` and ``accept`` of an HTTP request), and ``reload`` (``number``, ``step`` and
+``settings`` of a reload; ``gateway.reload`` has the steps). Stopping goes by signal, which works from a process's first
+moment on.
 
 The end of the channel is the end of the other: a worker without a supervisor stops in good order.
 """

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["available_cpus", "cgroup_cpus", "parse_cpu_max", "worker_count"]
+__all__ = ["available_cpus", "cgroup_cpus", "cpu_ticks", "parse_cpu_max", "worker_count"]
 
 import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from gateway.machine_facts import control_groups
 
+if TYPE_CHECKING:
     from config.settings import Settings
 
 _ROOT: Final = Path("/")
@@ -41,17 +41,26 @@ def available_cpus() -> int:
 def cgroup_cpus(root: Path = _ROOT) -> float | None:
     """The least quota on the way from this process's control group to the top, in CPUs; None when there is none.
 
-    Version 2 (``cpu.max``) and version 1 (``cpu.cfs_quota_us``, ``cpu.cfs_period_us``). A group that cannot be seen
-    from inside a container is looked for at the top, where the container has its own mounted.
+    Version 2 (``cpu.max``) and version 1 (``cpu.cfs_quota_us``, ``cpu.cfs_period_us``).
     """
     quotas: list[float] = []
-    for folder in _folders(root):
+    for folder in control_groups(root, "cpu"):
         with contextlib.suppress(OSError, ValueError):
             quotas += parse_cpu_max((folder / "cpu.max").read_text())
         with contextlib.suppress(OSError, ValueError):
             quota, period = ((folder / name).read_text() for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
             quotas += parse_cpu_max(f"{quota} {period}")
     return min(quotas, default=None)
+
+
+def cpu_ticks(pid: int, root: Path = _ROOT) -> int | None:
+    """The CPU time a process has used, in the system's ticks of usually 10 ms; None where the system does not tell."""
+    try:
+        # The name in parentheses may have spaces and parentheses of its own; utime and stime are fields 14 and 15.
+        fields = (root / f"proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def parse_cpu_max(text: str) -> list[float]:
@@ -63,23 +72,3 @@ def parse_cpu_max(text: str) -> list[float]:
     if int(period) <= 0:
         raise ValueError(f"a period of {period} µs")
     return [int(quota) / int(period)]
-
-
-def _folders(root: Path) -> Iterator[Path]:
-    """The folders to look in, from this process's group up to the mount's top."""
-    groups = root / "sys/fs/cgroup"
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        lines = []
-    for line in [*lines, "0::/", "0:cpu:/"]:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        # Version 2 has no controllers in the line; its tree is the mount itself, or "unified" beside version 1's.
-        tops = [groups, groups / "unified"] if not controllers else [groups / controllers, groups / "cpu"]
-        inside = Path(path.lstrip("/"))
-        for top in tops:
-            for at in (inside, *inside.parents):
-                if ".." not in at.parts:
-                    yield top / at

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("supervisor")
 
 # Unanswered in a row, each a whole _PING_S of this loop's own time: a machine that slept, and this process with it,
-# accuses nobody.
+# accuses nobody. One that loads has no event loop yet, and its interceptors may wait for something.
 _PING_S: Final = 10.0
 _PINGS: Final = 3
+_PINGS_LOADING: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,20 +159,23 @@ class Fleet:
     # --- watching ---
 
     async def _ping(self) -> None:
-        """Kills a worker whose event loop has long stood still: nothing else would end it, and its messages wait."""
+        """Kills a worker that has long stood still, from its process's start on: nothing else would end it, and its
+        messages wait. Whoever waits for it starts another."""
         missed: dict[int, int] = {}
         while True:
             await asyncio.sleep(_PING_S)
-            workers = [w for slot in self.slots.values() if (w := slot.current) is not None and "ready" in w.marks]
-            answers = await asyncio.gather(*(worker.ask("/healthz", timeout_s=_PING_S) for worker in workers))
+            workers = [worker for worker in self._spawner if not worker.left]
+            answers = await asyncio.gather(*(worker.responds(_PING_S) for worker in workers))
             missed = {
                 worker.pid: missed.get(worker.pid, 0) + 1
-                for worker, answer in zip(workers, answers, strict=True)
-                if answer is None and worker.alive and not worker.left
+                for worker, answered in zip(workers, answers, strict=True)
+                if not answered and worker.alive and not worker.left
             }
             for worker in workers:
-                if missed.get(worker.pid, 0) >= _PINGS:
-                    _log.error("worker_unresponsive", slot=worker.slot, pid=worker.pid, consequence="killed")
+                loads = "up" not in worker.marks
+                if missed.get(worker.pid, 0) >= (_PINGS_LOADING if loads else _PINGS):
+                    at = "loading" if loads else "running" if "ready" in worker.marks else "starting"
+                    _log.error("worker_unresponsive", slot=worker.slot, pid=worker.pid, phase=at, consequence="killed")
                     worker.kill()
 
     # --- the end ---

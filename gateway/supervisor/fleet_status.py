@@ -6,11 +6,13 @@ __all__ = ["merged", "worker_problem"]
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.health_model import Problem
 from gateway.metrics import LATENCIES
+from gateway.problem import Problem
 from gateway.vitals import quantile
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gateway.supervisor.slot import Slot
 
 MOST_PARTITIONS: Final = 2000
@@ -33,11 +35,11 @@ def worker_problem(slot: Slot, now_ns: int, unanswered_ns: int | None) -> Proble
     silent_ns = 0 if unanswered_ns is None else now_ns - unanswered_ns
     if unanswered_ns is not None and slot.problem:
         text = f"Worker {slot.number} does not run: {slot.problem.rstrip('.')}. It is started again, with pauses."
-        return Problem("worker-restarting", "critical", text, check, subject)
+        return Problem("worker-down", "critical", text, check, subject)
     if silent_ns > SILENT_NS:
         text = f"Worker {slot.number} runs, and has not answered for {silent_ns / 1e9:.0f} s."
         check = "Is the process stopped, or without CPU? Its MQTT sessions time out, and EMQX queues for them."
-        return Problem("worker-restarting", "critical", text, check, subject)
+        return Problem("worker-down", "critical", text, check, subject)
     if slot.ended_ns and now_ns - slot.ended_ns < RECENT_NS:
         minutes = (now_ns - slot.ended_ns) / 60e9
         times = "once" if slot.restarts == 1 else f"{slot.restarts} times"
@@ -46,11 +48,12 @@ def worker_problem(slot: Slot, now_ns: int, unanswered_ns: int | None) -> Proble
     return None
 
 
-def merged(workers: list[Row], own: list[Problem]) -> Row:
+def merged(workers: list[Row], own: list[Problem], late: Sequence[Row] = ()) -> Row:
     """``kafka.brokers``, ``partitions``, ``problems``, ``latency``, ``rates``, ``spool`` and ``dead_letters`` of the
     workers that answer: waiting records and rates added up, ages the youngest (somebody is acknowledged), silence the
     longest, a problem that several have once, with ``workers`` saying which; and ``own``, what the supervisor has
-    found."""
+    found. ``late`` are workers that have not answered this time, with the problems they had the last time."""
+    problems = [worker for worker in (*workers, *late) if "problems" in worker]
     workers = [worker for worker in workers if "problems" in worker]
     partitions = _rows([row for worker in workers for row in worker["partitions"]], ("topic", "partition"), _PARTITIONS)
     partitions.sort(key=lambda row: -row["silent_seconds"])
@@ -61,7 +64,7 @@ def merged(workers: list[Row], own: list[Problem]) -> Row:
         },
         "partitions": partitions[:MOST_PARTITIONS],
         "partitions_total": max([len(partitions), *(worker["partitions_total"] for worker in workers)]),
-        "problems": _sorted([*_problems(workers), *(problem.as_dict() for problem in own)]),
+        "problems": _sorted([*_problems(problems), *(problem.as_dict() for problem in own)]),
         "latency": {kind: _latency([worker["latency"][kind] for worker in workers]) for kind in _LATENCIES},
         "rates": _sum([worker["rates"] for worker in workers]),
         "spool": _spool(workers),

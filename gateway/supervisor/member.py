@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["Membership"]
+__all__ = ["WORKER_NAME", "Membership", "name_process"]
 
 import asyncio
+import contextlib
+import ctypes
 import json
 import time
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from config.error_words import words
 from config.errors import GatewayError
 from config.transfer import from_json
 from gateway import memory
@@ -30,8 +33,11 @@ if TYPE_CHECKING:
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("worker")
 
+WORKER_NAME: Final = "gateway-worker"  # 15 bytes at most
+_PR_SET_NAME: Final = 15  # linux/prctl.h
 _PROC: Final = Path("/proc")
 _LOOK_S: Final = 0.02
+_MOVED_S: Final = 1.0  # between two looks whether there is progress
 _GRACE_S: Final = 3.0  # beyond the deadline of whoever has the slot still
 
 
@@ -42,11 +48,12 @@ class Membership:
     of that has stopped, and says that the slot is free for another; what needs longer to close comes later.
 
     ``retiring``: the worker is there only to end what its slot has left behind, and stops when that is done.
+    ``successor``: another worker has the slot, until the supervisor says ``go``.
     """
 
     name: Final = "slot"
 
-    def __init__(self, sock: socket.socket, settings: Settings, *, retiring: bool) -> None:
+    def __init__(self, sock: socket.socket, settings: Settings, *, retiring: bool, successor: bool) -> None:
         self.retiring = retiring
         self._socket = sock
         self._settings = settings
@@ -54,20 +61,27 @@ class Membership:
         self._answers: Answers | None = None
         self._channel: Channel | None = None
         self._go = asyncio.Event()
+        if not successor:
+            self._go.set()  # the supervisor may be loading still
         self._answering: set[asyncio.Task[None]] = set()
         self._reload: Callable[[str, Settings | None], Awaitable[list[str]]] | None = None
+        self._progress: Callable[[], object] = lambda: None
+        self._telling: asyncio.Task[None] | None = None
 
     async def open(
         self,
         stop: StopRequest,
         answers: Answers,
         reload: Callable[[str, Settings | None], Awaitable[list[str]]],
+        progress: Callable[[], object],
     ) -> None:
         """Listens to the supervisor from now on; its end asks ``stop`` for a stop that keeps the sessions. ``reload``
-        does the steps of a reload, and raises GatewayError for one that cannot be done."""
-        self._stop, self._answers, self._reload = stop, answers, reload
+        does the steps of a reload, and raises GatewayError for one that cannot be done. What ``progress`` returns
+        changes while the worker gets on."""
+        self._stop, self._answers, self._reload, self._progress = stop, answers, reload, progress
         self._channel = await open_channel(self._socket, self._heard, self._lost)
         self._say("up")
+        self._telling = asyncio.create_task(self._tell_progress(), name="tell progress")
 
     async def start(self) -> None:
         """Raises nothing: a slot that somebody else still has is the identity's to complain about."""
@@ -80,6 +94,7 @@ class Membership:
         await self._wait_for_slot()
 
     async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - there is nothing to wait for
+        self._end_telling()
         self._say("released")
 
     async def _wait_for_slot(self) -> None:
@@ -101,11 +116,12 @@ class Membership:
 
     def ready(self) -> None:
         """The worker has the slot and bridges."""
+        self._end_telling()
         self._say("ready")
 
     def failed(self, error: BaseException) -> None:
         """The worker ends because of this, perhaps before it has listened to the supervisor at all."""
-        sentence = str(error) or repr(error)
+        sentence = str(error) if isinstance(error, GatewayError) else words(error)
         if self._channel is None:
             self._socket.sendall(json.dumps({"say": "failed", "sentence": sentence}).encode() + b"\n")
         else:
@@ -114,6 +130,20 @@ class Membership:
     def stopped(self, unacked: int) -> None:
         """The worker has stopped; so many messages come again."""
         self._say("stopped", unacked=unacked)
+
+    async def _tell_progress(self) -> None:
+        """The supervisor has patience with a start, or a step of a reload, that is long and not stuck."""
+        seen = self._progress()
+        while True:
+            await asyncio.sleep(_MOVED_S)
+            before, seen = seen, self._progress()
+            if seen != before:
+                self._say("up")
+
+    def _end_telling(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
 
     def _say(self, word: str, **more: object) -> None:
         if self._channel is not None:
@@ -140,13 +170,16 @@ class Membership:
     async def _do(self, number: int, step: str, text: str | None) -> None:
         assert self._reload is not None
         sentence, remarks = None, []
+        telling = asyncio.create_task(self._tell_progress(), name="tell progress")
         try:
             remarks = await self._reload(step, None if text is None else from_json(text))
         except GatewayError as error:
             sentence = str(error)
         except Exception as error:  # noqa: BLE001 - the supervisor waits for an answer, and rolls back for this one
             _log.exception("reload_step_failed", step=step)
-            sentence = f"the step {step!r} failed by a defect: {error!r}"
+            sentence = f"the step {step!r} failed by a defect ({words(error)}): see its traceback in the log."
+        finally:
+            telling.cancel()
         self._say("reloaded", number=number, sentence=sentence, remarks=remarks)
 
     async def _answer(self, number: int, path: str, accept: str) -> None:
@@ -166,7 +199,15 @@ def _is_member(pid: int) -> bool:
     to go. A gateway of another kind keeps the slot, so that waiting for it is vain."""
     if not _PROC.exists():
         return True  # a system that does not tell
+    process = _PROC / str(pid)
     try:
-        return b"--channel" in (_PROC / str(pid) / "cmdline").read_bytes()
+        named = (process / "comm").read_text().strip() == WORKER_NAME
+        return named or b"--channel" in (process / "cmdline").read_bytes()
     except OSError:
         return False
+
+
+def name_process() -> None:
+    """Have the system's tools call this process a worker: a forked one has its supervisor's command line. On Linux."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, WORKER_NAME.encode(), 0, 0, 0)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from bridge import process_lock
 from config.errors import ConfigError
+from gateway.data_directory import explained
 from gateway.reports import Reports
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _LOCK: Final = "supervisor.lock"
 
 
 class PlaceError(ConfigError):
-    """The data directory has a supervisor already, or cannot be used."""
+    """The data directory has a supervisor already."""
 
 
 def find_supervisor(directory: Path) -> int | None:
@@ -38,21 +39,17 @@ class Place:
         self.reports = Reports(directory, NAME)
 
     def __enter__(self) -> Self:
-        """Raises PlaceError."""
+        """Raises PlaceError, IdentityError."""
         where = self._directory.absolute()
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            self._lock = process_lock.take(self._directory / _LOCK)
-        except OSError as error:
-            raise PlaceError(
-                f"data_dir {where} cannot be used ({error.strerror}). "
-                "It must be a folder this user may write; in a container, a mounted volume."
-            ) from error
+            with explained(self._directory):
+                self._directory.mkdir(parents=True, exist_ok=True)
+                self._lock = process_lock.take(self._directory / _LOCK)
         except process_lock.HeldError as held:
             raise PlaceError(
                 f"data_dir {where} is in use: process {held.process} supervises the workers of an instance there. Stop "
-                f"it, or give {self._instance!r} another data_dir. To change the number of workers: set workers and "
-                "send it SIGHUP."
+                f"it, or give {self._instance!r} another instance and another data_dir. To change the number of "
+                "workers: set workers and send it SIGHUP."
             ) from None
         return self
 

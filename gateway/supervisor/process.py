@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Mark", "Reaper", "Reloaded", "Spawner", "WorkerProcess"]
+__all__ = ["MOST_S", "Mark", "Reaper", "Reloaded", "Spawner", "WorkerProcess", "patience"]
 
 import asyncio
 import contextlib
@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Self
@@ -21,9 +22,11 @@ import structlog
 from config.transfer import to_json
 from gateway.answers import Answer
 from gateway.supervisor.channel import Channel, open_channel
+from gateway.supervisor.cpu import cpu_ticks
+from gateway.supervisor.prefork import Prepared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from config.settings import Settings
     from gateway.supervisor.channel import Message
@@ -41,6 +44,10 @@ class Reloaded:
 
 Mark = Literal["up", "warm", "ready", "released"]
 _PACKAGES: Final = Path(__file__).parents[2]
+# However much a worker gets on: who waits for it keeps other operations waiting, and while settings are exchanged no
+# worker that dies is started again. A reload could not end the flow that keeps this one busy.
+MOST_S: Final = 600.0
+_LOOKS: Final = 6  # at a worker's progress, in the time of silence that ends the waiting
 
 
 class Reaper:
@@ -60,8 +67,9 @@ class Reaper:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
 
     def watch(self, pid: int, ended: Callable[[int], None]) -> None:
-        """Calls ``ended`` with the exit status (negative: the signal) when that child of ours ends."""
+        """Calls ``ended`` with the exit status (negative: the signal) when that child of ours ends, or has ended."""
         self._waiting[pid] = ended
+        asyncio.get_running_loop().call_soon(self._reap)  # before the signal had a handler, perhaps
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -95,6 +103,8 @@ class WorkerProcess:
         self._questions: dict[int, asyncio.Future[Answer]] = {}
         self._steps: dict[int, asyncio.Future[Reloaded]] = {}
         self._numbers = count(1)
+        self._moves = 0  # how often it said that it has got on
+        self._ticks: int | None = None  # of the CPU, at the last question whether it lives
 
     def __repr__(self) -> str:
         return f"<WorkerProcess slot={self.slot} pid={self.pid} {sorted(self._marks)} status={self.status}>"
@@ -109,9 +119,44 @@ class WorkerProcess:
         """Whether the process has not ended."""
         return self.status is None
 
-    async def reached(self, mark: Mark, timeout_s: float | None = None) -> bool:
-        """Waits until it has said so. False: it ended before, or the time ran out."""
-        return await self._until(lambda: mark in self._marks, timeout_s) and mark in self._marks
+    @property
+    def progress(self) -> object:
+        """Changes while it gets on. It says so itself once it can; until then the CPU that it uses shows it."""
+        return self._moves, None if "up" in self._marks else cpu_ticks(self.pid)
+
+    async def reached(self, mark: Mark, silence_s: float | None = None) -> bool:
+        """Waits until it has said so. False: it ended before, or has not got on for ``silence_s``, or MOST_S passed."""
+
+        async def there(timeout_s: float | None) -> bool:
+            return await self._until(lambda: mark in self._marks, timeout_s)
+
+        if silence_s is None:
+            return await there(None)
+        return await self._while_it_gets_on(there, silence_s)
+
+    async def responds(self, timeout_s: float) -> bool:
+        """Whether its event loop answers in time. Before it has one: whether it has used the CPU since the last call.
+        True where the system does not tell that."""
+        if "up" in self._marks:
+            return await self.ask("/healthz", timeout_s=timeout_s) is not None
+        before, self._ticks = self._ticks, cpu_ticks(self.pid)
+        return self._ticks is None or self._ticks != before
+
+    async def _while_it_gets_on(self, come: Callable[[float], Awaitable[bool]], silence_s: float) -> bool:
+        """Awaits ``come`` again and again, each time for a part of ``silence_s``. False: that time has passed without
+        progress, or MOST_S in all, or it has ended.
+
+        Parts are counted, not the clock: of a time in which this process stood still itself, the worker is accused of
+        one part only."""
+        seen, quiet = self.progress, 0
+        for _ in range(max(_LOOKS, round(MOST_S / silence_s * _LOOKS))):
+            if await come(silence_s / _LOOKS):
+                return True
+            before, seen = seen, self.progress
+            quiet = quiet + 1 if seen == before else 0
+            if quiet == _LOOKS or not self.alive:
+                break
+        return False
 
     async def ended(self, timeout_s: float | None = None) -> int | None:
         """Waits for its end: the exit status, negative for a signal. None: the time ran out."""
@@ -172,9 +217,9 @@ class WorkerProcess:
         finally:
             self._questions.pop(number, None)
 
-    async def reload(self, step: str, settings: Settings | None, timeout_s: float) -> Reloaded:
-        """Its answer to a step of a reload (``gateway.reload``). One that has ended agrees: the next one of its slot
-        has whatever settings the slot has then."""
+    async def reload(self, step: str, settings: Settings | None, silence_s: float) -> Reloaded:
+        """Its answer to a step of a reload (``gateway.reload``), waited for as in ``reached``. One that has ended
+        agrees: the next one of its slot has whatever settings the slot has then."""
         if self._channel is None or not self.alive:
             return Reloaded()
         number = next(self._numbers)
@@ -182,12 +227,17 @@ class WorkerProcess:
         self._steps[number] = answer
         text = None if settings is None else to_json(settings.model_copy(update={"worker": self.slot}))
         self._channel.send(say="reload", number=number, step=step, settings=text)
-        await asyncio.wait({answer}, timeout=timeout_s)
+
+        async def there(timeout_s: float) -> bool:
+            await asyncio.wait({answer}, timeout=timeout_s)
+            return answer.done()
+
+        await self._while_it_gets_on(there, silence_s)
         self._steps.pop(number, None)
         if answer.cancelled():  # by its end
             return Reloaded()
         if not answer.done():
-            return Reloaded(f"Worker {self.slot} did not answer within {timeout_s:g} s.")
+            return Reloaded(f"Worker {self.slot} has not answered {patience(silence_s)}.")
         said = answer.result()
         if said.sentence is None:
             return said
@@ -204,6 +254,7 @@ class WorkerProcess:
         match message:
             case {"say": "up" | "warm" | "ready" | "released" as mark}:
                 self._marks.add(mark)
+                self._moves += 1
             case {"say": "failed", "sentence": str(sentence)}:
                 self.sentence = sentence
             case {"say": "stopped", "unacked": int(unacked)}:
@@ -239,12 +290,24 @@ class WorkerProcess:
             step.cancel()
 
 
-class Spawner:
-    """Starts worker processes and knows those that run."""
+def patience(silence_s: float) -> str:
+    """How long a worker was waited for, as the end of a sentence."""
+    return f"(it is waited for while it gets on, {MOST_S:g} s at most; {silence_s:g} s without progress end that)"
 
-    def __init__(self, reaper: Reaper) -> None:
+
+class Spawner:
+    """Starts worker processes and knows those that run. ``prepared`` are the first of their slots."""
+
+    def __init__(self, reaper: Reaper, prepared: Mapping[int, Prepared] | None = None) -> None:
         self._reaper = reaper
+        self._prepared = dict(prepared or {})
+        self._lost: set[int] = set()  # of the prepared, those that ended before their turn
+        for one in self._prepared.values():
+            reaper.watch(one.pid, partial(self._lose, one.pid))
         self._running: dict[int, WorkerProcess] = {}
+
+    def _lose(self, pid: int, _status: int) -> None:
+        self._lost.add(pid)
 
     def __iter__(self) -> Iterator[WorkerProcess]:
         """Those that have not ended."""
@@ -262,32 +325,42 @@ class Spawner:
         worker that got both would take the second for a wish to be stopped at once.
         """
         worker = WorkerProcess(slot, settings.model_copy(update={"worker": slot}))
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs:
-                # -P and PYTHONPATH: the package is the one beside us, whatever the working directory has.
-                command = [sys.executable, "-P", "-m", "gateway.cli.main", "run"]
-                command += ["--slot", str(slot), "--channel", str(theirs.fileno()), "--role", role]
-                path = os.pathsep.join([str(_PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])])
-                child = subprocess.Popen(  # noqa: ASYNC220 - a few milliseconds; nothing else runs in this loop
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(),),
-                    env={**os.environ, "PYTHONPATH": path},
-                    start_new_session=True,
-                )
-        except OSError:
-            ours.close()
-            raise
-        worker.pid = child.pid
-        self._running[child.pid] = worker
+        prepared = self._prepared.pop(slot, None)
+        if prepared is not None and prepared.pid in self._lost:
+            prepared.channel.close()
+            prepared = None
+        prepared = prepared or _start(slot, role)
+        worker.pid = prepared.pid
+        self._running[worker.pid] = worker
 
         def ended(status: int) -> None:
-            child.returncode = status  # or Popen would complain that nobody has waited for it
-            self._running.pop(child.pid, None)
+            self._running.pop(worker.pid, None)
             worker.finish(status)
 
-        self._reaper.watch(child.pid, ended)
-        await worker.attach(ours)
-        _log.info("worker_started", slot=slot, pid=child.pid, role=role)
+        self._reaper.watch(worker.pid, ended)
+        await worker.attach(prepared.channel)
+        _log.info("worker_started", slot=slot, pid=worker.pid, role=role)
         return worker
+
+
+def _start(slot: int, role: str) -> Prepared:
+    """A worker as a program of its own. Raises OSError."""
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            # -P and PYTHONPATH: the package is the one beside us, whatever the working directory has.
+            command = [sys.executable, "-P", "-m", "gateway.cli.main", "run"]
+            command += ["--slot", str(slot), "--channel", str(theirs.fileno()), "--role", role]
+            path = os.pathsep.join([str(_PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])])
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                env={**os.environ, "PYTHONPATH": path},
+                start_new_session=True,
+            )
+    except OSError:
+        ours.close()
+        raise
+    child.returncode = 0  # the reaper waits for it, and Popen would complain that nobody has
+    return Prepared(child.pid, ours)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from gateway.supervisor.process import patience
 from gateway.supervisor.slot import READY_S
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("supervisor")
 
-_STEP_S: Final = 60.0  # a worker that takes longer for a step hangs: its broker and Kafka have shorter time-outs
+# A worker that gets on with nothing for so long hangs in its step: its broker and Kafka have shorter time-outs.
+_STEP_S: Final = 60.0
 
 
 class FleetReload:
@@ -118,5 +120,5 @@ async def _running(slot: Slot) -> Worker | str | None:
     if not process.alive:
         return None
     return (
-        f"Worker {slot.number} is not ready after {READY_S:g} s, so it cannot be told; /readyz says what it waits for."
+        f"Worker {slot.number} is not ready {patience(READY_S)}, so it cannot be told; /readyz says what it waits for."
     )

@@ -25,6 +25,7 @@ import structlog
 
 from bridge.backoff import Backoff
 from config.errors import ExitStatus, GatewayError
+from gateway.supervisor.process import patience
 
 if TYPE_CHECKING:
     from config.settings import Settings
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("supervisor")
 
-WARM_S: Final = 60.0  # a successor that has not reached Kafka by then is given up; the present worker stays
+# Without progress (gateway.supervisor.process): messages that move, or a recovery that goes on, may take much longer.
+WARM_S: Final = 60.0  # a successor that has not reached Kafka is given up; the present worker stays
 READY_S: Final = 30.0  # and one that has the slot, but no subscriptions, ends the rolling
 _GRACE_S: Final = 2.0  # beyond its own deadline, before it is killed
 _VAIN: Final = frozenset({ExitStatus.CONFIG, ExitStatus.REFUSED, ExitStatus.UNAVAILABLE})
@@ -203,13 +205,13 @@ class Slot:
         if not await old.reached("released", _patience_s(settings)) and old.alive:
             await end(old, settings)
 
-    async def _give_up(self, new: WorkerProcess, what: str, within_s: float) -> str:
-        sentence = await self._explain(new, what, within_s)
+    async def _give_up(self, new: WorkerProcess, what: str, silence_s: float) -> str:
+        sentence = await self._explain(new, what, silence_s)
         new.stop(signal.SIGTERM)
         await end(new, new.settings)
         return sentence
 
-    async def _explain(self, new: WorkerProcess, what: str, within_s: float) -> str:
+    async def _explain(self, new: WorkerProcess, what: str, silence_s: float) -> str:
         """Why a new worker did not come so far."""
         if not new.alive:
             assert new.status is not None
@@ -218,7 +220,7 @@ class Slot:
             )
         answer = await new.ask("/readyz")
         reasons = " ".join(json.loads(answer.body).get("reasons", ())) if answer is not None else ""
-        return f"worker {self.number}: the new process was not {what} within {within_s:g} s. {reasons}".rstrip()
+        return f"worker {self.number}: the new process is not {what} {patience(silence_s)}. {reasons}".rstrip()
 
 
 async def end(worker: WorkerProcess, settings: Settings) -> None:

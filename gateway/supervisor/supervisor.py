@@ -39,13 +39,14 @@ from gateway.supervisor.process import Reaper, Spawner
 from gateway.supervisor.reload import FleetReload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from config.load import Loaded
     from config.settings import Settings
     from gateway.reload_plan import Wish
     from gateway.reports import Operation
     from gateway.supervisor.fleet import Stopped
+    from gateway.supervisor.prefork import Prepared
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("supervisor")
 
@@ -292,8 +293,11 @@ async def _end(task: asyncio.Task[None]) -> None:
         await task
 
 
-async def supervise(loaded: Loaded, load: Callable[[], Loaded]) -> tuple[ExitStatus, StopSignals]:
+async def supervise(
+    loaded: Loaded, load: Callable[[], Loaded], prepared: Mapping[int, Prepared]
+) -> tuple[ExitStatus, StopSignals]:
     """Run workers until a signal ends them; ``load`` reads the settings again, blocking, and raises ConfigError.
+    ``prepared`` are the first workers.
 
     Raises PlaceError, HttpPortError, and VainError at the first start.
     """
@@ -307,7 +311,7 @@ async def supervise(loaded: Loaded, load: Callable[[], Loaded]) -> tuple[ExitSta
         Reaper() as reaper,
     ):
         own_logs.configure(settings)
-        supervisor = Supervisor(loaded, load, place, Spawner(reaper), own_logs)
+        supervisor = Supervisor(loaded, load, place, Spawner(reaper, prepared), own_logs)
         loop.add_signal_handler(signal.SIGUSR2, supervisor.ask_restart)
         loop.add_signal_handler(signal.SIGHUP, supervisor.ask_reload)
         try:

@@ -8,6 +8,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from config.error_words import words
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -60,7 +62,7 @@ class Cleanup:
                 self._steps.clear()
                 raise
             except Exception as error:  # noqa: BLE001 - one failure must not keep the rest from being undone
-                self._leave(step, str(error) or type(error).__name__)
+                self._leave(step, words(error))
             self._steps.pop()
 
     def _leave(self, step: _Step, why: str) -> None:

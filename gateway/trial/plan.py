@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["AHEAD", "TrialPlan", "read_mark"]
 
 import hashlib
+import shlex
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal
@@ -69,6 +70,18 @@ class TrialPlan:
     def dead_letter_topic(self) -> str:
         """Never made: what cannot be delivered is missing, and says so."""
         return f"gateway-trial-{self.run}-dead-letters"
+
+    def missing_right(self, username: str | None, action: Literal["publish", "subscribe"]) -> str:
+        """Which rule gives ``username`` what the broker has refused, in sentences; the gateway and a publisher that is
+        the same user need both rights."""
+        named = "NAME" if username is None else username
+        only = "" if self.publisher is None else f" --action {action}"
+        right = "all" if self.publisher is None else action
+        return (
+            f"A rule of gateway auth serve that allows it: gateway auth acl add allow '{self.prefix}/#' "
+            f"--username {shlex.quote(named)}{only} --first. In EMQX's acl.conf: "
+            f'{{allow, {{user, "{named}"}}, {right}, ["{self.prefix}/#"]}}.'
+        )
 
     def lanes(self, mqtt: MqttSettings) -> int:
         """Filters of the route: sessions with a partitioned distribution need one each."""

@@ -24,10 +24,11 @@ _LINE_BYTES = 1 << 20
 
 
 class SubjectError(GatewayError):
-    """The trial's gateway failed; the sentence is its own, and so is the exit status."""
+    """The trial's gateway failed; the sentence is its own, and so are the exit status and the reason (ConnectError)."""
 
-    def __init__(self, sentence: str, status: int = ExitStatus.FAILED) -> None:
+    def __init__(self, sentence: str, status: int = ExitStatus.FAILED, reason: str = "") -> None:
         super().__init__(sentence)
+        self.reason = reason
         self.exit_status = next(one for one in ExitStatus if one == status)
 
 
@@ -134,7 +135,7 @@ class Subject:
                 self.batch_bytes = said["batch_bytes"]
                 self._clean = said["clean"]
             case "failed":
-                self.error = SubjectError(said["sentence"], said["status"])
+                self.error = SubjectError(said["sentence"], said["status"], said["reason"])
                 self.failed.set()
 
     def last_log(self) -> str:

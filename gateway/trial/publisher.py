@@ -164,9 +164,11 @@ class Publisher:
 
     def refuse(self, reason: int, number: int) -> None:
         topic = self.topics[number % len(self.topics)]
+        user = self.way.settings.username if self.plan.publisher is None else self.plan.publisher[0]
         self.error = PublishRefusedError(
             f"The MQTT broker does not let us publish to {topic}: {reasons.words(reason)}. Give the publisher a user "
-            "that may (--publisher-username, --publisher-password-file), or topics that ours may (--prefix)."
+            "that may (--publisher-username, --publisher-password-file), or topics that ours may (--prefix). "
+            + self.plan.missing_right(user, "publish")
         )
         self.moved.set()
 

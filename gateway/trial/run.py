@@ -25,7 +25,7 @@ from gateway.mqtt.login import Login
 from gateway.outward import Outward, kafka_login
 from gateway.trial.account import Tally, TrialResult, percentiles
 from gateway.trial.plan import DEVICES, read_mark
-from gateway.trial.process import Subject
+from gateway.trial.process import Subject, SubjectError
 from gateway.trial.publisher import Publisher
 
 if TYPE_CHECKING:
@@ -181,7 +181,13 @@ class Trial:
             command=f"none: without a connection the broker forgets them after {expiry_s:g} s",
             patience_s=settings.shutdown_timeout.total_seconds() + 10.0,
         )
-        await subject.start()
+        try:
+            await subject.start()
+        except SubjectError as error:
+            if error.reason != "subscribe":
+                raise
+            right = self._plan.missing_right(way.settings.username, "subscribe")
+            raise SubjectError(f"{error} {right}", error.exit_status) from error
         return subject
 
     async def _stop(self, subject: Subject, way: Way) -> None:

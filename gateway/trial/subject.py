@@ -115,7 +115,7 @@ def main() -> int:
         logs.configure(settings.log, context={"instance": settings.instance, "worker": 0})
         return asyncio.run(_run(settings))
     except GatewayError as error:
-        _say("failed", sentence=str(error), status=int(error.exit_status))
+        _say("failed", sentence=str(error), status=int(error.exit_status), reason=getattr(error, "reason", ""))
         return int(error.exit_status)
 
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from config.errors import GatewayError
+from config.errors import GatewayError, sentence
 from gateway.group_plan import client_ids
 
 if TYPE_CHECKING:
@@ -85,10 +85,10 @@ async def look_before(settings: Settings, workers: Iterable[int]) -> Before:
     )
 
 
-def as_sentence(before: Before) -> str:
-    """What was found, for people."""
+def as_sentence(before: Before, *, lost: int = 0) -> str:
+    """What was found, for people. ``lost``: sessions that went in the span, which EMQX's counts know nothing of."""
     if before.problem is not None:
-        return f"Before the gateway: not looked at: {before.problem.removesuffix('.')}."
+        return f"Before the gateway: not looked at: {sentence(before.problem)}"
     if not before.sessions:
         return "Before the gateway: EMQX knows none of its sessions, so it cannot say what it dropped for them."
     count = len(before.sessions)
@@ -96,7 +96,8 @@ def as_sentence(before: Before) -> str:
     losing = [session for session in before.sessions if session.dropped or session.too_large]
     if not losing:
         since = min(session.since_ms for session in before.sessions)
-        return f"Before the gateway: EMQX has dropped nothing for our {sessions}{_since(since)}."
+        but = "" if not lost else "; what was in sessions that it lost before, it does not count"
+        return f"Before the gateway: EMQX has dropped nothing for our {sessions}{_since(since)}{but}."
     named = "; ".join(_of(session) for session in losing[:_NAMED])
     more = f"; and {len(losing) - _NAMED} more" if len(losing) > _NAMED else ""
     messages = "1 message" if before.dropped == 1 else f"{before.dropped} messages"

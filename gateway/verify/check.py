@@ -7,18 +7,19 @@ from __future__ import annotations
 
 __all__ = ["Span", "TooMuchError", "Verdict", "verify"]
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from bridge.ledger_records import LedgerRecordError, PartitionRecord, decode
+from bridge.ledger_records import LedgerRecordError, LostSessionRecord, PartitionRecord, decode
 from config.errors import ExitStatus, GatewayError
+from gateway.moments import moment
 from gateway.verify.lives import Lives
 from gateway.verify.place import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bridge.ledger_records import WorkerRecord
+    from bridge.ledger_records import LedgerRecord
     from gateway.verify.lives import Life
     from gateway.verify.log import KafkaLog, LedgerRow, TopicView
     from gateway.verify.place import PlaceResult
@@ -39,7 +40,7 @@ class Span:
     since_ms: int | None = None
     until_ms: int | None = None
 
-    def holds(self, record: PartitionRecord | WorkerRecord) -> bool:
+    def holds(self, record: LedgerRecord) -> bool:
         if self.since_ms is not None and record.to_ms <= self.since_ms:
             return False
         return self.until_ms is None or record.to_ms <= self.until_ms
@@ -47,7 +48,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verification found. ``problems`` are sentences: what is wrong, or could not be judged."""
+    """What a verification found. ``missing`` and ``unjudged`` are sentences; ``losses`` are MQTT sessions that the
+    broker lost, each once."""
 
     gateway: str
     from_ms: int | None
@@ -57,6 +59,7 @@ class Verdict:
     lives: list[Life]
     missing: list[str]
     unjudged: list[str]
+    losses: list[LostSessionRecord] = field(default_factory=list)
 
     @property
     def exit_status(self) -> ExitStatus:
@@ -76,13 +79,15 @@ class _Reading:
         self.to_ms: int | None = None
         self.unreadable: dict[str, int] = {}
         self.runs = 0
+        self.losses: dict[tuple[int, str, int], LostSessionRecord] = {}
         self._gateway = gateway
         self._span = span
         self._now_ms = now_ms
-        self._last: dict[tuple[bytes, str], int] = {}
+        self._last: dict[tuple[int, bytes, str], int] = {}
 
-    def read(self, row: LedgerRow) -> PartitionRecord | WorkerRecord | None:
-        """The record, if it is ours, in the span, and not a copy of one before."""
+    def read(self, row: LedgerRow) -> LedgerRecord | None:
+        """The record, if it is ours, in the span, and not a copy of one before. Of a lost session there may be several
+        in an interval, and others of the life that follows a crash."""
         if not row.key.startswith(f"{self._gateway}/".encode()):
             return None  # another gateway's, whatever it holds
         try:
@@ -92,8 +97,11 @@ class _Reading:
             return None
         if record.gateway != self._gateway or not self._span.holds(record):
             return None
-        # What was written again follows behind the first copy: numbers of a key only rise within a life.
-        last = (row.key, record.life)
+        if isinstance(record, LostSessionRecord):
+            return record
+        # What was written again follows behind the first copy, in the same partition: numbers of a key only rise there
+        # within a life. Where partitions were added, a key's later numbers may be in one that is read first.
+        last = (row.partition, row.key, record.life)
         if record.number <= self._last.get(last, -1):
             return None
         self._last[last] = record.number
@@ -138,6 +146,8 @@ async def verify(
                     f"The span has more than {MAX_RUNS:,} separate runs of offsets, because others write to the same "
                     "partitions between our batches. Verify a shorter span: --last, or --since and --until."
                 )
+        elif isinstance(record, LostSessionRecord):
+            reading.losses[record.worker, record.client_id, record.to_ms] = record
         elif record is not None:
             reading.lives.add_worker(record)
     windows = reading.lives.windows(now_ms)
@@ -150,11 +160,14 @@ async def verify(
             async for records in log.records(topic, partition, *offsets):
                 comparison.show(records)
             start = await log.start_of(topic, partition)
-        results.append(place.settle(comparison, start))
-    return _verdict(gateway, reading, results, now_ms)
+        read = (topic, partition) not in log.leaderless
+        results.append(place.settle(comparison, start) if read else place.not_read())
+    unread = sorted(partition for topic, partition in log.leaderless if topic == ledger_topic)
+    return _verdict(gateway, reading, results, now_ms, unread)
 
 
-def _verdict(gateway: str, reading: _Reading, results: list[PlaceResult], now_ms: int) -> Verdict:
+def _verdict(gateway: str, reading: _Reading, results: list[PlaceResult], now_ms: int, unread: list[int]) -> Verdict:
+    """``unread``: partitions of the ledger topic."""
     lives = reading.lives.sorted()
     missing = [
         f"{result.topic}/{result.partition}: {result.missing} of {result.acknowledged} acknowledged records are missing"
@@ -176,11 +189,22 @@ def _verdict(gateway: str, reading: _Reading, results: list[PlaceResult], now_ms
             unjudged.append(
                 f"worker {life.worker}, life {life.name}: Kafka refused {life.last.unwritten} ledger records"
             )
+    if unread:
+        numbers = ", ".join(map(str, unread))
+        unjudged.append(f"partition {numbers} of the ledger topic has no leader, so the account there cannot be read")
     if not lives:
         unjudged.append(f"the ledger topic has no record of gateway {gateway!r} in the span")
     elif results and not any(result.found or result.missing for result in results):
         unjudged.append("nothing that was acknowledged in the span is still retained")
-    if incomplete := reading.lives.incomplete():
+    losses = [reading.losses[key] for key in sorted(reading.losses, key=lambda key: key[2])]
+    unjudged += [_lost(loss) for loss in losses]
+    if (incomplete := reading.lives.incomplete()) and not unread:
         unjudged.append(f"the ledger itself is incomplete: records of {incomplete} intervals are not there")
     unjudged += [f"{count} ledger records cannot be read: {what}" for what, count in reading.unreadable.items()]
-    return Verdict(gateway, reading.from_ms, reading.to_ms, now_ms, results, lives, missing, unjudged)
+    return Verdict(gateway, reading.from_ms, reading.to_ms, now_ms, results, lives, missing, unjudged, losses)
+
+
+def _lost(loss: LostSessionRecord) -> str:
+    where = f"worker {loss.worker}, session {loss.session} ({loss.client_id})"
+    away = f"away since {moment(loss.from_ms / 1000)}" if loss.away_known else "away for an unknown time"
+    return f"{where}: a session was lost, its contents are unknown: {away}, missed at {moment(loss.to_ms / 1000)}"

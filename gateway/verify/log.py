@@ -37,9 +37,10 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic, and what its settings do to old records. ``retention_ms`` None: kept for ever, as far as time goes.
+    """A topic, its partitions that have a leader, and what its settings do to old records.
 
-    ``by_size``: records may also go because the topic is full. ``known`` False: Kafka does not show us the settings."""
+    ``retention_ms`` None: kept for ever, as far as time goes. ``by_size``: records may also go because the topic is
+    full. ``known`` False: Kafka does not show us the settings."""
 
     partitions: dict[int, PartitionView]
     compacted: bool = False
@@ -59,7 +60,11 @@ class TopicView:
 
 
 class KafkaLog(Protocol):
-    """Reads, and nothing else. Every method may raise BridgeError."""
+    """Reads, and nothing else. Every method may raise BridgeError.
+
+    ``leaderless``: topics and partitions that could not be read, or not to the end, since they have no leader."""
+
+    leaderless: set[tuple[str, int]]
 
     def ledger(self, topic: str, since_ms: int | None) -> AsyncIterator[LedgerRow]:
         """The ledger topic up to where it ends now, a partition after the other; from records written at ``since_ms``

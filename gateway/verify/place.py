@@ -172,6 +172,15 @@ class Place:
         """What the partition's records are shown to, in the order of their offsets."""
         return Comparison(iter(self._union()), self._blurred, windows)
 
+    def not_read(self) -> PlaceResult:
+        """The result, when the records could not be read, or not all of them."""
+        result = self.result
+        result.tagged = self._tagged
+        result.expired, result.unjudged = 0, result.acknowledged
+        result.absent.clear()
+        self._note("it has no leader, so its records cannot be read now")
+        return result
+
     def settle(self, comparison: Comparison, start_now: int) -> PlaceResult:
         """The result, when all records of the span were shown. ``start_now``: retention may have gone on meanwhile."""
         result = self.result

@@ -25,6 +25,7 @@ from bridge.kafka_connection import (
     why_unreachable,
 )
 from bridge.kafka_login import KafkaLogin
+from config.error_words import words
 from gateway.verify.log import FoundRecord, LedgerRow, PartitionView, TopicView
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class KafkaReader:
         self._tag = gateway.encode()
         self._consumer: Any = None
         self._admin: Any = None
+        self.leaderless: set[tuple[str, int]] = set()
 
     async def __aenter__(self) -> Self:
         """Connects. Raises UnreachableError or RefusedError."""
@@ -88,16 +90,15 @@ class KafkaReader:
     async def topic(self, name: str) -> TopicView | None:
         if (numbers := await self._partitions(name)) is None:
             return None
-        places = [TopicPartition(name, number) for number in numbers]
         try:
-            # The ends after the beginnings: a partition that is emptied in between would end before it begins.
-            starts = await _asked(self._consumer.beginning_offsets(places), f"the offsets of topic {name}")
-            ends = await _asked(self._consumer.end_offsets(places), f"the offsets of topic {name}")
+            partitions = await self._offsets(name, numbers)
         except UnreachableError:
-            if await self._partitions(name) is None:
+            before, numbers = numbers, await self._partitions(name)
+            if numbers is None:
                 return None  # deleted just now
-            raise
-        partitions = {place.partition: PartitionView(starts[place], ends[place]) for place in places}
+            if numbers == before:
+                raise
+            partitions = await self._offsets(name, numbers)  # of those that still have a leader
         config = await self._config(name)
         if config is None:
             return TopicView(partitions, known=False)
@@ -111,14 +112,24 @@ class KafkaReader:
             by_size=int(config.get("retention.bytes", -1)) >= 0,
         )
 
+    async def _offsets(self, topic: str, numbers: list[int]) -> dict[int, PartitionView]:
+        places, what = [TopicPartition(topic, number) for number in numbers], f"the offsets of topic {topic}"
+        # The ends after the beginnings: a partition that is emptied in between would end before it begins.
+        starts = await _asked(self._consumer.beginning_offsets(places), what)
+        ends = await _asked(self._consumer.end_offsets(places), what)
+        return {place.partition: PartitionView(starts[place], ends[place]) for place in places}
+
     async def _partitions(self, topic: str) -> list[int] | None:
-        """The numbers of its partitions; None when there is no such topic."""
+        """The numbers of its partitions that have a leader, the others being noted; None when there is no such
+        topic."""
         (described,) = await _asked(self._admin.describe_topics([topic]), f"topic {topic}")
         if described["error_code"] == _UNKNOWN_TOPIC:
             return None
         if described["error_code"]:
             raise _failure(kafka_errors.for_code(described["error_code"])(), f"topic {topic}")
-        return [partition["partition"] for partition in described["partitions"]]
+        led = [partition["partition"] for partition in described["partitions"] if partition["leader"] >= 0]
+        self.leaderless.update((topic, one["partition"]) for one in described["partitions"] if one["leader"] < 0)
+        return led
 
     async def _config(self, topic: str) -> dict[str, str] | None:
         """The topic's settings; None where we may not see them (DescribeConfigs)."""
@@ -135,7 +146,7 @@ class KafkaReader:
         try:
             starts = await _asked(self._consumer.beginning_offsets([place]), f"the offsets of {topic}/{partition}")
         except UnreachableError:
-            if await self._partitions(topic) is None:
+            if partition not in (await self._partitions(topic) or ()):
                 return 0
             raise
         return int(starts[place])
@@ -181,7 +192,8 @@ class KafkaReader:
         return {number: (place.start, place.end) for number, place in sorted(view.partitions.items())}
 
     async def _messages(self, topic: str, partition: int, first: int, end: int) -> AsyncIterator[list[Any]]:
-        """Messages from ``first`` and less than ``end``, in pieces; fewer when the topic is deleted meanwhile.
+        """Messages from ``first`` and less than ``end``, in pieces; fewer when the topic is deleted meanwhile, or the
+        partition loses its leader.
 
         Raises UnreachableError when none comes any more.
 
@@ -206,9 +218,11 @@ class KafkaReader:
             elif loop.time() - moved_s > _LOOK_S and await self._partitions(topic) is None:
                 return
             elif loop.time() - moved_s > _STALL_S:
+                if partition not in (await self._partitions(topic) or ()):
+                    return
                 raise UnreachableError(
                     f"Kafka gave nothing of {topic}/{partition} from offset {position} on for {_STALL_S:g} s, though "
-                    f"it goes on to {end}. Has the partition a leader?"
+                    f"it goes on to {end}. Does the partition's leader answer?"
                 )
 
 
@@ -222,6 +236,7 @@ async def _asked(question: Awaitable[T], what: str) -> T:
 def _failure(error: BaseException, what: str) -> BridgeError:
     if isinstance(error, REFUSED):
         return RefusedError(
-            f"Kafka does not let us read {what}: {error}. Check kafka.sasl and the ACLs: Describe and Read on it."
+            f"Kafka does not let us read {what}: {words(error)}. Check kafka.sasl and the ACLs: Describe and Read on "
+            "it."
         )
-    return UnreachableError(f"Kafka did not answer about {what}: {error or type(error).__name__}")
+    return UnreachableError(f"Kafka did not answer about {what}: {words(error)}.")

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from config.errors import sentence
 from gateway.verify.before import as_sentence
 
 if TYPE_CHECKING:
@@ -40,12 +41,12 @@ def as_text(verdict: Verdict, before: Before | None = None) -> str:
     if notes := list(_notes(verdict.places)):
         lines += ["", *notes]
     lines.append("")
-    lines += [f"MISSING: {text}." for text in verdict.missing]
-    lines += [f"NOT JUDGED: {text}." for text in verdict.unjudged]
+    lines += [f"MISSING: {sentence(text)}" for text in verdict.missing]
+    lines += [f"NOT JUDGED: {sentence(text)}" for text in verdict.unjudged]
     if not verdict.missing and not verdict.unjudged:
         lines.append("Everything that was acknowledged is in Kafka, as far as Kafka keeps it.")
     if before is not None:
-        lines.append(as_sentence(before))
+        lines.append(as_sentence(before, lost=len(verdict.losses)))
     return "\n".join(lines) + "\n"
 
 
@@ -70,6 +71,16 @@ def as_json(verdict: Verdict, before: Before | None = None) -> str:
                 "imbalance": life.worst_imbalance,
             }
             for life in verdict.lives
+        ],
+        "lost_sessions": [
+            {
+                "worker": loss.worker,
+                "session": loss.session,
+                "client_id": loss.client_id,
+                "left_ms": loss.from_ms if loss.away_known else None,
+                "at_ms": loss.to_ms,
+            }
+            for loss in verdict.losses
         ],
         "before": before.as_dict() if before is not None else None,
     }

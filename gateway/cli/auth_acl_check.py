@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
 from gateway.cli.auth_common import AdminError, add_attributes, add_common, attributes, database, print_json, shown
+from gateway.cli.rule_text import sentence
+from gateway.cli.table import tell
 
 if TYPE_CHECKING:
     import argparse
@@ -78,10 +80,8 @@ def _run(arguments: argparse.Namespace) -> int:
             }
         )
     else:
-        from gateway.cli.auth_acl import sentence
-
-        print(f"{'Allowed' if allowed else 'Denied'}: {reason}{'' if rule is None else f': {sentence(rule)}'}.")
-        print(f"It was asked for {_of(subject)}.")
+        tell(f"{'Allowed' if allowed else 'Denied'}: {reason}{'' if rule is None else f': {sentence(rule)}'}.")
+        tell(f"It was asked for {_of(subject)}.")
     return ExitStatus.OK if allowed else ExitStatus.REFUSED
 
 

@@ -1,0 +1,141 @@
+"""When a session tries to connect again: soon while the broker is away, later and later when it refuses this session.
+
+EMQX keeps no session over its own restart. Until somebody has subscribed again it drops what is published, so each
+second of waiting costs messages.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Pause", "Retry", "Siblings"]
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from bridge.backoff import Backoff
+from gateway.mqtt.errors import MqttRefusedError
+
+if TYPE_CHECKING:
+    import random
+    from datetime import timedelta
+
+    from config.settings import MqttSettings
+    from gateway.mqtt.errors import ConnectError
+
+SOON_NS = 1_000_000_000  # the longest wait for a broker that is away, before the jitter
+RESTART_NS = 30_000_000_000  # so long after a restart a refusal may mean that authenticators are not loaded yet
+SHORT_LIVED_IN_A_ROW = 3  # connections that ended soon and without a reason
+
+_AWAY = frozenset({"closed", "keepalive", "server_stopping"})  # labels of a connection's end: the broker went
+_NO_REASON = _AWAY | {"administrative"}  # and: it was kicked; neither says that the next attempt is refused
+_OURS_ALONE = frozenset({0x8A, 0x97, 0x9F})  # CONNACK: banned, quota exceeded, connection rate exceeded
+_CONFIGURATION = frozenset({"tls", "token", "redirected"})  # labels of failures that a wait seldom ends
+
+
+class Pause(NamedTuple):
+    """How long to wait, and whether a sibling that is subscribed ends the wait."""
+
+    wait_ns: int
+    is_shared: bool
+
+
+class Siblings:
+    """What the sessions of a worker learn from each other. Belongs to the event loop's thread.
+
+    ``news`` is set, and replaced by a new one, when a session is subscribed. A session takes it before it tries: what
+    happened during its own attempt then counts too.
+    """
+
+    def __init__(self) -> None:
+        self.news = asyncio.Event()
+        self._away_ns: int | None = None
+
+    def subscribed(self) -> None:
+        """A session is subscribed: those that wait for the broker try at once."""
+        news, self.news = self.news, asyncio.Event()
+        news.set()
+
+    def away(self, now_ns: int) -> None:
+        """The broker ended a connection, or could not be reached."""
+        self._away_ns = now_ns
+
+    def restarted(self, now_ns: int) -> bool:
+        """Whether the broker was away within the last 30 s: EMQX opens its listeners before its authenticators work,
+        and refuses everybody meanwhile."""
+        return self._away_ns is not None and now_ns - self._away_ns < RESTART_NS
+
+    @staticmethod
+    async def wait(pause: Pause, news: asyncio.Event) -> None:
+        """Wait as long as the pause says."""
+        if pause.is_shared:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause.wait_ns / 1e9):
+                    await news.wait()
+        else:
+            await asyncio.sleep(pause.wait_ns / 1e9)
+
+
+class Retry:
+    """The waits of one session. One task owns it.
+
+    Waits for a broker that is away grow to about a second; they end when a sibling is subscribed. Waits grow to
+    ``mqtt.reconnect_max`` when the broker takes others and not this session, or says why it does not.
+    """
+
+    def __init__(self, settings: MqttSettings, siblings: Siblings, *, rng: random.Random | None = None) -> None:
+        initial_ns, max_ns = _ns(settings.reconnect_initial), _ns(settings.reconnect_max)
+        self._siblings = siblings
+        self._stable_after_ns = _ns(settings.stable_after)
+        jitter = settings.reconnect_jitter
+        soon_ns = max(initial_ns, min(max_ns, round(SOON_NS * (1 + jitter))))
+        self._soon = Backoff(initial_ns, soon_ns, jitter, rng=rng)
+        self._growing = Backoff(initial_ns, max_ns, jitter, rng=rng)
+        self._since_ns: int | None = None
+        self._short_lived = 0
+
+    @property
+    def short_lived(self) -> bool:
+        """Whether no connection lasts although the broker is there: three in a row ended within ``stable_after``."""
+        return self._short_lived >= SHORT_LIVED_IN_A_ROW
+
+    def subscribed(self, now_ns: int) -> None:
+        """The session is subscribed."""
+        self._since_ns = now_ns
+        self._soon.reset()
+        self._siblings.subscribed()
+
+    def ended(self, label: str, now_ns: int) -> Pause:
+        """The connection has ended; ``label`` is that of gateway_mqtt_disconnects_total."""
+        if self._since_ns is not None and now_ns - self._since_ns >= self._stable_after_ns:
+            self._short_lived = 0
+            self._growing.reset()
+        else:
+            self._short_lived += 1
+        self._since_ns = None
+        if label in _AWAY:
+            self._siblings.away(now_ns)
+        # Brokers of MQTT 3.1.1 do not say that another client has taken the session over.
+        if label in _NO_REASON and not self.short_lived:
+            return self._wait_soon(now_ns)
+        return Pause(self._growing.next_ns(now_ns), False)
+
+    def failed(self, error: ConnectError, now_ns: int, label: str | None = None) -> Pause:
+        """An attempt has failed; ``label`` is as for ``ended`` when the connection ended before SUBACK."""
+        if error.code in _OURS_ALONE:
+            return Pause(self._growing.next_ns(now_ns), False)
+        if isinstance(error, MqttRefusedError) or error.reason in _CONFIGURATION:
+            if self._siblings.restarted(now_ns):
+                return self._wait_soon(now_ns)
+            return Pause(self._growing.next_ns(now_ns), True)
+        if label is not None and label not in _NO_REASON:
+            return Pause(self._growing.next_ns(now_ns), False)
+        self._siblings.away(now_ns)
+        self._short_lived = 0  # the broker went, and no other client took the session
+        return self._wait_soon(now_ns)
+
+    def _wait_soon(self, now_ns: int) -> Pause:
+        return Pause(self._soon.next_ns(now_ns), True)
+
+
+def _ns(length: timedelta) -> int:
+    return round(length.total_seconds() * 1e9)
