@@ -44,6 +44,9 @@ RUN groupadd --gid 10001 gateway \
         --shell /usr/sbin/nologin gateway \
     && install --directory --owner=gateway --group=gateway --mode=0750 /var/lib/gateway
 COPY --from=packages /opt/gateway /opt/gateway
+# Python's images come without the bytecode of its own library, and nobody may write it later: each start would compile.
+RUN PYTHONDONTWRITEBYTECODE= /opt/gateway/bin/python3 -c \
+    "import gateway.lean, gateway.cli.main, gateway.cli.run, gateway.worker, gateway.supervisor.supervisor, gateway.supervisor.member, prometheus_client.exposition, aiohttp.web, encodings.utf_8_sig"
 ENV PATH=/opt/gateway/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
