@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from hypothesis import HealthCheck, settings
 
 from tests.order import (  # noqa: F401 - hooks, too
@@ -11,6 +13,11 @@ from tests.order import (  # noqa: F401 - hooks, too
 )
 from tests.unclosed import pytest_runtest_teardown  # noqa: F401 - pytest takes hooks from a conftest's names
 
-# How fast examples are drawn is a matter of what else the machine does.
-settings.register_profile("suite", suppress_health_check=[HealthCheck.too_slow])
+# How fast examples are drawn, and how long one takes, is a matter of what else the machine does.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
+
+# Under nohup, in a background job and in some CI the signal is ignored, which is inherited by what tests start and then
+# interrupt. One that is caught has its default again in a program that is started. For the tests nothing changes.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, lambda _number, _frame: None)

@@ -66,10 +66,11 @@ _KEYWORDS = {
 
 
 def tool(name: str) -> str:
-    """The path of one of Prometheus' programs; without it the test is skipped, or fails under CI=true."""
+    """The path of a program of Prometheus or Alertmanager; without it the test is skipped, or fails under CI=true."""
     path = shutil.which(name)
     if path is None:
-        message = f"{name} is not installed (Debian: apt-get install prometheus)"
+        package = "prometheus-alertmanager" if name in {"amtool", "prometheus-alertmanager"} else "prometheus"
+        message = f"{name} is not installed (Debian: apt-get install {package})"
         if os.environ.get("CI") == "true":
             pytest.fail(message)
         pytest.skip(message)

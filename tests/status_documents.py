@@ -96,6 +96,7 @@ def quiet() -> dict[str, Any]:
             "delivered": 1_304_904,
             "filtered": 12,
             "dead_lettered": 0,
+            "copies": 0,
             "in_flight": 51,
             "returned": 0,
             "lost": 0,
@@ -232,8 +233,8 @@ def crowd(workers: int = 64, number: int = 2000) -> dict[str, Any]:
         "partitions_total": 2 * number,
         "problems": [
             {
-                "id": "worker-restarting",
-                "severity": "warning",
+                "id": "worker-down",
+                "severity": "critical",
                 "text": "Worker 7 does not answer. It ended with status 1 and is started again in 8 s.",
                 "check": "Its log says why it ended.",
                 "workers": [7],

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bridge.batch import Batch, Span
     from bridge.errors import BridgeError
     from bridge.ports import BatchBuilder, Headers
+    from gateway.lost_sessions import LostSessions
 
 PARTITIONS = 4
 
@@ -109,6 +110,11 @@ class MemoryProducer:
         self.holding = False
         self._answer()
 
+    def take_first(self) -> None:
+        """Take the oldest batch held, if there is one."""
+        if self._held:
+            self._take(*self._held.pop(0))
+
     def take(self, value: bytes) -> None:
         """Take the one held batch that has a record with this value, out of turn."""
         (found,) = (held for held in self._held if any(record.value == value for record in held[2].records))
@@ -137,6 +143,9 @@ class MemoryProducer:
 
     def has_leader(self, topic: str, partition: int) -> bool:
         return True
+
+    def held_until_ns(self, topic: str, partition: int) -> int:
+        return 0
 
     def metadata_refreshed_ns(self) -> int:
         return time.monotonic_ns()
@@ -177,7 +186,7 @@ class MemoryPath:
     ``defects`` collects what parts reported as a defect of ours: a test ends with it empty.
     """
 
-    def __init__(self, settings: Settings, login: Login | None = None) -> None:
+    def __init__(self, settings: Settings, login: Login | None = None, lost: LostSessions | None = None) -> None:
         self.settings = settings
         self.defects: list[BaseException] = []
         self.filtered: list[tuple[str, str]] = []
@@ -190,7 +199,6 @@ class MemoryPath:
         self.dead_letters = DeadLetters(
             self.accumulator, settings.dead_letter.topic, instance=settings.instance,
             partition_count=lambda _topic: PARTITIONS, max_record_bytes=settings.kafka.max_record_bytes,
-            counted=lambda _reason, _count: None,
         )  # fmt: skip
         self.sender = Sender(
             self.accumulator.partitions, lambda: self.producer,
@@ -210,7 +218,7 @@ class MemoryPath:
         )  # fmt: skip
         self.data_path = DataPath(
             self.flow, self.accumulator, self.dispatcher, self.dead_letters, self.ledger, self.metrics,
-            login or Login(settings.mqtt),
+            login or Login(settings.mqtt), lost=lost,
         )  # fmt: skip
 
     def _create_batch(self, compressed: bool) -> BatchBuilder:

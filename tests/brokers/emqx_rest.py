@@ -1,8 +1,8 @@
 """EMQX 5.8's REST API, answering from the scripted broker's real state.
 
 Paths, field names, codes and the order of checks are those of ``emqx_dashboard`` and of ``emqx_mgmt_api_clients``,
-``_nodes``, ``_configs``, ``_metrics`` and ``_banned``. EMQX refreshes a client's figures up to 15 s late (its
-``idle_timeout``); this one tells them as they are.
+``_nodes``, ``_cluster``, ``_configs``, ``_metrics``, ``_stats``, ``_subscriptions`` and ``_banned``. EMQX refreshes a
+client's figures up to 15 s late (its ``idle_timeout``); this one tells them as they are.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ __all__ = ["EmqxRest"]
 import asyncio
 import base64
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from aiohttp import web
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from tests.brokers.scripted import ScriptedBroker
-    from tests.brokers.scripted_rules import Session
+    from tests.brokers.scripted_rules import Node, Session
 
-NODE = "emqx@127.0.0.1"
 MAX_LIMIT = 10_000
 FIELDS = frozenset(
     """awaiting_rel_cnt awaiting_rel_max clean_start clientid connected connected_at created_at disconnected_at
@@ -63,7 +62,6 @@ class EmqxRest:
         self.broker = broker
         self.version = version
         self.keys: dict[str, tuple[str, str]] = {"key": ("secret", "viewer")}
-        self.bans: list[dict[str, Any]] = []
         self.requests: list[str] = []  # paths with their queries
         self.fault: Fault = ""
         self.unknown_fields = frozenset[str]()  # names this version does not know yet
@@ -94,8 +92,11 @@ class EmqxRest:
             "/api/v5/configs/global_zone": self._zone,
             "/api/v5/metrics": self._metrics,
             "/api/v5/banned": self._banned,
+            "/api/v5/stats": self._stats,
+            "/api/v5/subscriptions": self._all_subscriptions,
         }.items():
             application.router.add_get(path, handler)
+        application.router.add_delete("/api/v5/cluster/{node}/force_leave", self._force_leave)
         self._released.clear()
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -187,8 +188,9 @@ class EmqxRest:
         flying = session.flying.values()
         row = {
             "clientid": session.client_id,
-            "username": None,
-            "node": NODE,
+            "username": session.username,
+            "node": session.node.name,
+            "ip_address": "127.0.0.1",
             "connected": session.link is not None,
             "created_at": _rfc3339(session.created_ms),
             "connected_at": _rfc3339(session.connected_ms),
@@ -203,7 +205,8 @@ class EmqxRest:
             "mqueue_max": self.broker.rules.queue,
             "mqueue_dropped": session.dropped,
             "awaiting_rel_cnt": len(session.incoming),
-            "awaiting_rel_max": 100,
+            "awaiting_rel_max": self.broker.rules.max_awaiting_rel,
+            "mailbox_len": len(session.mailbox),
             "subscriptions_cnt": len(session.filters),
             "subscriptions_max": "infinity",
             "send_msg.dropped": session.dropped_here,
@@ -213,7 +216,7 @@ class EmqxRest:
             "send_msg.qos2": sum(one.qos == 2 for one in flying),
         }
         if session.link is None:
-            row["disconnected_at"] = _rfc3339(session.connected_ms)
+            row["disconnected_at"] = _rfc3339(session.disconnected_ms)
         return row
 
     async def _client(self, request: web.Request) -> web.Response:
@@ -224,34 +227,49 @@ class EmqxRest:
         session = self.broker.sessions.get(request.match_info["clientid"])
         if session is None:
             return _no_client()
-        rows = [
-            {
-                "topic": text,
-                "clientid": session.client_id,
-                "node": NODE,
-                "qos": options & 3,
-                "nl": options >> 2 & 1,
-                "rap": options >> 3 & 1,
-                "rh": options >> 4 & 3,
-                "durable": False,
-            }
-            for text, options in session.filters.items()
-        ]
-        return web.json_response(rows)
+        return web.json_response(_subscribed(session))
+
+    async def _all_subscriptions(self, request: web.Request) -> web.Response:
+        """Those of sessions on nodes that run: each node lists its own."""
+        rows = [row for session in self.broker.sessions.values() for row in _subscribed(session)]
+        return _page(request, rows)
 
     async def _nodes(self, _request: web.Request) -> web.Response:
-        node = {
-            "node": NODE,
+        return web.json_response([self._node(node) for node in self.broker.nodes])
+
+    def _node(self, node: Node) -> dict[str, object]:
+        """One that is stopped has a name and a status, and no more."""
+        if not node.running:
+            return {"node": node.name, "node_status": "stopped", "role": "core"}
+        return {
+            "node": node.name,
             "node_status": "running",
             "version": self.version,
             "edition": "Opensource",
             "role": "core",
             "uptime": 3_600_000,
-            "connections": len(self.broker.sessions),
-            "live_connections": len(self.broker.links),
+            "connections": sum(session.node is node for session in self.broker.sessions.values()),
+            "live_connections": sum(link.node is node for link in self.broker.links),
             "otp_release": "26.2.5.2-1/14.2.5.2",
         }
-        return web.json_response([node])
+
+    async def _force_leave(self, request: web.Request) -> web.Response:
+        for node in self.broker.nodes:
+            if node.name == request.match_info["node"] and not node.running:
+                self.broker.force_leave(node)
+                return web.Response(status=204)
+        return _error(404, "NOT_FOUND", "node_not_found")
+
+    async def _stats(self, _request: web.Request) -> web.Response:
+        """With ``aggregate=true``. Shared subscriptions are in a table that every node has whole, the dead with it."""
+        sessions = self.broker.sessions.values()
+        counts = {
+            "sessions.count": len(sessions),
+            "live_connections.count": len(self.broker.links),
+            "subscriptions.count": sum(len(session.filters) for session in sessions),
+            "subscriptions.shared.count": sum(len(members) for members in self.broker.groups.values()),
+        }
+        return web.json_response(counts)
 
     async def _zone(self, _request: web.Request) -> web.Response:
         rules = self.broker.rules
@@ -259,7 +277,7 @@ class EmqxRest:
             "max_inflight": rules.max_inflight,
             "max_mqueue_len": rules.queue,
             "mqueue_store_qos0": True,
-            "max_awaiting_rel": 100,
+            "max_awaiting_rel": rules.max_awaiting_rel,
             "await_rel_timeout": "300s",
             "retry_interval": "infinity",
             "session_expiry_interval": "2h",
@@ -268,9 +286,10 @@ class EmqxRest:
             "shared_subscription_strategy": rules.strategy,
             "idle_timeout": "15s",
         }
+        shutdown = {"enable": True, "max_heap_size": "32MB", "max_mailbox_size": rules.max_mailbox or "infinity"}
         zone = {
             "mqtt": mqtt,
-            "force_shutdown": {"enable": True, "max_heap_size": "32MB", "max_mailbox_size": 1000},
+            "force_shutdown": shutdown,
             "flapping_detect": {"enable": False, "window_time": "1m", "max_count": 15, "ban_time": "5m"},
             "durable_sessions": {"enable": False},
         }
@@ -283,15 +302,35 @@ class EmqxRest:
             "messages.dropped.no_subscribers": len(broker.unrouted),
             "delivery.dropped.queue_full": len(broker.dropped),
             "delivery.dropped": len(broker.dropped),
+            "packets.publish.dropped": broker.dropped_publishes,
         }
         aggregated = request.query.get("aggregate") == "true"
-        return web.json_response(counts if aggregated else [{"node": NODE, **counts}])
+        return web.json_response(counts if aggregated else [{"node": broker.nodes[0].name, **counts}])
 
     async def _banned(self, request: web.Request) -> web.Response:
-        limit, page = int(request.query.get("limit", "100")), int(request.query.get("page", "1"))
-        shown = self.bans[(page - 1) * limit : page * limit]
-        meta = {"count": len(self.bans), "limit": limit, "page": page, "hasnext": len(self.bans) > page * limit}
-        return web.json_response({"data": shown, "meta": meta})
+        return _page(request, self.broker.bans)
+
+
+def _page(request: web.Request, rows: Sequence[object]) -> web.Response:
+    limit, page = int(request.query.get("limit", "100")), int(request.query.get("page", "1"))
+    meta = {"count": len(rows), "limit": limit, "page": page, "hasnext": len(rows) > page * limit}
+    return web.json_response({"data": rows[(page - 1) * limit : page * limit], "meta": meta})
+
+
+def _subscribed(session: Session) -> list[dict[str, object]]:
+    return [
+        {
+            "topic": text,
+            "clientid": session.client_id,
+            "node": session.node.name,
+            "qos": options & 3,
+            "nl": options >> 2 & 1,
+            "rap": options >> 3 & 1,
+            "rh": options >> 4 & 3,
+            "durable": False,
+        }
+        for text, options in session.filters.items()
+    ]
 
 
 def _error(status: int, code: str, message: str) -> web.Response:

@@ -156,6 +156,19 @@ class Mosquitto:
         """SIGKILL."""
         self._running().kill()
 
+    def save(self, *, deadline_s: float = 10.0) -> None:
+        """Write sessions and messages to its file now, where :meth:`kill` and :meth:`start` find them; needs
+        ``persistence``. Returns when the file is written."""
+        assert self._directory is not None
+        assert self._persistence, "made without persistence"
+        file = self._directory / "mosquitto.db"
+        before = file.stat().st_mtime_ns if file.exists() else 0
+        self._running().signal(signal.SIGUSR1)
+        end = time.monotonic() + deadline_s
+        while not file.exists() or file.stat().st_mtime_ns == before:  # it is renamed into place when it is whole
+            assert time.monotonic() < end, "mosquitto has not written its file"
+            time.sleep(0.02)
+
     def freeze(self) -> None:
         """SIGSTOP."""
         self._running().signal(signal.SIGSTOP)

@@ -41,7 +41,9 @@ class RawClient:
         self._task = asyncio.create_task(self._read())
         self.writer.write(self._connect)
         connack = await self.answer(Type.CONNACK)
-        assert connack.body[1] == 0, f"refused with 0x{connack.body[1]:02X}"
+        if connack.body[1]:
+            await self.__aexit__()
+            raise AssertionError(f"refused with 0x{connack.body[1]:02X}")
         self.session_present = bool(connack.body[0])
         self.connack_properties = packets.integer_properties(connack.body[3:])
         return self

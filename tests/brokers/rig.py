@@ -14,7 +14,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from gateway.mqtt.client import PahoClient
-from gateway.mqtt.connection import Connection
+from gateway.mqtt.connection import MOST_IDS, Connection
 from tests.brokers import packets
 from tests.brokers.data_path import MemoryPath, make_settings
 from tests.brokers.packets import Packet, Type
@@ -40,9 +40,12 @@ class Rig:
     ``send`` delivers bytes and lets the connection read them at once; ``answers`` is what it has sent so far.
     """
 
-    def __init__(self, path: MemoryPath, *, window: int = 1000, keepalive_s: float = 60.0) -> None:
+    def __init__(
+        self, path: MemoryPath, *, window: int = 1000, keepalive_s: float = 60.0, limit: int = MOST_IDS
+    ) -> None:
         self.path = path
         self.window = window
+        self.limit = limit
         self.keepalive_s = keepalive_s
         self.ingest: Ingest = path.ingest()
         self.v5 = path.settings.mqtt.protocol == "5"
@@ -77,6 +80,7 @@ class Rig:
         self.connection = Connection(
             client, client.stream, self.ingest, self.path.flow, self.path.accumulator, self.path.dispatcher,
             label=b"rig:%d:" % self._count, window=self.window, keepalive_s=self.keepalive_s,
+            limit=self.limit,
         )  # fmt: skip
         self.connection.open()
         assert [packet.type for packet in self.answers()] == [Type.CONNECT]
@@ -126,6 +130,6 @@ async def until(condition: Any, what: str, deadline_s: float = DEADLINE_S) -> No
         await asyncio.sleep(0.005)
 
 
-def make_rig(*, window: int = 1000, keepalive_s: float = 60.0, **tables: Any) -> Rig:
+def make_rig(*, window: int = 1000, keepalive_s: float = 60.0, limit: int = MOST_IDS, **tables: Any) -> Rig:
     """A rig on settings of their own, see ``make_settings``."""
-    return Rig(MemoryPath(make_settings(**tables)), window=window, keepalive_s=keepalive_s)
+    return Rig(MemoryPath(make_settings(**tables)), window=window, keepalive_s=keepalive_s, limit=limit)

@@ -5,7 +5,12 @@ drops its oldest although the device was acknowledged; a shared subscription tha
 hash of the publisher's client id over the member list, whether or not they are connected; after a reconnect what was
 unacknowledged first, with DUP; the messages of a session that ends moved to the group's others, behind newer ones, but
 lost on a kick and on a DISCONNECT that lowers the expiry to 0; 0x10 in the PUBACK when nobody is subscribed; a
-connection that takes nothing for 15 s is ended. ``Rules`` has what a test changes.
+connection that takes nothing for 15 s is ended; a restart loses all sessions with all they held, and refuses logins
+until its authenticators have loaded, behind its listeners. A session whose process gets no time, or cannot write, keeps
+what comes for it in its mailbox; when that overflows it is killed with all it held, and no counter says so. A node of
+the cluster that dies leaves its sessions among the members of shared subscriptions: their share of what is published
+goes to nobody, and its publishers get PUBACK 0, until the node is back or was forced to leave. A ban of a client id
+ends its connection and session, one of a user name does not. ``Rules`` has what a test changes.
 """
 
 from __future__ import annotations
@@ -14,13 +19,14 @@ import asyncio
 import json
 import time
 import zlib
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from tests.brokers import packets
 from tests.brokers.packets import Message, Type
 from tests.brokers.scripted_link import Link
-from tests.brokers.scripted_rules import Flying, Rules, Session
+from tests.brokers.scripted_rules import Flying, Node, Rules, Session
 from tests.servers.playing import accepted_are_known
 
 if TYPE_CHECKING:
@@ -32,13 +38,14 @@ NEVER = 0xFFFF_FFFF  # a session expiry that does not come (MQTT 5.0 section 3.1
 
 
 class ScriptedBroker:
-    """Listens on 127.0.0.1 while its ``async with`` block runs; ``port`` stays the same over ``stop`` and ``start``."""
+    """Listens on 127.0.0.1 while its ``async with`` block runs; ``port``, its first node's, stays the same over
+    ``stop`` and ``start``."""
 
     def __init__(
-        self, rules: Rules | None = None, *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+        self, rules: Rules | None = None, *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", nodes: int = 1
     ) -> None:
         self.rules = rules or Rules()
-        self.port = 0
+        self.nodes = [Node(f"emqx{number or ''}@127.0.0.1") for number in range(nodes)]
         self.links: list[Link] = []
         self.empty = asyncio.Event()  # no connection is left
         self.empty.set()
@@ -51,13 +58,16 @@ class ScriptedBroker:
         self.published = 0
         self.dropped: list[Message] = []  # for want of room, though the publisher was acknowledged
         self.unrouted: list[Message] = []  # nobody was subscribed: PUBACK says 0x10
-        self.lost_messages: list[Message] = []  # with a session that was kicked, or ended by a DISCONNECT
+        self.vanished: list[Message] = []  # given to a member on a dead node: PUBACK says 0
+        self.dropped_publishes = 0  # of QoS 2, for want of PUBRELs
+        self.bans: list[dict[str, str]] = []  # as EMQX lists them
+        self.lost_messages: list[Message] = []  # with a session: kicked, ended by a DISCONNECT, gone with a restart
         self.trap: tuple[int, Callable[[], None]] | None = None  # called at the n-th acknowledgement from now, at once
         self.blocked = 0  # connections ended because they did not take what was sent
         self._turns: dict[tuple[str, str], int] = {}
         self._tls = tls
         self._host = host
-        self._server: asyncio.Server | None = None
+        self._timers: set[asyncio.TimerHandle] = set()  # delayed messages, nodes that leave
         self._watch: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
@@ -68,29 +78,96 @@ class ScriptedBroker:
         await self.stop()
         assert kind is not None or not self.violations, self.violations
 
+    @property
+    def port(self) -> int:
+        return self.nodes[0].port
+
     async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Link(self), self._host, self.port, ssl=self._tls, reuse_address=True
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
+        for node in self.nodes:
+            await self.start_node(node)
         self._check_keepalives()
 
-    async def stop(self, *, keep_sessions: bool = True) -> None:
-        """Close the port and every connection, without a DISCONNECT, as EMQX does."""
+    async def stop(self, *, keep_sessions: bool = False) -> None:
+        """Close the ports and every connection, without a DISCONNECT, as EMQX does: its sessions are in memory and go
+        with it. ``keep_sessions``: they live on, as at a broker that writes them to a disk."""
         if self._watch is not None:
             self._watch.cancel()
-        if self._server is not None:
-            self._server.close()
-            await accepted_are_known()
-            for link in list(self.links):
-                link.transport.abort()
-            await self._server.wait_closed()
-            self._server = None
-            await self.empty.wait()
+        for timer in self._timers:
+            timer.cancel()
+        for node in self.nodes:
+            await self._close(node)
+        await self.empty.wait()
         if not keep_sessions:
+            for session in self.sessions.values():
+                if session.expires is not None:
+                    session.expires.cancel()
+                self.lost_messages += session.held()
             self.sessions.clear()
             self.groups.clear()
+
+    # --- the cluster ---
+
+    async def start_node(self, node: Node) -> None:
+        """It is there, or back: shared subscriptions forget its dead."""
+        loop = asyncio.get_running_loop()
+        node.server = await loop.create_server(
+            lambda: Link(self, node), self._host, node.port, ssl=self._tls, reuse_address=True
+        )
+        node.port = node.server.sockets[0].getsockname()[1]
+        node.ready_at = loop.time() + self.rules.authenticators_load_s
+        self._bury(node)
+
+    async def stop_node(self, node: Node) -> None:
+        """In good order (SIGTERM): its sessions end, and leave their groups."""
+        await self._close(node)
+        for session in [session for session in self.sessions.values() if session.node is node]:
+            self._terminate(session)
+
+    async def kill_node(self, node: Node) -> None:
+        """As by SIGKILL or the power: its sessions are gone with all they held, and stay members of their groups."""
+        for session in [session for session in self.sessions.values() if session.node is node]:
+            if session.link is not None:
+                session.link.session = None
+            self._die(session)
+            session.dead = True
+        await self._close(node)
+
+    def force_leave(self, node: Node) -> None:
+        """Take a node out of the cluster, as by REST."""
+
+        def leave() -> None:
+            self.nodes.remove(node)
+            self._bury(node)
+
+        self._later(self.rules.force_leave_s, leave)
+
+    async def _close(self, node: Node) -> None:
+        server, node.server = node.server, None
+        if server is None:
+            return
+        server.close()
+        await accepted_are_known()
+        links = [link for link in self.links if link.node is node]
+        for link in links:
+            link.transport.abort()
+        await server.wait_closed()
+        for link in links:
+            await link.ended.wait()
+
+    def _bury(self, node: Node) -> None:
+        for members in list(self.groups.values()):
+            for session in [session for session in members if session.dead and session.node is node]:
+                self._leave(session)
+
+    def _later(self, delay_s: float, function: Callable[[], object]) -> None:
+        def run() -> None:
+            self._timers.discard(timer)
+            function()
+
+        timer = asyncio.get_running_loop().call_later(delay_s, run)
+        self._timers.add(timer)
+
+    # --- what a test does to sessions ---
 
     def session(self, client_id: str) -> Session:
         return self.sessions[client_id]
@@ -103,12 +180,50 @@ class ScriptedBroker:
 
     def kick(self, client_id: str) -> None:
         """As by REST: its connection and its session go, with everything in it."""
-        session = self.sessions.pop(client_id)
-        self.lost_messages += [flying.message for flying in [*session.flying.values(), *session.queue]]
+        session = self.sessions[client_id]
+        self._die(session)
         self._leave(session)
         if session.link is not None:
             session.link.session = None
             session.link.end(0x98)
+
+    def ban(self, kind: str, who: str) -> None:
+        """As by REST, for good. A client id's session is ended at once; a user's clients stay."""
+        self.bans.append({"as": kind, "who": who, "by": "api", "reason": "", "at": "", "until": "infinity"})
+        if kind == "clientid" and who in self.sessions:
+            self.kick(who)
+
+    def stall(self, client_id: str) -> None:
+        """Its session's process gets no time, until ``resume``: what comes waits in its mailbox."""
+        self.sessions[client_id].stalled = True
+
+    def resume(self, client_id: str) -> None:
+        session = self.sessions[client_id]
+        session.stalled = False
+        self.opens_mailbox(session)
+
+    def opens_mailbox(self, session: Session) -> None:
+        """Its process goes on: what waits is delivered."""
+        mailbox, session.mailbox = session.mailbox, deque()
+        for message, options, retain in mailbox:
+            self._deliver(session, message, options, retain=retain)
+        self._pump(session)
+
+    def _die(self, session: Session) -> None:
+        """A session is gone with all it held, and gives nothing to anybody."""
+        if self.sessions.get(session.client_id) is session:
+            del self.sessions[session.client_id]
+        if session.expires is not None:
+            session.expires.cancel()
+        self.lost_messages += session.held()
+
+    def _killed(self, session: Session) -> None:
+        """Its mailbox has overflown (force_shutdown.max_mailbox_size)."""
+        self._die(session)
+        self._leave(session)
+        if session.link is not None:
+            session.link.session = None
+            session.link.transport.abort()
 
     # --- connections ---
 
@@ -122,6 +237,13 @@ class ScriptedBroker:
             refusal = 0x86 if connect.v5 else 4
         if rules.check is not None:
             refusal = rules.check(connect)
+        if any(
+            ban["who"] == {"clientid": connect.client_id, "username": connect.username}.get(ban["as"])
+            for ban in self.bans
+        ):
+            refusal = 0x8A if connect.v5 else 5
+        if asyncio.get_running_loop().time() < link.node.ready_at:
+            refusal = 0x87 if connect.v5 else 5
         if refusal is not None:
             link.send(packets.connack(refusal, properties=rules.refusal_properties if connect.v5 else None))
             link.end()
@@ -141,10 +263,15 @@ class ScriptedBroker:
     def _tell_of(self, session: Session, event: str) -> None:
         """An event message of EMQX's: QoS 0, from nobody, and counted by nobody."""
         if self.rules.sys_events:
-            payload = {"clientid": session.client_id, "username": "undefined", "proto_ver": 5, "protocol": "mqtt"}
-            payload |= {"connected_at": session.connected_ms, "ts": time.time_ns() // 1_000_000}
-            payload |= {"reason": "tcp_closed"} if event == "disconnected" else {"keepalive": 30, "clean_start": True}
-            topic = f"$SYS/brokers/emqx@127.0.0.1/clients/{session.client_id}/{event}"
+            now_ms, username = time.time_ns() // 1_000_000, session.username or "undefined"
+            payload = {"clientid": session.client_id, "username": username, "ipaddress": "127.0.0.1", "proto_ver": 5}
+            payload |= {"proto_name": "MQTT", "protocol": "mqtt", "sockport": session.node.port, "ts": now_ms}
+            payload |= {"connected_at": session.connected_ms}
+            if event == "disconnected":
+                payload |= {"reason": "tcp_closed", "disconnected_at": now_ms}
+            else:
+                payload |= {"keepalive": 30, "clean_start": True, "expiry_interval": session.expiry}
+            topic = f"$SYS/brokers/{session.node.name}/clients/{session.client_id}/{event}"
             self._route(Message(topic, json.dumps(payload).encode(), publisher="emqx_sys"))
 
     def _properties(self, session: Session) -> bytes:
@@ -167,8 +294,10 @@ class ScriptedBroker:
         if session is not None and session.expires is not None:
             session.expires.cancel()
         if session is None:
-            session = self.sessions[connect.client_id] = Session(connect.client_id)
+            session = self.sessions[connect.client_id] = Session(connect.client_id, link.node)
         session.link = link
+        session.node = link.node
+        session.username = connect.username
         session.expiry = connect.expiry
         session.connects += 1
         session.connected_ms = time.time_ns() // 1_000_000
@@ -182,6 +311,9 @@ class ScriptedBroker:
         if session is None or connect is None:
             return
         session.link = None
+        session.disconnected_ms = time.time_ns() // 1_000_000
+        if not session.stalled:
+            self.opens_mailbox(session)
         self._tell_of(session, "disconnected")
         if connect.will is not None and not link.goodbye:
             self.publish(connect.will)
@@ -273,7 +405,12 @@ class ScriptedBroker:
     # --- messages ---
 
     def publish(self, message: Message) -> bool:
-        """A device's message, acknowledged to it whatever becomes of it; whether anybody was subscribed."""
+        """A device's message, acknowledged to it whatever becomes of it; whether anybody was subscribed. To one for
+        later (``$delayed/SECONDS/TOPIC``) nobody is, nor maybe to a retained one: both are taken all the same."""
+        if message.topic.startswith("$delayed/"):
+            _, seconds, topic = message.topic.split("/", 2)
+            self._later(float(seconds), lambda: self.publish(replace(message, topic=topic)))
+            return False
         self.published += 1
         if message.retain:
             self.retained[message.topic] = message
@@ -287,7 +424,7 @@ class ScriptedBroker:
     def _route(self, message: Message) -> bool:
         reached = False
         for session in list(self.sessions.values()):
-            for text, options in session.filters.items():
+            for text, options in list(session.filters.items()):  # the delivery may kill it
                 if not text.startswith("$share/") and packets.matches(text, message.topic):
                     self._deliver(session, message, options)
                     reached = True
@@ -304,9 +441,17 @@ class ScriptedBroker:
         else:
             self._turns[key] = self._turns.get(key, -1) + 1
             member = members[self._turns[key] % len(members)]
+        if member.dead:
+            self.vanished.append(message)
+            return
         self._deliver(member, message, member.filters[f"$share/{key[0]}/{key[1]}"])
 
     def _deliver(self, session: Session, message: Message, options: int, *, retain: bool = False) -> None:
+        if session.stalled or (session.link is not None and session.link.blocked):
+            session.mailbox.append((message, options, retain))
+            if self.rules.max_mailbox is not None and len(session.mailbox) > self.rules.max_mailbox:
+                self._killed(session)
+            return
         qos = min(message.qos, options & 3)
         retain = retain or (message.retain and bool(options & RETAIN_AS_PUBLISHED))
         flying = Flying(message, qos, retain)
@@ -321,7 +466,12 @@ class ScriptedBroker:
             session.dropped_here += 1
 
     def _pump(self, session: Session) -> None:
-        while session.link is not None and session.queue and len(session.flying) < self._window(session, session.link):
+        while (
+            not session.stalled
+            and session.link is not None
+            and session.queue
+            and len(session.flying) < self._window(session, session.link)
+        ):
             flying = session.queue.popleft()
             if flying.qos == 0:
                 self._send(session, 0, flying)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from tests.brokers import packets
@@ -11,14 +12,21 @@ from tests.brokers.scripted_rules import NOBODY
 
 if TYPE_CHECKING:
     from tests.brokers.scripted import ScriptedBroker
-    from tests.brokers.scripted_rules import Session
+    from tests.brokers.scripted_rules import Node, Session
+
+_HIGH_WATER = 1 << 20  # EMQX's tcp_options.high_watermark
+_TOO_LARGE = 0x95
+_TOO_MANY = 0x93
 
 
 class Link(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, broker: ScriptedBroker) -> None:
+    def __init__(self, broker: ScriptedBroker, node: Node) -> None:
         self.broker = broker
+        self.node = node
+        self.ended = asyncio.Event()  # the connection is no more, and the broker knows
+        self.blocked = False  # its client takes less than is sent
         self.buffer = bytearray()
         self.session: Session | None = None
         self.connect: packets.Connect | None = None
@@ -32,6 +40,7 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+        transport.set_write_buffer_limits(_HIGH_WATER)
         self.broker.links.append(self)
         self.broker.empty.clear()
 
@@ -48,11 +57,25 @@ class Link(asyncio.Protocol):
                 self.broker.violations.append(str(error))
                 self.transport.abort()
 
+        if len(self.buffer) > 1 and not self.transport.is_closing():
+            with contextlib.suppress(IndexError):
+                if packets.read_varint(bytes(self.buffer[:5]), 1)[0] > self.broker.rules.max_packet:
+                    self.end(_TOO_LARGE)
+
+    def pause_writing(self) -> None:
+        self.blocked = True
+
+    def resume_writing(self) -> None:
+        self.blocked = False
+        if self.session is not None:
+            self.broker.opens_mailbox(self.session)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self.broker.links.remove(self)
         if not self.broker.links:
             self.broker.empty.set()
         self.broker.lost(self)
+        self.ended.set()
 
     def send(self, data: bytes) -> None:
         """Any bytes. Packet by packet, as EMQX writes."""
@@ -126,6 +149,10 @@ class Link(asyncio.Protocol):
             self.send(packets.packet(Type.PUBACK, 0, packet_id.to_bytes(2) + bytes((rules.puback,))))
             return
         if message.qos == 2:
+            if packet_id not in session.incoming and len(session.incoming) >= rules.max_awaiting_rel:
+                self.broker.dropped_publishes += 1
+                self.end(_TOO_MANY)
+                return
             self.send(packets.packet(Type.PUBREC, 0, packet_id.to_bytes(2)))
             if packet_id in session.incoming:
                 return

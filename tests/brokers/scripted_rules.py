@@ -25,6 +25,10 @@ class Rules:
     max_inflight: int = 32
     queue: int = 1000
     slow_start: bool = False  # one message until the first acknowledgement of a connection, as HiveMQ CE does
+    max_mailbox: int | None = 1000  # messages that wait for a session's process, which is killed beyond; None: no limit
+    max_awaiting_rel: int = 100  # QoS 2 messages of one client without PUBREL
+    max_packet: int = 1 << 20  # bytes behind the fixed header
+    force_leave_s: float = 0.0  # until a node that was taken out is out; EMQX takes some 15 s
     send_timeout_s: float = 15.0  # EMQX's, of a connection that takes nothing
     strategy: Literal["round_robin", "hash_clientid"] = "round_robin"
     shared: bool = True  # SharedSubscriptionAvailable
@@ -32,6 +36,7 @@ class Rules:
     refuse_connect: int | None = None
     refusal_properties: bytes = b""
     refuse_subscribe: int | None = None
+    authenticators_load_s: float = 0.0  # after the listener has opened; until then everybody is refused
     server_keepalive: int | None = None
     answers_connect: bool = True
     answers_subscribe: bool = True
@@ -57,10 +62,30 @@ class Flying:
 
 
 @dataclass
+class Node:
+    """One broker of the cluster. ``port`` stays the same over a stop and a start."""
+
+    name: str
+    port: int = 0
+    server: asyncio.Server | None = None
+    ready_at: float = 0.0  # of the loop's clock: before it authenticators are loading
+
+    @property
+    def running(self) -> bool:
+        return self.server is not None
+
+
+@dataclass
 class Session:
-    """What outlives a connection."""
+    """What outlives a connection. It is a process at a node: ``stalled`` while that gets no time, so that what comes
+    for it waits in its mailbox; ``dead`` when it died with its node, of which shared subscriptions do not hear."""
 
     client_id: str
+    node: Node
+    username: str | None = None
+    stalled: bool = False
+    dead: bool = False
+    mailbox: deque[tuple[Message, int, bool]] = field(default_factory=deque)
     expiry: int = 0
     link: Link | None = None
     expires: asyncio.TimerHandle | None = None  # while it has no connection
@@ -73,9 +98,15 @@ class Session:
     connects: int = 0
     created_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     connected_ms: int = 0  # when its present or last connection began
+    disconnected_ms: int = 0  # when its last connection ended
     dropped: int = 0  # by its queue, for as long as the session lives
     dropped_here: int = 0  # the same, since the connection began
     acknowledged: list[int] = field(default_factory=list)  # packet ids in the order of PUBACK and PUBREC
+
+    def held(self) -> list[Message]:
+        """What it has for its client: sent and not acknowledged, or waiting."""
+        held = [flying.message for flying in (*self.flying.values(), *self.queue)]
+        return held + [message for message, _, _ in self.mailbox]
 
     def take_id(self) -> int:
         while True:

@@ -178,8 +178,8 @@ def doctor(gateway: Gateway, *words: str) -> list[dict[str, Any]]:
 class Site:
     """A scripted EMQX with its REST API, with whose figures a gateway is told what EMQX drops."""
 
-    def __init__(self, rules: Rules, *, tls: ssl.SSLContext | None = None) -> None:
-        self.broker = ThreadedBroker(rules, tls=tls)
+    def __init__(self, rules: Rules, *, tls: ssl.SSLContext | None = None, nodes: int = 1) -> None:
+        self.broker = ThreadedBroker(rules, tls=tls, nodes=nodes)
 
     def __enter__(self) -> Self:
         self.broker.__enter__()

@@ -1,8 +1,10 @@
 """Devices in a process of their own, which publish their sequence numbers and repeat what was not acknowledged.
 
-Run as ``python -m tests.chaos.publisher PORT DEVICES RATE``; when standard input closes it waits until everything is
-acknowledged and prints a JSON object: ``published``, device to number of messages, and ``repeated``, how many were sent
-again because a connection had ended.
+Run as ``python -m tests.chaos.publisher PORT DEVICES RATE QUALITIES``; QUALITIES are the levels of QoS the devices
+take in turn, ``1`` or ``12``. Commands come on standard input, a byte each: ``p`` pauses all devices, ``2`` those that
+publish at QoS 2, ``g`` goes on; a pause prints ``settled`` when all that these have published is acknowledged. When
+standard input closes it waits until everything is acknowledged and prints a JSON object: ``published``, device to
+number of messages, and ``repeated``, how many were sent again because a connection had ended.
 """
 
 from __future__ import annotations
@@ -10,13 +12,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import select
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from gateway.mqtt.device import DeviceConnectError, DeviceConnection
-from tests.chaos.harness import payload
+from tests.chaos.harness import DEADLINE_S, payload
+
+if TYPE_CHECKING:
+    from gateway.mqtt.device import Qos
 
 WINDOW = 50
 CONNECT_S = 5.0
@@ -26,8 +33,10 @@ NOBODY = 0x10  # PUBACK: no matching subscribers (MQTT 5.0 section 3.4.2.1)
 class Device:
     """One device, kept connected."""
 
-    def __init__(self, name: str, port: int) -> None:
+    def __init__(self, name: str, port: int, qos: Qos) -> None:
         self.name = name
+        self.qos = qos
+        self.paused = False
         self.count = 0  # messages made so far
         self.repeated = 0
         self._port = port
@@ -54,8 +63,8 @@ class Device:
             self._connection = None
 
     def publish(self) -> None:
-        """One message more, unless the window is full."""
-        if len(self._unacknowledged) < WINDOW:
+        """One message more, unless the window is full or the device is paused."""
+        if len(self._unacknowledged) < WINDOW and not self.paused:
             number = self.count
             self.count += 1
             self._unacknowledged[number] = None
@@ -63,7 +72,8 @@ class Device:
 
     def _send(self, number: int) -> None:
         if self._connection is not None and number in self._unacknowledged:
-            packet_id = self._connection.publish(f"devices/{self.name}/telemetry", payload(self.name, number))
+            topic, body = f"devices/{self.name}/telemetry", payload(self.name, number)
+            packet_id = self._connection.publish(topic, body, qos=self.qos)
             if packet_id is not None:
                 self._flying[packet_id] = number
 
@@ -94,12 +104,23 @@ class Device:
         self._lost.set()
 
 
-async def publish(port: int, count: int, rate: float) -> dict[str, Any]:
+async def publish(port: int, count: int, rate: float, qualities: list[Qos]) -> dict[str, Any]:
     """Publish until standard input closes."""
     loop = asyncio.get_running_loop()
     closed = asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), closed.set)
-    devices = [Device(f"device-{number:04}", port) for number in range(count)]
+    devices = [Device(f"device-{number:04}", port, qualities[number % len(qualities)]) for number in range(count)]
+    unsettled: list[Device] = []  # that a pause waits for
+
+    def command() -> None:
+        word = os.read(sys.stdin.fileno(), 1)
+        if not word:
+            closed.set()
+            return
+        unsettled[:] = [device for device in devices if word == b"p" or (word == b"2" and device.qos == 2)]
+        for device in devices:
+            device.paused = device in unsettled
+
+    loop.add_reader(sys.stdin.fileno(), command)
     keepers = [asyncio.create_task(device.keep_connected()) for device in devices]
     began, sent = loop.time(), 0
     while not closed.is_set():
@@ -109,6 +130,9 @@ async def publish(port: int, count: int, rate: float) -> dict[str, Any]:
         sent = max(sent, due)
         for device in devices:
             device.keep_alive()
+        if unsettled and all(device.settled for device in unsettled):
+            unsettled.clear()
+            print("settled", flush=True)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(closed.wait(), 0.005)
     loop.remove_reader(sys.stdin.fileno())
@@ -128,10 +152,10 @@ async def publish(port: int, count: int, rate: float) -> dict[str, Any]:
 class Publishers:
     """That process, seen from a test. It ends when its input closes, so also when this process does."""
 
-    def __init__(self, port: int, *, devices: int = 20, rate: int = 1000) -> None:
-        argv = [sys.executable, "-m", "tests.chaos.publisher", str(port), str(devices), str(rate)]
+    def __init__(self, port: int, *, devices: int = 20, rate: int = 1000, qualities: str = "1") -> None:
+        argv = [sys.executable, "-m", "tests.chaos.publisher", str(port), str(devices), str(rate), qualities]
         self._process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], text=True
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], text=True, bufsize=1
         )
         self.repeated = 0  # messages sent again after a connection had ended; known after ``stop``
 
@@ -143,6 +167,22 @@ class Publishers:
             self._process.kill()
         self._process.communicate()
 
+    def pause(self, *, only_qos2: bool = False) -> None:
+        """Stop publishing until :meth:`resume`; returns when all that was published is acknowledged."""
+        self._command("2" if only_qos2 else "p")
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], DEADLINE_S)
+        said = self._process.stdout.readline().strip() if ready else "nothing"
+        assert said == "settled", f"the publishers said {said!r}, not that all is acknowledged"
+
+    def resume(self) -> None:
+        self._command("g")
+
+    def _command(self, word: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(word)
+        self._process.stdin.flush()
+
     def stop(self, deadline_s: float = 60.0) -> dict[str, int]:
         """End the load: how many messages each device has had acknowledged, numbered from 0."""
         output, _ = self._process.communicate(timeout=deadline_s)
@@ -153,4 +193,5 @@ class Publishers:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(publish(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))))
+    levels: list[Qos] = [2 if level == "2" else 1 for level in sys.argv[4]]
+    print(json.dumps(asyncio.run(publish(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), levels))))

@@ -103,12 +103,13 @@ class Outcome:
     seed: int
     seconds: float = 0.0
     account: Account | None = None
-    repeated: int = 0  # messages that devices sent again
+    repeated: int = 0  # messages that devices sent again, or a broker that had forgotten their acknowledgement
     faults: dict[str, list[float]] = field(default_factory=dict)  # fault to the gaps it made, in seconds
     lives: list[Life] = field(default_factory=list)
     imbalances: list[float] = field(default_factory=list)
     final_imbalance: float = 0.0
     looks: int = 0
+    unanswered: int = 0  # questions that got no answer within 5 s: the machine is too busy, or the gateway hangs
 
     @property
     def may_repeat(self) -> int:
@@ -175,6 +176,7 @@ class Outcome:
             "copies_at_most": self.may_repeat,
             "lives": len(self.lives),
             "looks": self.looks,
+            "unanswered": self.unanswered,
             "rss_mib_max": max((s.rss_mib for life in self.lives for s in life.samples), default=0.0),
             "descriptors_max": max((s.descriptors for life in self.lives for s in life.samples), default=0),
             "slopes": self.slopes(),
@@ -199,6 +201,7 @@ def report(outcome: Outcome) -> str:
         lines.append(f"{'copies':<34}{account.copies:>10}   at most {outcome.may_repeat}")
     lines += [
         f"{'ledger out of balance':<34}{len(outcome.imbalances):>10}   of {outcome.looks} looks",
+        f"{'questions without an answer in 5 s':<34}{outcome.unanswered:>10}",
         f"{'lives of the gateway':<34}{len(outcome.lives):>10}   {len(judged(outcome.lives))} long enough to be judged",
         f"{'memory, MiB, at most':<34}{facts['rss_mib_max']:>10.1f}",
         f"{'descriptors, at most':<34}{facts['descriptors_max']:>10}",

@@ -6,18 +6,26 @@ and what no record could be written for lasts no longer than said.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import re
 import time
 from typing import TYPE_CHECKING
 
 import pytest
+from aiokafka.client import ConnectionGroup
 
+from bridge.contacts import Contacts
+from bridge.kafka import KafkaProducer
+from config.errors import ExitStatus
 from gateway.doctor.model import Severity
+from tests.brokers.kafka_backend import kafka_settings, read_topic
 from tests.brokers.kafka_cluster import ClusterAdmin
 from tests.chaos.cluster_case import Case, passes
 from tests.chaos.harness import FULL, ProblemWatch, in_full_form, wait_until
 from tests.doctor_looks import Looked, look
+from tests.producer_port import fill, running, sent, values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,6 +78,43 @@ def test_a_leader_killed(case: Case, admin: ClusterAdmin) -> None:
     assert found.taken.gap_s() <= GAP_S, str(found)
 
 
+def test_a_leader_says_that_it_waits_for_a_replica_before_the_client_gives_up(admin: ClusterAdmin, unique: str) -> None:
+    """acks=all, and a follower in sync is frozen. Were the time-outs equal, the client would take the leader for
+    silent, hang up, and never read its answer."""
+    admin.heal()
+    controller = admin.controller()
+    leader = another(controller)
+    (follower,) = {1, 2, 3} - {controller, leader}
+    admin.create(unique, [[leader, follower]])
+    asyncio.run(_written_beside_a_frozen_follower(admin, unique, leader, follower))
+    (found,) = read_topic(admin.cluster.bootstrap, unique)
+    assert [record.value for record in found] == [b"before", b"waiting"]
+
+
+async def _written_beside_a_frozen_follower(admin: ClusterAdmin, topic: str, leader: int, follower: int) -> None:
+    contacts, retried = Contacts(), asyncio.Queue[str]()
+    settings = kafka_settings(admin.cluster.bootstrap, request_timeout="1s")
+    producer = KafkaProducer(
+        settings, "patient", [topic], None, lambda _topic, error: retried.put_nowait(str(error)), None, contacts
+    )
+    async with asyncio.timeout(60), running(producer):
+        assert await sent(producer, topic, values(b"before")) is None
+        assert producer._client is not None
+        connection = producer._client._conns[leader, ConnectionGroup.DEFAULT]
+        admin.cluster.freeze(follower)
+        try:
+            answer = producer.send(topic, 0, fill(producer.create_batch(compressed=True), values(b"waiting")))
+            assert "REQUEST_TIMED_OUT" in await retried.get(), "the broker's own word"
+        finally:
+            admin.cluster.thaw(follower)
+        assert producer._client._conns[leader, ConnectionGroup.DEFAULT] is connection
+        contact = contacts.get(leader)
+        assert contact is not None
+        assert contact.problem is None
+        await asyncio.wait([answer])
+        assert producer.failure(answer) is None
+
+
 def test_the_controller_killed(case: Case, admin: ClusterAdmin) -> None:
     for _ in range(TIMES):
         killed_and_restarted(case, admin.controller())
@@ -102,11 +147,16 @@ def test_one_frozen_and_thawed(case: Case, admin: ClusterAdmin) -> None:
     passes((40 if FULL else 12) - (time.monotonic() - frozen))
     case.flows(1)
     assert case.gateway.ready(), case.gateway.reasons()
+    retries = case.gateway.metric("gateway_kafka_retries_total")
     admin.cluster.thaw(victim)
     admin.wait_in_sync(case.topic)
+    case.flows(1)
+    # It takes itself for a leader still, and may be asked: no batch goes to it, none to a right leader is given up.
+    assert case.gateway.metric("gateway_kafka_retries_total") == retries, case.gateway.tail()
     admin.elect_preferred(case.topic)
     case.flows(1)
-    wait_until(lambda: not case.gateway.problems(), f"nothing is wrong any more; {case.gateway.problems()}", 30)
+    # Late messages are a problem for as long as they are among those of the last 20 s.
+    wait_until(lambda: not case.gateway.problems(), f"nothing is wrong any more; {case.gateway.problems()}", 60)
     found = case.finish()
     assert found.taken.gap_s() <= GAP_S, str(found)
 
@@ -116,7 +166,8 @@ def test_a_frozen_one_is_named_with_its_partitions_until_it_is_thawed(
 ) -> None:
     """Within 30 s, as somebody who only reads /status: the broker, its address, what it led, and nobody else."""
     # One copy each: nobody can take its partition over.
-    with Case(admin, make_gateway, unique, replicas=[[1], [2], [3]]) as case:
+    ledger = {"topic": f"{unique}-ledger", "interval": "1s"}
+    with Case(admin, make_gateway, unique, replicas=[[1], [2], [3]], ledger=ledger) as case:
         wait_until(lambda: not case.gateway.problems(), f"all is well; {case.gateway.problems()}")
         victim = another(admin.controller())
         frozen = time.monotonic()
@@ -136,6 +187,14 @@ def test_a_frozen_one_is_named_with_its_partitions_until_it_is_thawed(
         assert stands_still["waiting"] + stands_still["spooled"] > 0, "with the spool it is silent all the same"
         label = f'{{partition="{victim - 1}",topic="{unique}"}}'
         assert case.gateway.samples("gateway_kafka_partition_silence_seconds")[label] >= 3
+        wait_until(lambda: admin.leaders(case.topic).get(victim - 1, -1) < 0, "the cluster has noticed it")
+        code, said = case.gateway.command("verify", "--json")
+        assert code == ExitStatus.UNJUDGED, said
+        (document,) = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        states = {place["partition"]: place["state"] for place in document["partitions"]}
+        assert states.pop(victim - 1) == "unjudged", said
+        assert states
+        assert not {"unjudged", "missing"} & set(states.values()), said
         admin.cluster.thaw(victim)
         wait_until(lambda: not case.gateway.problems(), f"nothing is wrong any more; {case.gateway.problems()}", 30)
         admin.wait_in_sync(case.topic)
@@ -162,11 +221,23 @@ def test_doctor_tells_a_frozen_broker_from_a_dead_one_and_names_its_partitions(
     def place(node: int) -> str:
         return f"broker {node} ({admin.cluster.address(node)})"
 
-    admin.cluster.freeze(frozen)
+    def before_the_cluster_notices() -> tuple[Looked, float]:
+        """A look at a frozen broker. The cluster notices after 3 s: on a busy machine a look may come too late."""
+        for _ in range(5):
+            admin.cluster.freeze(frozen)
+            began = time.monotonic()
+            looked = doctor()
+            if not looked.says("has no leader"):
+                break
+            admin.cluster.thaw(frozen)
+            for topic in (unique, f"{unique}-safe"):
+                admin.wait_in_sync(topic)
+                admin.elect_preferred(topic)
+        return looked, time.monotonic() - began
+
     try:
+        looked, took_s = before_the_cluster_notices()
         began = time.monotonic()
-        looked = doctor()
-        took_s = time.monotonic() - began
         login = looked.one("login", place(frozen))
         assert login.facts["state"] == "frozen", looked.bad
         assert f"{unique}/1" in login.text, login.text

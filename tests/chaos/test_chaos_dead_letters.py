@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING
 
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
 from tests.brokers.client import Client
 from tests.brokers.kafka_backend import read_topic
+from tests.brokers.topics import create_topic
 from tests.chaos.harness import wait_until
 
 if TYPE_CHECKING:
@@ -131,3 +135,53 @@ def test_a_stopped_route_tries_a_few_by_itself_and_goes_on_when_they_are_good(
     assert gateway.reasons() == []
     assert gateway.imbalance() == 0
     assert gateway.stop() == -15
+
+
+def test_a_dead_letter_that_its_topic_refuses_is_none_until_kafka_has_it(
+    kafka: KafkaCluster,
+    make_mosquitto: Callable[..., Mosquitto],
+    make_gateway: MakeGateway,
+    unique: str,
+) -> None:
+    broker, dead = make_mosquitto(), f"{unique}-dead"
+
+    def limit(size: int) -> None:
+        entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, dead, incremental_configs=[entry])
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        admin.incremental_alter_configs([resource])[resource].result(20)
+
+    asyncio.run(create_topic(kafka.bootstrap, dead))
+    limit(100)
+    route = {
+        "name": "made",
+        "filters": ["devices/#"],
+        "topic": f"{unique}-${{payload.kind}}",
+        "allowed_topics": "[a-z]+",
+    }
+    gateway = make_gateway(broker.port, kafka.bootstrap, unique, routes=[route], dead_letter={"topic": dead})
+    gateway.start()
+    bad = [json.dumps({"kind": f"BAD-{number}"}).encode() for number in range(3)]
+    with Client(broker.port) as client:
+        for payload in bad:
+            client.publish("devices/1", payload)
+
+    def problems() -> dict[str, str]:
+        return {problem["id"]: problem["text"] for problem in gateway.problems()}
+
+    wait_until(lambda: "dead-letters-refused" in problems(), "the page says who refuses what")
+    gateway.kill()
+    gateway.start(ready=False)  # they come again, from the broker or from the spool
+    wait_until(gateway.running, "it runs again")
+    wait_until(lambda: "dead-letters-refused" in problems(), "and says so again")
+    assert dead in problems()["dead-letters-refused"]
+    assert "dead-letters" not in problems()
+    assert gateway.metric("gateway_dlq_records_total") == 0
+    assert read(kafka.bootstrap, dead) == []
+    assert gateway.imbalance() == 0
+    limit(1 << 20)
+    wait_until(lambda: gateway.metric("gateway_dlq_records_total") == len(bad), "it goes on by itself")
+    assert sorted(read(kafka.bootstrap, dead)) == sorted(bad)
+    wait_until(lambda: "dead-letters-refused" not in problems(), "and is well again")
+    assert "dead-letters" in problems()
+    assert gateway.imbalance() == 0

@@ -132,7 +132,8 @@ def test_reconnects_without_end_leave_nothing_behind(
         after = held()
         print(f"descriptors {before[0]} → {after[0]}, RSS {before[1]:.1f} → {after[1]:.1f} MiB, threads {after[2]}")
         assert after[1] < before[1] + 4, f"RSS grew from {before[1]:.1f} to {after[1]:.1f} MiB"
-        assert after[2] <= before[2], "connecting threads end"
+        # The loop's pool has two threads more at most; connecting threads that stay would be hundreds.
+        assert after[2] <= before[2] + 2, "connecting threads end"
         wait_until(lambda: "08" not in tcp_states(gateway.process), f"CLOSE_WAIT: {tcp_states(gateway.process)}", 10)
         assert tcp_states(gateway.process).count("01") >= 5, "four sessions and Kafka: the look was at the right table"
         finish(broker, gateway, kafka.bootstrap, unique)

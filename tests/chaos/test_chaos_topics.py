@@ -71,6 +71,19 @@ def topic_status(case: Case) -> dict[str, Any]:
     return next(topic for topic in case.gateway.status()["topics"] if topic["topic"] == case.topic)
 
 
+def about_kafka(case: Case) -> set[tuple[str, str]]:
+    """What /status says is wrong with Kafka, and of what; the load that it holds up meanwhile is no cause."""
+    words = ("topic-", "partition-", "broker-", "kafka-")
+    found = case.gateway.problems()
+    return {(one["id"], one["subject"]) for one in found if one["id"].startswith(words)}
+
+
+def missing_topics(case: Case) -> dict[str, float]:
+    """What GatewayTopicMissing fires by."""
+    found = case.gateway.samples("gateway_kafka_topic_missing")
+    return {labels.partition('topic="')[2].partition('"')[0]: value for labels, value in found.items()}
+
+
 def publish_some(case: Case, kind: str) -> None:
     from tests.brokers.packets import Message
 
@@ -90,12 +103,20 @@ def test_deleted(create: bool, admin: ClusterAdmin, make_gateway: MakeGateway, u
         assert any("does not exist" in reason for reason in case.gateway.reasons()), case.gateway.reasons()
         case.broker.call(lambda: publish_some(case, "late"))  # of which it never heard before
         if not create:
-            passes(15 if FULL else 5)
+            wait_until(lambda: about_kafka(case) == {("topic-missing", case.topic)}, "the page names it alone")
+            assert missing_topics(case)[case.topic] == 1
+            status, said = case.gateway.command("doctor", "--only", "kafka", "--json")
+            assert status, said
+            assert "is not there, and kafka.topics.create is off" in said, said
+            passes(15 if FULL else 2)
+            assert about_kafka(case) == {("topic-missing", case.topic)}, "no broker is blamed"
             assert not admin.leaders(case.topic), "it was made anew"
             assert case.sent() == sent
             admin.create(case.topic)
         case.gateway.wait_ready()
         case.flows(1)
+        wait_until(lambda: not about_kafka(case), "all is well again")
+        assert missing_topics(case)[case.topic] == 0
         assert len(admin.leaders(case.topic)) == 6
         published = case.drain() | {f"late-{number:04}": 1 for number in range(100)}
         assert destroyed(admin.read(case.topic), published) == sent

@@ -85,7 +85,8 @@ def test_one_of_four_is_killed_and_the_others_go_on(
         assert sum(gateway.samples("gateway_worker_restarts_total").values()) == 1
         load_for(SECONDS)
         status = gateway.status()
-        (problem,) = status["problems"]
+        # How busy the machine is that the tests run on is not what this is about.
+        (problem,) = [one for one in status["problems"] if one["id"] != "cpu-starved"]
         assert (problem["id"], problem["severity"], problem["subject"]) == ("worker-restarting", "warning", "worker 2")
         assert len(status["partitions"]) == status["partitions_total"] == 6, "the workers' partitions once each"
         assert status["rates"]["received_per_second"] > 100
@@ -338,15 +339,15 @@ def test_a_stop_while_the_workers_wait_for_kafka(
         assert gateway.stop(10) == -signal.SIGTERM
 
 
-def test_a_stop_while_the_workers_are_not_even_loaded(
-    kafka: KafkaCluster, make_gateway: MakeGateway, unique: str
-) -> None:
+def test_a_stop_while_the_workers_start(kafka: KafkaCluster, make_gateway: MakeGateway, unique: str) -> None:
     with ThreadedBroker() as broker:
         gateway = make_gateway(broker.port, kafka.bootstrap, unique, workers=2)
         gateway.start(ready=False)
-        wait_until(lambda: gateway.events("worker_started"), "a worker's process is there")
+        wait_until(lambda: gateway.events("worker_started"), "a worker has its settings")
         assert gateway.stop(10) == -signal.SIGTERM
-        assert not members(broker)
+        (stopped,) = gateway.events("supervisor_stopped")
+        assert stopped["clean"], stopped
+        assert find_supervisor(gateway.log_file.parent / "data") is None
 
 
 def test_retired_as_a_whole(kafka: KafkaCluster, make_gateway: MakeGateway, unique: str) -> None:

@@ -33,8 +33,8 @@ class Absence(NamedTuple):
 class ThreadedBroker:
     """A ``ScriptedBroker`` that runs while its ``with`` block does. All of it belongs to its thread: use ``call``."""
 
-    def __init__(self, rules: Rules | None = None, *, tls: ssl.SSLContext | None = None) -> None:
-        self._rules, self._tls = rules, tls
+    def __init__(self, rules: Rules | None = None, *, tls: ssl.SSLContext | None = None, nodes: int = 1) -> None:
+        self._rules, self._tls, self._nodes = rules, tls, nodes
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="scripted broker")
         self.broker: ScriptedBroker
@@ -49,7 +49,7 @@ class ThreadedBroker:
         return self
 
     async def _start(self) -> None:
-        self.broker = ScriptedBroker(self._rules, tls=self._tls)
+        self.broker = ScriptedBroker(self._rules, tls=self._tls, nodes=self._nodes)
         await self.broker.start()
         self.port = self.broker.port
 

@@ -435,7 +435,7 @@ def test_the_wrong_kind_of_listener_is_a_sentence(secured_kafka: KafkaCluster, m
         ):
             kafka_admin.cluster()
         said.append(str(failure.value))
-    for sentence, part in zip(said, ("agree on no TLS", "what is no Kafka", "closed the connection"), strict=True):
+    for sentence, part in zip(said, ("asked (TLS: ", "what is no Kafka", "closed the connection"), strict=True):
         assert part in sentence
         assert "127.0.0.1:" in sentence
         assert "Errno" not in sentence

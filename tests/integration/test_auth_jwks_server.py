@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from auth.backends.jwt import JwtAuthenticator
+from auth.chain import Chain
 from auth.errors import BackendDownError
 from auth.jwks import JwksKeys
 from auth.model import Allow, Deny, Ignore, LoginRequest
+from auth.service import AccessService
 from config.auth import AuthJwtKeySettings, AuthJwtSettings
 from config.settings import TlsSettings
 from tests.servers.authority import Authority
 from tests.servers.identity_provider import IdentityProvider, make_key
+from tests.unit.access_parts import FakeHasher, FakeStore, access_settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -166,6 +169,39 @@ async def test_invented_key_ids_do_not_make_the_issuer_suffer(provider: Identity
         clock.ahead_ns += 10 * S
         await asyncio.gather(*(login(authenticator, provider.sign(key=make_key())) for _ in range(50)))
         assert provider.counts["jwks"] == 2
+
+
+async def test_a_new_key_behind_invented_ones_is_no_guess(provider: IdentityProvider, clock: Clock) -> None:
+    """Invented key ids had used up the fetch of these ten seconds, and the devices with the new key were counted as
+    guessers: ten logins, and they were locked out."""
+    provider.rotate("RS256")
+    async with running(clock, settings(provider)) as authenticator:
+        await login(authenticator, provider.sign())
+        clock.ahead_ns += 11 * S
+        invented = make_key(kid="invented")  # which makes it fetch
+        assert (await login(authenticator, provider.sign(key=invented))) == Ignore(
+            "jwt", "no key that its signature is of"
+        )
+        provider.rotate("RS256")
+        protection = {"failures": 2, "address_failures": 2}
+        hasher = FakeHasher()
+        ours = access_settings(chain=["jwt"], protection=protection)
+        service = AccessService(ours, FakeStore(), Chain([authenticator], hasher, ours), clock=clock)
+        request = LoginRequest("user", "dev", provider.sign(), "10.0.0.1")
+        for number in range(5):
+            answer = await service.login(request)
+            assert (answer.result, answer.reason) == ("deny", "unknown")
+            assert hasher.burns == number + 1, "it was refused from memory, or at another cost than others"
+        clock.ahead_ns += 11 * S
+        assert (await service.login(request)).reason == "verified"
+        forged = LoginRequest("other", "dev 2", provider.sign(key=invented), "10.0.0.2")
+        clock.ahead_ns += 11 * S
+        await service.login(forged)
+        clock.ahead_ns += 11 * S
+        await service.login(forged)
+        clock.ahead_ns += 11 * S
+        assert (await service.login(forged)).reason == "locked_out", "an invented key that was looked for is no guess"
+        await service.logins.close()
 
 
 async def test_a_withdrawn_key_is_good_no_more_after_the_refresh(provider: IdentityProvider, clock: Clock) -> None:

@@ -42,23 +42,58 @@ def either(request: pytest.FixtureRequest) -> LdapSite:
 SAME_TO_LDAP = {"space behind", "space before"}
 
 
-async def test_hostile_names_find_nobody(by_search: LdapSearchSite) -> None:
+@pytest.mark.parametrize("exact", [True, False])
+async def test_hostile_names_find_nobody(by_search: LdapSearchSite, exact: bool) -> None:
     await by_search.put_password("lamp")
-    async with by_search.running() as authenticator:
+    async with by_search.running(exact_names=exact) as authenticator:
         for what, name in HOSTILE.items():
             verdict = await login(authenticator, name)
-            assert isinstance(verdict, Allow if what in SAME_TO_LDAP else Ignore), f"{what}: {verdict}"
+            allowed = what in SAME_TO_LDAP and not exact
+            assert isinstance(verdict, Allow if allowed else Ignore), f"{what}: {verdict}"
             assert isinstance(await login(authenticator, "lamp", name), Deny), f"{what} as password"
         assert not authenticator.failures, "a client's name counted against the server"
 
 
-async def test_hostile_names_bind_as_nobody(by_name: LdapNameSite) -> None:
+@pytest.mark.parametrize("exact", [True, False])
+async def test_hostile_names_bind_as_nobody(by_name: LdapNameSite, exact: bool) -> None:
     await by_name.put_password("lamp")
-    async with by_name.running() as authenticator:
+    async with by_name.running(exact_names=exact) as authenticator:
         for what, name in HOSTILE.items():
             verdict = await login(authenticator, name)
-            assert isinstance(verdict, Allow) == (what in SAME_TO_LDAP), f"{what}: {verdict}"
+            assert isinstance(verdict, Allow) == (what in SAME_TO_LDAP and not exact), f"{what}: {verdict}"
         assert not authenticator.failures
+
+
+@pytest.mark.parametrize("name", ["DEV1", "dev1 ", " dev1", "\N{FULLWIDTH LATIN SMALL LETTER D}ev1"])
+async def test_another_spelling_is_let_in_by_a_setting_alone(either: LdapSite, name: str) -> None:
+    """To slapd each is dev1. Rules and EMQX see the spelling: a rule that denies dev1 did not concern DEV1."""
+    await either.put_password("dev1", groups=["meters"])
+    async with either.running(group_attribute="departmentNumber") as authenticator:
+        assert not isinstance(await login(authenticator, name), Allow)
+        verdict = await login(authenticator, "dev1")
+        assert isinstance(verdict, Allow)
+        assert verdict.groups == {"meters"}, "the attribute of the name was taken for a group, or none was read"
+        assert not authenticator.failures
+    async with either.running(exact_names=False) as authenticator:
+        assert isinstance(await login(authenticator, name), Allow)
+
+
+async def test_a_client_id_in_the_filter_is_compared_as_well(by_search: LdapSearchSite) -> None:
+    await by_search.put_password("lamp")
+    async with by_search.running(search_filter="(|(uid=${clientid})(mail=${clientid}))") as authenticator:
+        assert isinstance(await login(authenticator, "", clientid="lamp"), Allow)
+        assert isinstance(await login(authenticator, "", clientid="Lamp"), Ignore)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"search_filter": "(uid=${username}*)"}, {"search_filter": "(&(cn=x)(!(uid=${username})))"}]
+)
+async def test_a_filter_that_compares_no_attribute_with_the_name_needs_the_setting(
+    by_search: LdapSearchSite, settings: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigError, match="exact_names"):
+        by_search.make({**by_search.settings(), **settings})
+    by_search.make({**by_search.settings(), **settings, "exact_names": False})
 
 
 @pytest.mark.parametrize("name", ["a,b", 'a"b', "a\\b", "a+b=c", "#a", "a*(b)", "<a;>", "ä€", "a/b"])
@@ -295,6 +330,14 @@ async def test_names_as_long_as_mqtt_allows_do_not_make_the_directory_hang_up(ei
         assert isinstance(await login(authenticator, "lamp", "p" * 65_535), Deny)
         assert isinstance(await login(authenticator, "lamp"), Allow)
         assert not authenticator.failures, "a client's name counted against the server"
+
+
+async def test_padding_a_name_beyond_what_is_folded_leaves_no_way_around_a_lock_out(either: LdapSite) -> None:
+    """Longer names were not folded. To the directory each of these is lamp, and each had tries of its own."""
+    await either.put_password("lamp")
+    async with either.running() as authenticator:
+        for padding in (253, 257, 316):
+            assert not isinstance(await login(authenticator, "lamp" + " " * padding), Allow), padding
 
 
 @pytest.mark.parametrize("code", [19, 53])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auth.model import Ban, Rule
+from config.extras import how_to_install
 from tests.auth_process import ROOT, auth_serve
 from tests.servers.authority import Authority
 
@@ -179,7 +180,7 @@ PathFinder.find_spec = find_others
     with auth_serve(tmp_path, environment={"PYTHONPATH": path}) as served:
         assert served.process.wait(20) == 78
         assert "argon2-cffi, bcrypt" in served.log.read_text()
-        assert "pip install 'mqtt-kafka-gateway[auth]'" in served.log.read_text()
+        assert how_to_install("auth") in served.log.read_text()
 
 
 def test_config_check_looks_at_what_the_service_needs(tmp_path: Path) -> None:

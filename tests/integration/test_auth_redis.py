@@ -57,7 +57,7 @@ async def test_every_part_of_the_key_has_to_be_there(site: RedisSite) -> None:
 
 
 async def test_a_key_may_have_any_bytes(site: RedisSite) -> None:
-    for name in ("\0", "a\0b", "\r\n", "ä\U0001f4a1", "x" * 65_535):
+    for name in ("\0", "a\0b", "\r\n", "ä\U0001f4a1", "x" * 256):
         await site.put_password(name)
         async with site.running() as authenticator:
             assert isinstance(await login(authenticator, name), Allow), repr(name[:10])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEADLINE_S = 240.0  # for a whole run on a machine that is busy with other tests
-INTEGERS = ("published", "acknowledged", "received", "kafka", "duplicates", "missing")
+INTEGERS = ("published", "acknowledged", "received", "kafka", "duplicates", "missing", "pending")
 FLOWING = "messages flow; Ctrl-C ends"
 
 pytestmark = pytest.mark.slow
@@ -144,7 +144,7 @@ def check_account(out: str, *stages: str) -> dict[str, Any]:
     account: dict[str, Any] = json.loads(out)
     assert out.count("\n") == 1, "exactly one JSON object on one line"
     integers = (*INTEGERS, *stages)
-    assert set(account) == {*integers, "seconds", "latency_p50_ms", "latency_p99_ms"}
+    assert set(account) == {*integers, "seconds", "latency_p50_ms", "latency_p99_ms", "late", "standstills"}
     for key in integers:
         assert type(account[key]) is int, key
     assert account["missing"] == 0

@@ -62,6 +62,9 @@ class Writer(AnyPath):
             dead_letters=dead,
         )
 
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000  # the broker compares it with its own
+
     def bury(
         self,
         mqtt_topic: str | None,

@@ -7,6 +7,7 @@ import contextlib
 import datetime as dt
 import socket
 import ssl
+import subprocess
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -161,6 +162,23 @@ def test_a_broker_that_lets_everybody_in_fails(
         assert looked.one(name).fix
     assert looked.one("login").severity is Severity.OK
     assert looked.status == 77
+
+
+@pytest.mark.parametrize("kind", ["mosquitto", "hivemq"])
+def test_the_broker_and_its_version_are_named_where_it_tells_them(
+    kind: str, make_mosquitto: Callable[..., Mosquitto], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """mosquitto tells it to whom it lets read $SYS; HiveMQ does not tell it."""
+    broker: Mosquitto | MqttBroker
+    broker = make_mosquitto() if kind == "mosquitto" else request.getfixturevalue("mqtt_broker")
+    looked = look(tmp_path, "mqtt", mqtt={"addresses": [f"mqtt://127.0.0.1:{broker.port}"]})
+    named = None
+    if kind == "mosquitto":
+        said = subprocess.run(["mosquitto", "-h"], capture_output=True, text=True, check=False).stdout
+        named = said.partition("\n")[0].replace(" version ", " ")
+        assert named.startswith("mosquitto ")
+        assert named in looked.one("version").text
+    assert looked.one("version").facts == {"version": "5", "broker": named}
 
 
 def without_everything(request: packets.Subscribe) -> bytes:

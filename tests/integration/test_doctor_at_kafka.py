@@ -16,6 +16,9 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from paho.mqtt.enums import CallbackAPIVersion
 
+from bridge.kafka_login import KafkaLogin
+from bridge.kafka_session import open_connection
+from config.settings import KafkaSettings
 from gateway.cli.main import main
 from gateway.doctor.model import Severity
 from gateway.embedded.kafka import KafkaCluster
@@ -179,6 +182,29 @@ async def test_a_secured_cluster_is_well(backend: KafkaBackend, tmp_path: Path) 
     for name in ("dns", "tcp", "tls", "certificate", "login", "produce", "controller", "request_size", "log_dirs"):
         assert looked.one(name).severity is Severity.OK, looked.of(*Severity)
     assert looked.one("produce").facts["partitions"] == 2
+
+
+async def test_a_secured_connection_is_closed_when_its_event_loop_ends(backend: KafkaBackend) -> None:
+    certificates = backend.cluster.certificates
+    assert certificates is not None
+    host, _, port = backend.cluster.sasl_tls_bootstrap.partition(":")
+    settings = KafkaSettings.model_validate(
+        {
+            "bootstrap_servers": [backend.cluster.sasl_tls_bootstrap],
+            "security": "SASL_SSL",
+            "tls": {"ca_file": str(certificates.ca_file)},
+            "sasl": {"username": "gateway", "password": "gateway-secret"},
+        }
+    )
+
+    async def open_and_close() -> asyncio.Transport:
+        connection = await open_connection(host, int(port), client_id="test", **KafkaLogin(settings).options())
+        transport: asyncio.Transport = connection._writer.transport._ssl_protocol._transport
+        connection.close()  # and nobody waits for it
+        return transport
+
+    transport = await asyncio.to_thread(asyncio.run, open_and_close())
+    assert transport._sock is None  # type: ignore[attr-defined]
 
 
 class Relay:

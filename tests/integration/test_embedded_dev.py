@@ -18,6 +18,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from gateway.embedded.cache import cache_directory
+from gateway.embedded.dev import project_name
 from tests.brokers.client import Client, RefusedError
 from tests.brokers.topics import create_topic
 
@@ -28,16 +29,21 @@ DEADLINE = 120.0
 
 
 class Dev:
-    """``gateway dev`` with a cache of its own, whose downloads are the real cache's."""
+    """``gateway dev`` in a project's folder, with a cache of its own, whose downloads are the real cache's."""
 
     def __init__(self, folder: Path) -> None:
-        self.cache, self.temporary = folder / "cache", folder / "tmp"
-        self.cache.mkdir()
-        self.temporary.mkdir()
+        self.cache, self.temporary, self.project = folder / "cache", folder / "tmp", folder / "a project"
+        for one in (self.cache, self.temporary, self.project):
+            one.mkdir()
         for name in ("jars", "java", "kafka"):
             if (cache_directory() / name).exists():
                 (self.cache / name).symlink_to(cache_directory() / name)
-        self.environment = {**os.environ, "GATEWAY_CACHE": str(self.cache), "TMPDIR": str(self.temporary)}
+        self.environment = {
+            **os.environ,
+            "GATEWAY_CACHE": str(self.cache),
+            "TMPDIR": str(self.temporary),
+            "PYTHONPATH": str(Path.cwd()),
+        }
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -46,8 +52,13 @@ class Dev:
             text=True,
             timeout=DEADLINE,
             env=self.environment,
+            cwd=self.project,
             check=False,
         )
+
+    def state(self) -> Path:
+        """The file by which its commands find the brokers."""
+        return self.cache / f"dev-{project_name(self.project)}" / "state.json"
 
     def up(self, *arguments: str) -> dict[str, Any]:
         answer = self("up", "--json", "--kafka-port", "0", "--mqtt-port", "0", *arguments)
@@ -78,6 +89,36 @@ def runs(process: psutil.Process) -> bool:
 
 def all_gone(processes: list[psutil.Process]) -> bool:
     return not psutil.wait_procs(processes, timeout=DEADLINE)[1]
+
+
+def test_each_project_has_its_own(dev: Dev) -> None:
+    """Two folders of one user: each finds and ends its own brokers, and says which others run."""
+    first, second = dev.project, dev.project.with_name("second")
+    second.mkdir()
+    one = dev.up()
+    try:
+        dev.project = second
+        elsewhere = dev("status")
+        assert elsewhere.returncode == 1
+        other = f"also running: brokers of {first} (--name {one['name']})"
+        assert elsewhere.stdout.splitlines() == [
+            "not running (gateway dev up starts the brokers)",
+            other,
+        ]
+        assert dev("down").stdout == f"not running\n{other}\n"
+        two = dev.up("--name", "two")
+        assert one["pid"] != two["pid"]
+        assert one["kafka"] != two["kafka"]
+        assert dev.up("--name", "two") == two, "it runs already"
+        assert "gateway dev down --name two stops them" in dev("status", "--name", "two").stdout
+        processes = tree(two["pid"])
+        assert dev("down", "--name", "two").stdout == "stopped\n"
+        assert all_gone(processes)
+        dev.project = first
+        assert json.loads(dev("status", "--json").stdout) == one
+    finally:
+        dev("down", "--name", "two")
+    assert "is no name" in dev("up", "--name", "../x").stderr
 
 
 def port_of(address: str) -> int:
@@ -124,7 +165,8 @@ def test_two_at_once_start_one_and_data_can_be_kept(dev: Dev, tmp_path: Path) ->
     kept = ("--data", str(tmp_path / "kept"))
     command = [sys.executable, "-m", "gateway.cli.main", "dev", "up", "--json", "--kafka-port", "0", "--mqtt-port", "0"]
     both = [
-        subprocess.Popen([*command, *kept], stdout=subprocess.PIPE, text=True, env=dev.environment) for _ in range(2)
+        subprocess.Popen([*command, *kept], stdout=subprocess.PIPE, text=True, env=dev.environment, cwd=dev.project)
+        for _ in range(2)
     ]
     answers = [json.loads(process.communicate(timeout=DEADLINE)[0]) for process in both]
     assert answers[0] == answers[1]
@@ -139,7 +181,6 @@ def test_a_taken_port_is_told_and_nothing_is_left(dev: Dev) -> None:
         answer = dev("up", "--kafka-port", "0", "--mqtt-port", str(port))
     assert answer.returncode == 69
     assert f"Port {port} on 127.0.0.1 is in use: the MQTT broker cannot listen there" in answer.stderr
-    assert "--mqtt-port 0" in answer.stderr
     assert dev("status").returncode == 1
     assert not list(dev.temporary.glob("gateway-[km]*")), "files were left"
     left = [p for p in psutil.process_iter(["cmdline"]) if str(dev.cache) in " ".join(p.info["cmdline"] or [])]
@@ -148,7 +189,7 @@ def test_a_taken_port_is_told_and_nothing_is_left(dev: Dev) -> None:
 
 def test_only_who_knows_the_secret_is_answered_and_a_broker_that_ended_is_told(dev: Dev) -> None:
     brokers = dev.up()
-    path = dev.cache / "dev" / "state.json"
+    path = dev.state()
     assert path.stat().st_mode & 0o777 == 0o600
     port = json.loads(path.read_text())["port"]
     for request in (
@@ -179,13 +220,13 @@ def test_a_killed_server_takes_the_brokers_along_and_its_place_is_not_trusted(de
     os.kill(brokers["pid"], signal.SIGKILL)
     assert all_gone(processes)
     assert dev("status").returncode == 1
-    state = json.loads((dev.cache / "dev" / "state.json").read_text())
+    state = json.loads(dev.state().read_text())
     with socket.create_server(("127.0.0.1", 0)) as other:
         state |= {"port": other.getsockname()[1], "pid": os.getpid()}
-        (dev.cache / "dev" / "state.json").write_text(json.dumps(state))
+        dev.state().write_text(json.dumps(state))
         other.settimeout(DEADLINE)
         command = [sys.executable, "-m", "gateway.cli.main", "dev", "down"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dev.environment) as down:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dev.environment, cwd=dev.project) as down:
             connection, _ = other.accept()
             connection.close()
             assert down.communicate(timeout=DEADLINE)[0] == "not running\n"

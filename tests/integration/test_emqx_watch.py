@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from config.settings import EmqxSettings, MqttSettings, Settings
+from gateway.emqx import api
 from gateway.emqx.watch import EmqxWatch
 from gateway.metrics import Metrics
 from tests.brokers.emqx_rest import EmqxRest
@@ -176,7 +177,26 @@ async def test_messages_without_subscriber_are_counted_from_the_first_look_on(
         await watched.look()
         assert read(watched, "emqx_no_subscribers") == {(): 3}
     async with watch(rest, tmp_path / "e.json", worker=1) as watched:
-        assert not any("/metrics" in request for request in rest.requests[-3:]), "another worker's"
+        overflow(broker, 2)
+        await watched.look()
+        assert read(watched, "emqx_no_subscribers") == {(): 0}, "another worker counts them"
+
+
+async def test_own_messages_without_subscriber_are_left_out(
+    broker: ScriptedBroker, rest: EmqxRest, tmp_path: Path
+) -> None:
+    own = [1]  # before the first look
+    overflow(broker, 1)
+    async with watch(rest, tmp_path / "e.json", own_unheard=lambda: own[0]) as watched:
+        overflow(broker, 3)
+        own[0] += 2
+        await watched.look()
+        assert read(watched, "emqx_no_subscribers") == {(): 1}
+        own[0] += 1  # EMQX's count comes later
+        await watched.look()
+        overflow(broker, 2)
+        await watched.look()
+        assert read(watched, "emqx_no_subscribers") == {(): 2}
 
 
 async def test_it_looks_by_itself_and_a_hanging_api_does_not_hold_up_its_stop(
@@ -193,3 +213,63 @@ async def test_it_looks_by_itself_and_a_hanging_api_does_not_hold_up_its_stop(
     await until(lambda: len(rest.requests) > seen, "it has asked again")
     await watched.stop(0)
     assert watched.facts()["up"], "a look that was cut short is no failure"
+
+
+async def test_dead_members_of_a_stopped_node_are_said_while_they_take_messages(tmp_path: Path) -> None:
+    async with ScriptedBroker(nodes=2) as broker, EmqxRest(broker) as rest, watch(rest, tmp_path / "e.json") as watched:
+        first, second = broker.nodes
+        async with RawClient(first.port, "gw-0-0") as ours, RawClient(second.port, "other") as other:
+            await ours.subscribe("$share/gw/devices/#")
+            await ours.subscribe("plain/#")
+            await other.subscribe("$share/another/devices/#")
+            await watched.look()
+            assert watched.problems() == ()
+            assert not any("/stats" in request for request in rest.requests), "while all nodes run nobody counts"
+            await broker.kill_node(second)
+            with capture_logs() as logs:
+                await watched.look()
+                await watched.look()
+            (problem,) = watched.problems()
+            assert (problem.id, problem.severity) == ("emqx-members-dead", "critical")
+            assert "1 of the 2 members of shared subscriptions died with it" in problem.text
+            assert "emqx ctl cluster force-leave emqx1@127.0.0.1" in problem.check
+            assert read(watched, "emqx_dead_members") == {(): 1}
+            assert [line["event"] for line in logs] == ["emqx_members_dead"], "once"
+            assert facts(watched)["stopped_nodes"] == ["emqx1@127.0.0.1"]
+            await rest.stop()
+            await watched.look()
+            assert watched.problems() == (), "who cannot look does not judge"
+            assert read(watched, "emqx_dead_members") == {(): 0}
+            await rest.start()
+            for session in list(broker.groups["another", "devices/#"]):
+                broker._leave(session)
+            await watched.look()
+            (problem,) = watched.problems()
+            assert (problem.id, problem.severity) == ("emqx-node-stopped", "warning"), "it takes nothing any more"
+            await broker.start_node(second)
+            await watched.look()
+            assert watched.problems() == ()
+
+
+async def test_another_worker_leaves_the_cluster_to_worker_0(tmp_path: Path) -> None:
+    async with (
+        ScriptedBroker() as broker,
+        EmqxRest(broker) as rest,
+        watch(rest, tmp_path / "e.json", worker=1) as watched,
+    ):
+        await watched.look()
+        assert not any("/nodes" in request for request in rest.requests)
+
+
+async def test_too_many_subscriptions_to_count_are_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "_PAGE", 1)
+    monkeypatch.setattr(api, "_MAX_PAGES", 2)
+    async with ScriptedBroker(nodes=2) as broker, EmqxRest(broker) as rest, watch(rest, tmp_path / "e.json") as watched:
+        async with RawClient(broker.port, "gw-0-0") as ours:
+            for number in range(3):
+                await ours.subscribe(f"$share/gw/devices/{number}")
+            await broker.kill_node(broker.nodes[1])
+            await watched.look()
+        (problem,) = watched.problems()
+        assert (problem.id, problem.severity) == ("emqx-node-stopped", "warning")
+        assert "is not judged: there are too many subscriptions to count (3 shared)" in problem.text

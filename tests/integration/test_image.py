@@ -209,7 +209,7 @@ def test_the_image_says_how_to_run_it(configuration: dict[str, Any]) -> None:
 
 def test_the_image_carries_the_gateway_and_nothing_to_build_with(tree: Path) -> None:
     size = sum(path.lstat().st_size for path in (tree / "opt/gateway").rglob("*") if not path.is_symlink())
-    assert size <= 55_000_000, f"{size / 1e6:.1f} MB"
+    assert size <= 60_000_000, f"{size / 1e6:.1f} MB"
     packages = next((tree / "opt/gateway/lib").glob("python*/site-packages"))
     assert (packages / "gateway").is_dir()
     heavy = {"pip", "setuptools", "hatchling", "pyspark", "jpype", "rich"} & {path.name for path in packages.iterdir()}

@@ -15,7 +15,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from confluent_kafka.admin import AdminClient
 
-from bridge.errors import IncarnationError, PoisonedError, UnreachableError
+from bridge.errors import IncarnationError, PoisonedError, TimestampError, UnreachableError
 from bridge.kafka import KafkaProducer
 from bridge.kafka_batch import KafkaBatch
 from bridge.kafka_connection import cluster_id
@@ -170,38 +170,61 @@ async def test_an_answer_that_never_comes_ends_with_its_connection_and_the_batch
     assert await backend.read(topic) == values(b"before", b"frozen", b"after")
 
 
-async def test_a_gap_in_the_sequence_costs_the_incarnation(backend: KafkaBackend) -> None:
-    topic, other = await backend.topic(), await backend.topic()
-    async with running(backend.producer([topic, other])) as producer:
-        assert isinstance(producer, KafkaProducer)
-        assert await sent(producer, topic, values(b"before")) is None
-        producer._sequences[topic, 0] += 1
-        for _ in range(2):
-            failure = await sent(producer, topic, values(b"lost"))
-            assert isinstance(failure, IncarnationError)
-            assert "OUT_OF_ORDER_SEQUENCE" in str(failure)
-        assert await sent(producer, other, values(b"beside")) is None
+async def test_a_gap_in_the_sequence_holds_up_its_partition_alone(backend: KafkaBackend) -> None:
+    """Kafka does not know the place any more: the partition begins anew, in a later epoch, and no other is asked to."""
+    topic = await backend.topic(2)
     async with running(backend.producer([topic])) as producer:
+        assert isinstance(producer, KafkaProducer)
+        for partition in range(2):
+            assert await sent(producer, topic, values(b"before"), partition) is None
+        for number in range(3):
+            producer._sequences[topic, 0] += 1
+            for partition in range(2):
+                assert await sent(producer, topic, values(b"%d" % number, b"and"), partition) is None
         assert await sent(producer, topic, values(b"after")) is None
-    assert await backend.read(topic) == values(b"before", b"after")
+        assert producer._sequences == {(topic, 0): 3, (topic, 1): 7}
+    expected = values(b"before", b"0", b"and", b"1", b"and", b"2", b"and")
+    assert await backend.read(topic) == [*expected, *values(b"after")]
+    assert await backend.read(topic, 1) == expected
+
+
+async def test_a_place_that_is_lost_again_at_once_costs_the_incarnation(backend: KafkaBackend) -> None:
+    topic = await backend.topic()
+
+    async def around(send: Any, number: int) -> object:
+        answer = await send()
+        if number > 1:
+            answer.topics = [(name, [(n, 45, *rest[1:]) for n, *rest in many]) for name, many in answer.topics]
+        return answer
+
+    async with running(backend.producer([topic])) as producer:
+        wrap_send(producer, around)
+        assert await sent(producer, topic, values(b"before")) is None
+        failure = await sent(producer, topic, values(b"lost"))
+        assert isinstance(failure, IncarnationError)
+        assert "OUT_OF_ORDER_SEQUENCE" in str(failure)
 
 
 async def test_a_rejection_after_an_attempt_without_answer_does_not_give_the_numbers_back(
     backend: KafkaBackend,
 ) -> None:
     """The first attempt may have been stored. With its numbers the next batch would be taken for its repetition."""
-    topic = await backend.topic(max_batch_bytes=3000)
+    topic = await backend.topic()
 
     async def around(send: Any, number: int) -> object:
+        answer: Any = await send()
         if number == 1:
             raise RequestTimedOutError
-        return await send()
+        if number == 2:
+            answer.topics = [(name, [(n, 10, *rest[1:]) for n, *rest in many]) for name, many in answer.topics]
+        return answer
 
-    async with running(backend.producer([topic], compression="none")) as producer:
+    async with running(backend.producer([topic])) as producer:
         wrap_send(producer, around)
-        failure = await sent(producer, topic, values(b"." * 5000))
-        assert isinstance(failure, IncarnationError)
-        assert "after an attempt without answer" in str(failure)
+        failure = await sent(producer, topic, values(b"stored, and rejected when it came again"))
+        assert isinstance(failure, PoisonedError)
+        assert await sent(producer, topic, values(b"no repetition")) is None
+    assert await backend.read(topic) == values(b"stored, and rejected when it came again", b"no repetition")
 
 
 async def test_a_repetition_of_stored_numbers_is_acknowledged_and_dropped(backend: KafkaBackend) -> None:
@@ -257,6 +280,7 @@ async def test_a_record_without_key_is_poison_to_a_compacted_topic_and_told_as_s
         failure = await sent(producer, topic, [StoredRecord(NOW_MS, None, b"x", [])])
         assert isinstance(failure, PoisonedError)
         assert failure.reason is DeadLetterReason.INVALID_RECORD
+        assert failure.records == (0,), "Kafka names it"
         assert str(failure) == (
             f"Kafka will not take a batch to topic {topic}: it has a record without a key for a compacted topic, "
             "or one that the broker's own check refuses (INVALID_RECORD)."
@@ -265,12 +289,13 @@ async def test_a_record_without_key_is_poison_to_a_compacted_topic_and_told_as_s
     assert await backend.read(topic) == values(b"with one")
 
 
-async def test_a_record_of_the_far_future_is_poison_and_told_as_such(backend: KafkaBackend) -> None:
+async def test_records_of_the_far_future_are_named_and_no_poison(backend: KafkaBackend) -> None:
     topic = await backend.topic()
+    late = [StoredRecord(NOW_MS + (2 * 3_600_000 if n in (1, 4) else 0), b"k", b"%d" % n, []) for n in range(6)]
     async with running(backend.producer([topic])) as producer:
-        failure = await sent(producer, topic, [StoredRecord(NOW_MS + 2 * 3_600_000, b"k", b"x", [])])
-        assert isinstance(failure, PoisonedError)
-        assert failure.reason is DeadLetterReason.INVALID_RECORD
+        failure = await sent(producer, topic, late)
+        assert isinstance(failure, TimestampError)
+        assert failure.records == (1, 4)
         assert "compare the gateway's clock with the broker's" in str(failure)
         assert await sent(producer, topic, values(b"now")) is None
 
@@ -303,6 +328,23 @@ async def test_metadata_is_renewed_once_per_age_unasked(backend: KafkaBackend) -
                 if producer.metadata_refreshed_ns() != seen[-1]:
                     seen.append(producer.metadata_refreshed_ns())
         assert all(later - earlier > 0.9 * age_ns for earlier, later in itertools.pairwise(seen[1:]))
+
+
+async def test_a_broker_s_older_word_on_its_leaders_does_not_count(backend: KafkaBackend) -> None:
+    """As a thawed broker gives it, or one cut off from its controller. A request to the right leader goes on."""
+    topic = await backend.topic()
+    async with running(backend.producer([topic])) as producer:
+        assert isinstance(producer, KafkaProducer)
+        client = producer._client
+        assert client is not None
+        assert client._leaders._known[topic, 0][0] >= 0, "the broker tells the epoch"
+        newer = (client._leaders._known[topic, 0][0] + 1, (0, 0, 7, [7], [7]))
+        client._leaders._known[topic, 0] = newer
+        assert await producer.refresh_metadata()
+        assert producer.leader(topic, 0) == 7
+        client._leaders._known.clear()
+        assert await producer.refresh_metadata()
+        assert producer.leader(topic, 0) == 1
 
 
 async def test_a_frozen_broker_s_metadata_ages(backend: KafkaBackend) -> None:

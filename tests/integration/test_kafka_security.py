@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import ssl
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
+from bridge.certificate import validity_of_der
 from bridge.errors import BridgeError, RefusedError, RetriableError, UnreachableError
 from bridge.kafka import KafkaProducer
 from config.errors import ConfigError, ExitStatus
+from config.settings import Settings
+from gateway.admin.kafka import KafkaAdmin
+from gateway.admin.looking import look
 from tests.brokers.kafka_backend import kafka_settings
 from tests.producer_port import running, sent, values
 
@@ -133,7 +141,7 @@ async def test_the_wrong_protocol_for_a_port_is_guessed(
 
 async def test_an_unknown_authority_is_told_with_the_setting_to_check(secured_kafka: KafkaCluster) -> None:
     sentence = await refuses(UnreachableError, secured_kafka.tls_bootstrap, security="SSL", tls={})
-    assert "certificate verify failed" in sentence
+    assert "shows a certificate that is not trusted" in sentence
     assert "Check kafka.tls.ca_file" in sentence
 
 
@@ -142,6 +150,22 @@ async def test_a_certificate_for_another_name_is_told_with_the_setting_to_check(
     sentence = await refuses(UnreachableError, secured_kafka.tls_bootstrap, security="SSL", tls=settings)
     assert "kafka.elsewhere" in sentence
     assert "kafka.tls.server_name" in sentence
+
+
+async def test_how_long_the_brokers_certificates_are_good_is_known(backend: KafkaBackend) -> None:
+    """Of the present connections, each broker's; without TLS there is none."""
+    cluster, topic = backend.cluster, await backend.topic()
+    settings = kafka_settings(cluster.tls_bootstrap, security="SSL", tls=tls(cluster))
+    async with running(KafkaProducer(settings, "test", [topic])) as producer:
+        assert await sent(producer, topic, values(b"x")) is None
+        shown = set(producer.certificates())
+    assert shown
+    assert all(0 < one.ends_s - time.time() < 86_400 * 366 * 30 for one in shown)
+    pem = ssl.get_server_certificate(("127.0.0.1", int(cluster.tls_bootstrap.partition(",")[0].rpartition(":")[2])))
+    assert validity_of_der(ssl.PEM_cert_to_DER_cert(pem)) in shown
+    async with running(KafkaProducer(kafka_settings(cluster.bootstrap), "test", [topic])) as producer:
+        assert await sent(producer, topic, values(b"x")) is None
+        assert not list(producer.certificates())
 
 
 @pytest.mark.parametrize("setting", ["ca_file", "certificate_file"])
@@ -163,3 +187,26 @@ async def test_a_user_without_any_right_is_refused_in_a_sentence(make_kafka: Cal
     sentence = await refuses(RefusedError, cluster.sasl_bootstrap, security="SASL_PLAINTEXT", sasl=USER)
     assert sentence.startswith("Kafka refused us: ")
     assert "ACL" in sentence
+
+
+async def test_a_group_whose_topic_may_not_be_seen_is_said_to_be_unseen(backend: KafkaBackend) -> None:
+    """Kafka leaves the offsets out without a word, and the group looks as if it had none."""
+    cluster, topic = backend.cluster, await backend.topic()
+    group = f"{topic}-reader"
+    committing = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
+    commit = [TopicPartition(topic, 0, 0)]
+    assert await asyncio.to_thread(committing.commit, offsets=commit, asynchronous=False)
+    committing.close()
+    admin = {"bootstrap_servers": cluster.sasl_bootstrap.split(","), "security": "SASL_PLAINTEXT"}
+    sasl = {**USER, "mechanism": "PLAIN"}
+    settings = Settings.model_validate(
+        {"kafka": {"bootstrap_servers": ["127.0.0.1:1"]}, "admin": {**admin, "sasl": sasl}}
+    )
+
+    def seen() -> str:
+        with KafkaAdmin(settings) as kafka_admin:
+            return look(kafka_admin, group).unseen
+
+    assert await asyncio.to_thread(seen) == ""
+    await backend.hide(topic)
+    assert "its topics may not be seen" in await asyncio.to_thread(seen)

@@ -31,21 +31,24 @@ def described(cluster: KafkaCluster, topic: str, *names: str) -> tuple[int, int,
     return len(found.partitions), len(found.partitions[0].replicas), own
 
 
-async def ensure(backend: KafkaBackend, *topics: str, **settings: Any) -> None:
+async def ensure(backend: KafkaBackend, *topics: str, **settings: Any) -> Topics:
     topic_settings = backend.settings.topics.model_validate(settings)
     kafka = backend.settings.model_copy(update={"topics": topic_settings})
     async with running(backend.producer([])) as producer:
-        await Topics(kafka, "test").ensure(producer, topics)  # type: ignore[arg-type]
+        ensured = Topics(kafka, "test")
+        await ensured.ensure(producer, topics)  # type: ignore[arg-type]
         for topic in topics:
             assert producer.partition_count(topic)
             assert await sent(producer, topic, values(b"x")) is None
+    return ensured
 
 
 async def test_topics_that_exist_are_only_looked_at(backend: KafkaBackend) -> None:
     one, other = await backend.topic(3), await backend.topic()
     await ensure(backend, one, other, create=False)
-    await ensure(backend, one, other, create=True)
+    ensured = await ensure(backend, one, other, create=True)
     assert described(backend.cluster, one)[0] == 3
+    assert not ensured.is_settling(one)
 
 
 async def test_a_missing_topic_is_named_and_the_way_out_too(backend: KafkaBackend, unique: str) -> None:
@@ -54,7 +57,7 @@ async def test_a_missing_topic_is_named_and_the_way_out_too(backend: KafkaBacken
         await ensure(backend, there, f"{unique}-a", f"{unique}-b")
     assert str(failure.value) == (
         f"Kafka has no topic {unique}-a, {unique}-b. "
-        "Create it, or set kafka.topics.create = true to have it made at start."
+        "`gateway topics apply` makes it; with kafka.topics.create = true the start does."
     )
     assert failure.value.exit_status is ExitStatus.UNAVAILABLE
 
@@ -73,7 +76,8 @@ async def test_a_missing_topic_is_not_asked_for_for_ever(backend: KafkaBackend, 
 
 async def test_a_missing_topic_is_created_as_declared(backend: KafkaBackend, unique: str) -> None:
     declare = ({"name": unique, "partitions": 5, "retention": "3h", "cleanup_policy": "compact,delete"},)
-    await ensure(backend, unique, create=True, declare=declare)
+    ensured = await ensure(backend, unique, create=True, declare=declare)
+    assert ensured.is_settling(unique)
     names = ("retention.ms", "cleanup.policy")
     assert described(backend.cluster, unique, *names) == (
         5,

@@ -249,7 +249,7 @@ def check_alerts(site: Prometheus) -> None:
         assert not site.query(name), f"{name} need not be left out"
     for rule in (one for one in rules("alert") if one["alert"].startswith("Gateway")):
         for name, selection in selections(rule["expr"]):
-            if name in ours and name not in HAS_NO_SERIES:
+            if name in ours and name not in HAS_NO_SERIES and name != "gateway_problems":  # there while one is
                 assert site.query(selection), f"{rule['alert']} asks for {selection}, which nobody has"
     firing = {alert["labels"]["alertname"] for alert in site.ask("alerts")["alerts"] if alert["state"] == "firing"}
     assert firing == {"GatewayWatchdog"}

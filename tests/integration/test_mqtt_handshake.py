@@ -207,6 +207,16 @@ async def test_a_broker_that_only_knows_3_1_1_is_explained() -> None:
         assert "unsupported protocol version" in str(error)
 
 
+async def test_durable_sessions_of_emqx_that_take_no_shared_subscription_are_explained() -> None:
+    """The open-source EMQX says so in SUBACK alone: its CONNACK promises shared subscriptions."""
+    rules = Rules(suback=lambda request: packets.suback(request.packet_id, b"\x9e", v5=True))
+    async with ScriptedBroker(rules) as broker:
+        error = await refusal(broker)
+        assert "shared subscriptions not supported (0x9E)" in str(error)
+        assert 'mqtt.distribution = "partitioned"' in str(error)
+        assert "durable_sessions" in str(error)
+
+
 async def test_a_broker_without_shared_subscriptions_is_refused_with_the_way_out() -> None:
     async with ScriptedBroker(Rules(shared=False)) as broker:
         error = await refusal(broker)

@@ -14,16 +14,19 @@ import pytest
 
 from gateway.lifecycle import StopVerb
 from tests.brokers import packets
+from tests.brokers.client import Client
 from tests.brokers.data_path import MemoryPath, make_settings
 from tests.brokers.packets import Message, Type
+from tests.brokers.raw import RawClient
 from tests.brokers.rig import until
 from tests.brokers.scripted import ScriptedBroker
 from tests.brokers.scripted_rules import Rules
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from gateway.mqtt.session import Session
+    from tests.brokers.mosquitto import Mosquitto
 
 FAST = {"reconnect_initial": "20ms", "reconnect_max": "50ms", "sessions": 1}
 
@@ -104,6 +107,55 @@ async def test_subscriptions_are_sent_again_also_to_a_session_that_is_present() 
         assert broker.session("gateway-0-0").filters.keys() == {"$share/gateway/devices/#"}
 
 
+async def test_suback_behind_a_window_of_messages_is_waited_for_as_long_as_something_comes() -> None:
+    """A resumed session is sent what it held before SUBACK: to cut it then is to begin again for ever."""
+    async with ScriptedBroker() as broker, running(broker, mqtt={"connect_timeout": "300ms"}) as (path, (session,)):
+        broker.rules.answers_subscribe = False
+        broker.link("gateway-0-0").transport.abort()
+        await until(lambda: len(broker.subscribes) == 2, "a second SUBSCRIBE")
+        connects = broker.session("gateway-0-0").connects
+        for number in range(25):  # a second and more
+            publish(broker, range(number, number + 1))
+            await asyncio.sleep(0.05)
+        assert broker.session("gateway-0-0").connects == connects
+        assert not session.subscribed
+        assert session.awaits_suback
+        suback = packets.suback(broker.subscribes[-1].packet_id, b"\1", v5=True)
+        broker.link("gateway-0-0").send(suback)
+        await until(lambda: session.subscribed, "SUBACK is there")
+        assert not session.awaits_suback
+        assert not missing(path, 25)
+        broker.rules.answers_subscribe = True
+
+
+async def test_an_overrun_of_the_window_is_shown_for_a_quarter_of_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ScriptedBroker() as broker, running(broker, mqtt={"receive_maximum": 5}) as (path, (session,)):
+        path.producer.holding = True
+        publish(broker, range(5))
+        await until(lambda: session.unacked == 5, "a full window")
+        assert session.overrun == 0
+        monkeypatch.setattr(broker, "_window", lambda *_: 100)
+        publish(broker, range(5, 6))
+        await until(lambda: session.overrun == 6, "one too many")
+        path.producer.release()
+        await until(lambda: not missing(path, 6), "all of them")
+        assert session.overrun == 6
+        monkeypatch.setattr("gateway.mqtt.session.OVERRUN_SHOWN_NS", 0)
+        assert session.overrun == 0
+
+
+async def test_after_a_time_of_silence_suback_is_waited_for_no_longer() -> None:
+    async with ScriptedBroker() as broker, running(broker, mqtt={"connect_timeout": "300ms"}) as (path, (session,)):
+        broker.rules.answers_subscribe = False
+        broker.link("gateway-0-0").transport.abort()
+        await until(lambda: len(broker.subscribes) == 2, "a second SUBSCRIBE")
+        publish(broker, range(5))
+        await until(lambda: not missing(path, 5), "messages, and then nothing")
+        await until(lambda: broker.session("gateway-0-0").connects >= 3, "it connects anew")
+        broker.rules.answers_subscribe = True
+        await until(lambda: session.subscribed, "it is subscribed")
+
+
 async def test_qos_2_ids_are_forgotten_when_the_broker_has_lost_the_session() -> None:
     """Its ids begin anew: with the old set, new messages would pass for copies and be dropped."""
     routes = [{"name": "telemetry", "filters": ["devices/#"], "topic": "telemetry", "qos": 2}]
@@ -113,7 +165,7 @@ async def test_qos_2_ids_are_forgotten_when_the_broker_has_lost_the_session() ->
         publish(broker, range(5), qos=2)
         await until(lambda: path.ledger.received == 5, "five received, none answered")
         port = broker.port
-        await broker.stop(keep_sessions=False)
+        await broker.stop()
         await broker.start()
         assert broker.port == port
         await until(lambda: "gateway-0-0" in broker.sessions and broker.groups, "it is back")
@@ -124,10 +176,47 @@ async def test_qos_2_ids_are_forgotten_when_the_broker_has_lost_the_session() ->
         await until(lambda: not broker.session("gateway-0-0").flying, "all exchanges completed")
 
 
+async def test_a_mosquitto_that_is_killed_and_comes_back_from_its_snapshot_loses_none_of_its_new_messages(
+    make_mosquitto: Callable[..., Mosquitto],
+) -> None:
+    """The session is present, its packet ids begin again, and the old exchanges are unfinished here."""
+    broker = make_mosquitto(persistence=True)
+    routes = [{"name": "telemetry", "filters": ["devices/#"], "topic": "telemetry", "qos": 2}]
+    settings = make_settings(routes=routes, mqtt={"addresses": [f"mqtt://127.0.0.1:{broker.port}"], **FAST})
+    async with MemoryPath(settings) as path:
+        session = path.session(client_id="gateway-0-0")
+        await asyncio.wait_for(session.start(), 10)
+        try:
+            broker.save()
+            path.producer.holding = True
+            await asyncio.to_thread(_publish, broker, range(50))
+            await until(lambda: path.ledger.received == 50, "50 received, none answered")
+            broker.kill()
+            await until(lambda: not session.subscribed, "the end is noticed")
+            broker.start()
+            await until(lambda: session.subscribed, "it is back")
+            assert path.metrics.mqtt_session_present.child("0").value == 1
+            await asyncio.to_thread(_publish, broker, range(50, 100))
+            await until(lambda: path.ledger.received == 100, "50 new ones with the same ids")
+            path.producer.release()
+            await until(lambda: not missing(path, 100), "all 100 in Kafka")
+            await until(lambda: path.ledger.in_flight() == 0, "everything is acknowledged")
+            assert (path.ledger.copies, path.ledger.filtered) == (0, 0)
+        finally:
+            await stop(path, [session])
+        path.check()
+
+
+def _publish(broker: Mosquitto, numbers: range) -> None:
+    with Client(broker.port) as client:
+        for number in numbers:
+            client.publish(f"devices/{number % 10}", b"%d" % number, 2)
+
+
 async def test_a_broker_that_restarts_is_found_again_and_delivers_what_it_kept() -> None:
     async with ScriptedBroker() as broker, running(broker) as (path, sessions):
         publish(broker, range(50))
-        await broker.stop()
+        await broker.stop(keep_sessions=True)
         await until(lambda: not sessions[0].subscribed, "the end is noticed")
         assert "gateway-0-0" in broker.sessions
         publish(broker, range(50, 100))
@@ -197,6 +286,18 @@ async def test_a_broker_that_stops_answering_pings_is_left() -> None:
         await until(lambda: broker.session("gateway-0-0").connects == 2, "it tries again")
 
 
+async def test_a_broker_that_takes_connections_and_answers_nothing_is_not_called_connected() -> None:
+    """As a frozen one does: readiness and page said that the session was connected, and lacked its subscriptions."""
+    async with ScriptedBroker() as broker, running(broker, mqtt={"connect_timeout": "300ms"}) as (_, (session,)):
+        broker.rules.connack = b""
+        broker.link("gateway-0-0").transport.abort()
+        await until(lambda: broker.session("gateway-0-0").connects >= 3, "it tries again")
+        assert not session.connected
+        broker.rules.connack = None
+        await until(lambda: session.subscribed, "it is subscribed")
+        assert session.connected
+
+
 async def test_a_keepalive_of_the_servers_is_kept_to() -> None:
     """Else a broker that wants to hear of us more often disconnects a quiet session again and again."""
     async with ScriptedBroker(Rules(server_keepalive=1)) as broker, running(broker) as (_, sessions):
@@ -227,6 +328,65 @@ async def test_attempts_are_further_and_further_apart_and_soon_again_after_a_sta
         broker.link("gateway-0-0").transport.abort()
         await until(lambda: len(broker.connects) > before, "another attempt")
         assert time.monotonic() - dropped < 0.2, "after a stable time it starts from reconnect_initial again"
+
+
+DEFAULT_WAITS = {"reconnect_initial": "500ms", "reconnect_max": "30s"}
+
+
+async def test_all_sessions_are_back_soon_after_a_restart_without_authenticators() -> None:
+    """EMQX forgets its sessions in a restart, and drops what is published until we have subscribed again. Its port
+    stays closed for a while, then its listener refuses everybody for a while: neither makes our waits longer."""
+    async with ScriptedBroker() as broker, running(broker, clients=4, mqtt=DEFAULT_WAITS) as (path, sessions):
+        for _ in range(2):  # the second soon after the first
+            await broker.stop()
+            broker.rules.authenticators_load_s = 2
+            before = len(broker.connects)
+            await asyncio.sleep(2)
+            await broker.start()
+            accepts = time.monotonic() + 2
+            await until(lambda: all(s.subscribed for s in sessions), "all four are back", deadline_s=20)
+            late = time.monotonic() - accepts
+            assert late < 1.5, f"the last session was subscribed {late:.2f} s after logins were accepted"
+            refused = len(broker.connects) - before - 4
+            assert refused >= 4, f"only {refused} logins were refused: the test saw no authenticators load"
+        publish(broker, range(100))
+        await until(lambda: not missing(path, 100), "all hundred")
+        assert not broker.unrouted
+
+
+async def test_a_start_while_the_broker_restarts_is_not_ended_by_its_refusals() -> None:
+    async with ScriptedBroker(Rules(authenticators_load_s=2)) as broker:
+        await broker.stop()
+        async with MemoryPath(settings_for(broker, mqtt=DEFAULT_WAITS)) as path:
+            session = path.session(client_id="gateway-0-0")
+            start = asyncio.create_task(session.start())
+            try:
+                await until(lambda: "refused the connection" in (session.problem or ""), "it saw the closed port")
+                await broker.start()
+                await asyncio.wait_for(start, 10)
+                assert len(broker.connects) > 1, "it was refused before"
+            finally:
+                await stop(path, [session])
+
+
+async def test_one_session_that_is_back_wakes_the_others() -> None:
+    waits = {"reconnect_initial": "2s", "reconnect_max": "30s", "reconnect_jitter": 0.9}
+    async with ScriptedBroker() as broker, running(broker, clients=4, mqtt=waits) as (_, sessions):
+        await broker.stop()
+        await broker.start()
+        await until(lambda: any(s.subscribed for s in sessions), "one is back", deadline_s=10)
+        began = time.monotonic()
+        await until(lambda: all(s.subscribed for s in sessions), "the others too", deadline_s=10)
+        assert time.monotonic() - began < 0.5, "waits of 0.2 to 3.8 s"
+
+
+async def test_another_address_is_tried_without_a_wait() -> None:
+    waits = {"reconnect_initial": "5s", "reconnect_max": "30s"}
+    async with ScriptedBroker() as gone, ScriptedBroker() as there:
+        await gone.stop()
+        began = time.monotonic()
+        async with running(gone, there, mqtt=waits):
+            assert time.monotonic() - began < 3
 
 
 # --- order and the window ---
@@ -432,3 +592,19 @@ async def test_a_session_comes_back_while_reading_is_paused_for_want_of_memory()
         assert path.flow.paused
         path.producer.release()
         await until(lambda: not path.flow.paused, "reading goes on")
+
+
+async def test_status_messages_that_nobody_is_subscribed_to_are_counted() -> None:
+    topic = "gateways/gw/status"
+    async with ScriptedBroker() as broker, running(broker, status_topic=topic) as (_, (session,)):
+        await until(lambda: session.unheard == 1, "PUBACK said 0x10")
+        assert [message.topic for message in broker.unrouted] == [topic]
+        assert topic in broker.retained, "it was taken all the same"
+        async with RawClient(broker.port, "listener") as listener:
+            await listener.subscribe(topic)
+            session.standing.clear()
+            broker.link("gateway-0-0").transport.abort()
+            await asyncio.wait_for(session.standing.wait(), 10)
+            await listener.messages(3)  # what was retained, the will, and that it is back
+            await listener.settled()
+            assert session.unheard == 1

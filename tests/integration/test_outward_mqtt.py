@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
+from bridge.certificate import validity
 from config.secret_files import FileSecret
 from gateway.lifecycle import StopVerb
 from gateway.mqtt import renewal
@@ -26,7 +27,7 @@ from tests.brokers.packets import Message
 from tests.brokers.rig import until
 from tests.brokers.scripted import ScriptedBroker
 from tests.brokers.scripted_rules import Rules
-from tests.servers.authority import Authority
+from tests.servers.authority import Authority, Issued
 from tests.servers.token_source import MadeTokens
 
 if TYPE_CHECKING:
@@ -364,6 +365,41 @@ def demanding(authority: Authority) -> ssl.SSLContext:
 
 def serials(broker: ScriptedBroker) -> set[str]:
     return {link.transport.get_extra_info("peercert")["serialNumber"] for link in broker.links}
+
+
+def serving(issued: Issued) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(issued.certificate, issued.key)
+    return context
+
+
+async def test_the_end_of_the_brokers_certificate_is_known(authority: Authority) -> None:
+    server = authority.issue("broker", left=dt.timedelta(days=3))
+    async with (
+        ScriptedBroker(tls=serving(server)) as broker,
+        running(broker, scheme="mqtts", tls={"ca_file": authority.ca_file}) as (_, (session,)),
+    ):
+        assert session.server_certificate == validity(server.certificate)
+    async with ScriptedBroker() as plain, running(plain) as (_, (session,)):
+        assert session.server_certificate is None
+
+
+async def test_an_expired_certificate_of_the_broker_is_said_to_be_that(authority: Authority) -> None:
+    """And nobody is sent to look at ca_file."""
+    server = authority.issue("broker", left=-dt.timedelta(minutes=5))
+    async with ScriptedBroker(tls=serving(server)) as broker:
+        tls = {"ca_file": authority.ca_file}
+        settings = make_settings(mqtt={"addresses": [f"mqtts://127.0.0.1:{broker.port}"], "tls": tls, **FAST})
+        async with MemoryPath(settings, Login(settings.mqtt)) as path:
+            session = path.session(0, client_id="gateway-0-0")
+            starting = asyncio.create_task(session.start())
+            try:
+                await until(lambda: "has expired" in (session.problem or ""), "it is told")
+                assert session.problem is not None
+                assert "ca_file" not in session.problem
+            finally:
+                starting.cancel()
+                await session.stop(time.monotonic_ns() + 10_000_000_000)
 
 
 @pytest.mark.usefixtures("_soon")

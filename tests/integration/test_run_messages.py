@@ -218,7 +218,7 @@ def test_a_certificate_from_an_unknown_authority(
     )
     gateway.start(ready=False)
     wait_until(lambda: gateway.events("mqtt_connect_failed"), "the failure is logged")
-    assert "its certificate was not accepted" in gateway.events("mqtt_connect_failed")[0]["error"]
+    assert "shows a certificate that is not trusted" in gateway.events("mqtt_connect_failed")[0]["error"]
     assert not gateway.ready()
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import defaultdict
 
 import pytest
 
+from tests.brokers import packets
 from tests.brokers.packets import Message, Type
 from tests.brokers.raw import RawClient
 from tests.brokers.rig import until
@@ -259,3 +261,183 @@ async def test_a_connection_that_takes_nothing_is_ended() -> None:
         await until(lambda: broker.blocked == 1, "the broker gives it up")
         await until(lambda: broker.session("a").link is None, "its connection is gone, its session is not")
         client.writer.transport.abort()
+
+
+async def test_a_restart_loses_every_session_with_what_it_held() -> None:
+    async with ScriptedBroker(Rules(max_inflight=2)) as broker:
+        async with RawClient(broker.port, "a") as client:
+            await client.subscribe(SHARE)
+            publish(broker, range(5))
+            await client.messages(2)
+            await broker.stop()
+        assert [message.payload for message in broker.lost_messages] == [b"%d" % number for number in range(5)]
+        await broker.start()
+        async with RawClient(broker.port, "a") as client, RawClient(broker.port, "d") as device:
+            assert not client.session_present
+            assert await device.publish("devices/d", b"5") == 0x10, "nobody is subscribed until somebody does it anew"
+
+
+async def test_a_broker_on_a_disk_keeps_its_sessions_over_a_restart() -> None:
+    async with ScriptedBroker() as broker:
+        async with RawClient(broker.port, "a") as client:
+            await client.subscribe(SHARE)
+            publish(broker, range(2))
+            await client.messages(2)
+            await broker.stop(keep_sessions=True)
+        await broker.start()
+        async with RawClient(broker.port, "a") as client:
+            assert client.session_present
+            await client.messages(2)
+        assert not broker.lost_messages
+
+
+async def test_logins_are_refused_until_the_authenticators_have_loaded() -> None:
+    async with ScriptedBroker(Rules(authenticators_load_s=0.3)) as broker:
+        with pytest.raises(AssertionError, match="refused with 0x87"):
+            await RawClient(broker.port, "a").__aenter__()
+        loop = asyncio.get_running_loop()
+        ready = loop.time() + 0.3
+        await until(lambda: loop.time() > ready, "they have loaded")
+        async with RawClient(broker.port, "a") as client:
+            await client.settled()
+
+
+@pytest.mark.parametrize("connected", [True, False])
+async def test_a_mailbox_that_overflows_kills_the_session_with_all_it_held_and_no_counter_says_so(
+    connected: bool,
+) -> None:
+    async with ScriptedBroker(Rules(max_mailbox=10, max_inflight=2)) as broker, RawClient(broker.port, "d") as device:
+        async with RawClient(broker.port, "a") as client:
+            await client.subscribe(SHARE)
+            publish(broker, range(5))
+            await client.messages(2)
+            if not connected:
+                client.disconnect()
+                await client.closed.wait()
+            broker.stall("a")
+            publish(broker, range(5, 15))
+            assert broker.session("a").held()[-1].payload == b"14", "they wait for its process"
+            assert await device.publish("devices/d", b"15") == 0, "acknowledged as if all were well"
+            await client.closed.wait()
+        assert "a" not in broker.sessions
+        assert len(broker.lost_messages) == 16
+        assert not broker.dropped, "no counter"
+        async with RawClient(broker.port, "a") as client:
+            assert not client.session_present
+
+
+async def test_a_mailbox_that_does_not_overflow_is_delivered_in_order() -> None:
+    async with ScriptedBroker(Rules(max_mailbox=10)) as broker, RawClient(broker.port, "a") as client:
+        await client.subscribe(SHARE)
+        broker.stall("a")
+        publish(broker, range(10))
+        await client.settled()
+        assert not client.received
+        broker.resume("a")
+        await client.messages(10)
+        assert numbers(client) == list(range(10))
+
+
+async def test_a_client_that_takes_nothing_fills_its_sessions_mailbox() -> None:
+    rules = Rules(max_mailbox=50, send_timeout_s=60)
+    async with ScriptedBroker(rules) as broker, RawClient(broker.port, "a") as client:
+        await client.subscribe("devices/#", 0)
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        for _ in range(1000):
+            broker.publish(Message("devices/x", bytes(100_000), 0))
+            if "a" not in broker.sessions:
+                break
+            await asyncio.sleep(0)
+        assert "a" not in broker.sessions
+        client.writer.transport.abort()
+
+
+async def test_dead_members_of_a_killed_node_keep_their_share_until_it_is_forced_to_leave() -> None:
+    async with ScriptedBroker(nodes=2) as broker:
+        first, second = broker.nodes
+        async with RawClient(first.port, "a") as client, RawClient(first.port, "d") as device:
+            await client.subscribe(SHARE)
+            async with RawClient(second.port, "b") as other:
+                await other.subscribe(SHARE)
+                await broker.kill_node(second)
+                await other.closed.wait()
+            assert [await device.publish("devices/d", b"%d" % number) for number in range(10)] == [0] * 10
+            await client.messages(5)
+            assert len(broker.vanished) == 5, "half of it goes to nobody, with PUBACK 0"
+            async with RawClient(first.port, "b") as other:
+                assert not other.session_present
+                await other.subscribe(SHARE)
+                publish(broker, range(10, 19))
+                assert len(broker.vanished) == 8, "a third: the dead one stays beside it"
+                broker.force_leave(second)
+                await until(lambda: broker.nodes == [first], "it has left")
+                publish(broker, range(19, 29))
+                assert len(broker.vanished) == 8
+
+
+async def test_a_node_that_returns_or_stops_in_good_order_leaves_no_dead_members() -> None:
+    async with ScriptedBroker(nodes=2) as broker:
+        first, second = broker.nodes
+        async with RawClient(first.port, "a") as client:
+            await client.subscribe(SHARE)
+            async with RawClient(second.port, "b") as other:
+                await other.subscribe(SHARE)
+                await broker.kill_node(second)
+            await broker.start_node(second)
+            publish(broker, range(4))
+            await client.messages(4)
+            async with RawClient(second.port, "b") as other:
+                await other.subscribe(SHARE)
+                publish(broker, range(4, 8))
+                await other.messages(2)
+                await broker.stop_node(second)
+            await client.messages(8)
+            assert not broker.vanished
+
+
+async def test_a_ban_of_a_client_id_kicks_and_one_of_a_user_does_not() -> None:
+    async with ScriptedBroker() as broker, RawClient(broker.port, "a") as client:
+        broker.ban("username", "somebody")
+        await client.settled()
+        broker.ban("clientid", "a")
+        assert (await client.answer(Type.DISCONNECT)).body[0] == 0x98
+        assert "a" not in broker.sessions
+        with pytest.raises(AssertionError, match="refused with 0x8A"):
+            await RawClient(broker.port, "a").__aenter__()
+
+
+async def test_0x10_also_answers_what_is_retained_or_published_later() -> None:
+    async with ScriptedBroker() as broker, RawClient(broker.port, "d") as device:
+        assert await device.publish("$delayed/0/devices/d", b"later") == 0x10
+        await until(lambda: broker.published == 1, "it is published")
+        device.writer.write(packets.publish("kept", b"1", qos=1, packet_id=9, retain=True, properties=b""))
+        assert (await device.answer(Type.PUBACK)).body[2] == 0x10
+        assert "kept" in broker.retained
+
+
+async def test_a_packet_over_the_limit_is_answered_with_0x95() -> None:
+    async with ScriptedBroker() as broker, RawClient(broker.port, "d") as device:
+        device.writer.write(packets.publish("devices/d", bytes(1 << 20), qos=1, packet_id=1, properties=b""))
+        assert (await device.answer(Type.DISCONNECT)).body[0] == 0x95
+        assert not broker.published
+
+
+async def test_qos_2_beyond_the_pubrels_that_are_awaited_is_dropped() -> None:
+    async with ScriptedBroker(Rules(max_awaiting_rel=2)) as broker, RawClient(broker.port, "d") as device:
+        for packet_id in (1, 2, 3):
+            body = packets.publish("devices/d", b"%d" % packet_id, qos=2, packet_id=packet_id, properties=b"")
+            device.writer.write(body)
+        await device.closed.wait()
+        assert (broker.published, broker.dropped_publishes) == (2, 1)
+
+
+async def test_events_say_what_emqx_says() -> None:
+    async with ScriptedBroker(Rules(sys_events=True)) as broker, RawClient(broker.port, "watcher") as watcher:
+        await watcher.subscribe("$SYS/brokers/+/clients/#", 0)
+        async with RawClient(broker.port, "a", expiry=60):
+            pass
+        connected, disconnected = [json.loads(payload) for payload in await watcher.messages(2)]
+        assert connected["sockport"] == broker.port
+        assert (connected["ipaddress"], connected["proto_name"]) == ("127.0.0.1", "MQTT")
+        assert connected["expiry_interval"] == 60
+        assert disconnected["disconnected_at"] >= connected["connected_at"]

@@ -57,7 +57,7 @@ async def fill(spool: Spool, number: int, kept: list[int]) -> int:
         try:
             await spool.append([batch(number), batch(number + 1)])
         except SpoolWriteError as error:
-            assert "No space left" in str(error) or "disk is full" in str(error)  # noqa: PT017 - the end of the loop
+            assert "no space left" in str(error) or "disk is full" in str(error)  # noqa: PT017 - the end of the loop
             return number
         kept += [number, number + 1]
         number += 2

@@ -30,6 +30,8 @@ from config.errors import ExitStatus
 from gateway.cli.main import main
 from tests.brokers.client import Client
 from tests.brokers.kafka_backend import read_topic
+from tests.brokers.scripted import ScriptedBroker
+from tests.brokers.scripted_rules import Rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -250,12 +252,27 @@ def test_mqtt_logins_rights_and_transports(
     assert "The publisher connected as 'gateway': check mqtt.username" in capsys.readouterr().err
     right = config(tmp_path, mqtt={"username": "gateway", "password": "right"}, mqtt__tls=tls)
     assert main(["trial", *arguments]) == ExitStatus.REFUSED
-    assert "does not let us publish to gateway-trial/" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "does not let us publish to gateway-trial/" in said
+    assert "gateway auth acl add allow 'gateway-trial/#' --username gateway --first" in said
     (tmp_path / "secret").write_text("secret\n")
     publisher = ["--publisher-username", "device", "--publisher-password-file", str(tmp_path / "secret")]
     status, result = trial(capsys, *arguments[:4], "-n", "300", "--config", str(right), *publisher)
     assert (status, result["delivered"]) == (ExitStatus.OK, 300)
     assert Traces.now(kafka.bootstrap) == before
+
+
+async def test_a_subscription_that_is_refused_names_the_rule_to_add(
+    kafka: KafkaCluster, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """As EMQX answers the user that `gateway auth init` has made: 0x87."""
+    file = config(tmp_path, mqtt={"username": "gateway", "password": "right"})
+    async with ScriptedBroker(Rules(refuse_subscribe=0x87)) as broker:
+        arguments = ["--mqtt", f"mqtt://127.0.0.1:{broker.port}", "--kafka", kafka.bootstrap, "--config", str(file)]
+        done = await asyncio.to_thread(run_cli, ["trial", *arguments], tmp_path)
+    assert done.returncode == ExitStatus.REFUSED, done.stderr
+    assert "not authorised (0x87)" in done.stderr
+    assert "gateway auth acl add allow 'gateway-trial/#' --username gateway --first" in done.stderr
 
 
 def forbid_creation(bootstrap: str, *, forbidden: bool) -> None:

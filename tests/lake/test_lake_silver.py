@@ -216,6 +216,27 @@ def test_schemas_grow_at_a_restart_and_replay_moves_what_is_good_by_now(
         run(spark, tmp_path, chosen)
 
 
+@pytest.mark.parametrize("left", [(), (".0.json.tmp",)])
+def test_a_job_killed_before_its_first_commit_makes_its_tables(
+    spark: SparkSession, tmp_path: Path, left: tuple[str, ...]
+) -> None:
+    """The log's folder is made before the first commit is in it: nobody takes that for a table."""
+    chosen = settings(tmp_path)
+    for name in ("bronze", "silver", "silver_quarantine", "gold"):
+        log = tmp_path / "lake" / name / "_delta_log"
+        log.mkdir(parents=True)
+        for file in left:
+            (log / file).write_text('{"commitInfo":')
+        assert not DeltaTable(spark, chosen.stream, name).exists()
+    with pytest.raises(ConfigError, match="There is no table silver"):
+        lake_tables.silver(spark, chosen.stream)
+    sent = [Sent(n, NOON_MS, seq=n, ts=NOON_MS + n, message_id=f"id-{n}") for n in range(3)]
+    batch_of(spark, tmp_path, sent)
+    run(spark, tmp_path, chosen)
+    assert found_rows(spark, chosen) == expected_rows(sent)
+    assert DeltaTable(spark, chosen.stream, "silver").exists()
+
+
 def test_small_files_are_put_together_on_the_way(spark: SparkSession, tmp_path: Path) -> None:
     sent = [Sent(n, NOON_MS + n * 1000, seq=n, ts=NOON_MS + n * 1000) for n in range(5)]
     for it in sent:

@@ -12,6 +12,7 @@ from auth.chain import Chain
 from auth.errors import BackendDownError, OverloadedError
 from auth.model import Allow, Deny, Ignore, LoginRequest
 from auth.service import AccessService
+from auth.wording import ban_name
 from config.auth import AuthSettings
 
 if TYPE_CHECKING:
@@ -154,7 +155,11 @@ class FakeStore:
         self._read()
         names = {"clientid": clientid, "username": username, "address": address}
         for ban in self.bans:
-            if ban.value and names[ban.kind] == ban.value and (ban.until_s is None or ban.until_s > now_s):
+            if (
+                ban.value
+                and ban_name(ban.kind, names[ban.kind]) == ban_name(ban.kind, ban.value)
+                and (ban.until_s is None or ban.until_s > now_s)
+            ):
                 return ban
         return None
 

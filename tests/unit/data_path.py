@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tests.unit.fake_kafka import FakeKafka
 
 DEAD_LETTERS = "dead-letters"
+EPOCH_MS = 1_800_000_000_000
 POLICY = SenderPolicy(delivery_timeout_ns=120_000_000_000, settle_ns=10_000_000_000)
 
 
@@ -84,6 +85,7 @@ class AnyPath:
         routes: Sequence[RouteSettings] = (),
     ) -> None:
         self.clock_ns = clock_ns
+        self.clock_error_ms = 0  # by how much our wall clock is wrong
         self.route = "route"
         self.accumulator = Accumulator(self._create_batch, self.completed)
         self.ledger = Ledger(self.accumulator.in_flight)
@@ -95,20 +97,30 @@ class AnyPath:
             instance="gw",
             partition_count=self.partition_count,
             max_record_bytes=max_record_bytes,
-            counted=lambda reason, count: self.dead.extend([reason] * count),
             made=self._made,
             routes=routes,
+            now_ms=self.wall_ms,
         )
         self.observer = Observer()
         self.fatal: list[BaseException] = []
-        self.sender = Sender(self.accumulator.partitions, factory, policy, self.observer, clock_ns, self.fatal.append)
+        self.sender = Sender(
+            self.accumulator.partitions, factory, policy, self.observer, clock_ns, self.fatal.append, self.wall_ms
+        )
         self.owner = Owner()
         self.spans: list[Span] = []  # completed, in order
         self._ids: list[bytes] = []
         self._number = 0
 
     def _made(self, route: str, reason: DeadLetterReason, error: BaseException, _topic: str | None) -> None:
+        self.dead.append(reason)
         self.made(route, reason, error)
+
+    def right_ms(self) -> int:
+        """The wall clock of a machine whose clock is right."""
+        return EPOCH_MS + self.clock_ns() // 1_000_000
+
+    def wall_ms(self) -> int:
+        return self.right_ms() + self.clock_error_ms
 
     def _create_batch(self, compressed: bool) -> BatchBuilder:
         return self.sender.create_batch(compressed)
@@ -131,6 +143,7 @@ class AnyPath:
         self.ledger.delivered += span.stored
         self.ledger.dead_lettered += span.dead
         self.ledger.filtered += span.filtered
+        self.ledger.copies += span.copies
         for owner, ids, ids2 in span.owed:
             owner.release(ids, ids2)
 

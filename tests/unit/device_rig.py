@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
 from streaming.device_gateways import Beat, Gateway
+from streaming.device_records import Event, Presence, Reading, Rules
 from streaming.device_shard import Clock, Input, Meta, Output, Shard, Slot, order
-from streaming.device_state import Device, Event, Presence, Reading, Rules
+
+if TYPE_CHECKING:
+    from streaming.device_state import Device
 
 RULES = Rules(offline_after_ms=600_000, gateway_after_ms=180_000, gap_after_ms=60_000, forget_after_ms=86_400_000)
 SHORT = replace(RULES, forget_after_ms=1_200_000, flap_transitions=2, flap_window_ms=900_000)

@@ -17,7 +17,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bridge.errors import IncarnationError, LeaderMissingError, PoisonedError, RefusedError, UnreachableError
+from bridge.errors import (
+    IncarnationError,
+    LeaderMissingError,
+    PoisonedError,
+    RefusedError,
+    TimestampError,
+    UnreachableError,
+)
 from bridge.ports import StoredRecord
 from bridge.wire import DeadLetterReason
 
@@ -48,7 +55,7 @@ class FakeBatch:
         self, number: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> object | None:
         assert not self.closed, "appended to a closed batch"
-        assert isinstance(headers, list), "the real builder takes headers in a list only"
+        _check_types(timestamp, key, value, headers)
         assert self._fault or number == len(self.stored), f"record {number} appended as number {len(self.stored)}"
         size = 8 + len(key or b"") + len(value or b"")
         size += sum(2 + len(name.encode()) + len(content or b"") for name, content in headers)
@@ -80,6 +87,26 @@ class FakeBatch:
         batch = cls(limit)
         batch.stored, batch._bytes, batch._count, batch.closed = stored, size, len(stored), True
         return batch
+
+
+def _check_types(timestamp: object, key: object, value: object, headers: object) -> None:
+    """Raises as the compiled builder does, before anything is taken."""
+    for part in (key, value):
+        if part is not None and not isinstance(part, bytes | bytearray | memoryview):
+            raise TypeError(f"a bytes-like object is required, not {type(part).__name__!r}")
+    if not isinstance(timestamp, int | float):
+        raise TypeError("an integer is required")
+    if not -(1 << 63) <= timestamp < 1 << 63:
+        raise OverflowError("Python int too large to convert to C long")
+    if not isinstance(headers, list):
+        raise TypeError("Argument 'headers' has incorrect type")
+    for header in headers:
+        if type(header) is not tuple:
+            raise TypeError("Expected tuple")
+        name, content = header
+        if type(name) is not str or not (content is None or type(content) is bytes):
+            raise TypeError("Expected str, bytes")
+        name.encode()
 
 
 @dataclass
@@ -126,6 +153,7 @@ class FakeKafka:
     - ``frozen``: takes requests and answers none, until thawed;
     - ``unreachable``: an error that starting producers get;
     - ``latency_s``: between a request and its answer, a number or a function that draws one;
+    - ``held_until_ns``: brokers want no batches until then, by the loop's clock (KIP-219);
     - ``lose``: asked at each request, whether the record is written and the answer lost (True);
     - ``late``: asked for each request under way when its producer is closed, whether it arrives all the same;
     - ``answers_after_close``: answers reach a producer that has been closed, which no real one lets happen;
@@ -139,6 +167,7 @@ class FakeKafka:
         self.latency_s: Callable[[], float] = lambda: 0.005
         self.metadata_max_age_s = 1.0
         self.frozen = False
+        self.held_until_ns = 0
         self.unreachable: BridgeError | None = None
         self.start_failures: deque[BaseException] = deque()
         self.lose: Callable[[], bool] = lambda: False
@@ -198,7 +227,7 @@ class FakeKafka:
             return None  # written before
         error = self._refusal(topic, request.batch)
         if error is not None:
-            if isinstance(error, PoisonedError | RefusedError):
+            if isinstance(error, PoisonedError | TimestampError | RefusedError):
                 request.producer.give_back(request.topic, request.partition, request.sequence)
             return error
         partition.next_sequence[producer_id] = expected + len(request.batch.stored)
@@ -309,7 +338,7 @@ class FakeProducer:
         if answer.cancelled():
             return IncarnationError("The producer ended before Kafka answered.")
         error = answer.exception()
-        assert error is None or isinstance(error, (IncarnationError, PoisonedError, RefusedError))
+        assert error is None or isinstance(error, (IncarnationError, PoisonedError, TimestampError, RefusedError))
         return error
 
     def cluster_id(self) -> str | None:
@@ -322,6 +351,10 @@ class FakeProducer:
     def has_leader(self, topic: str, partition: int) -> bool:
         leaders = self._fresh().get(topic)
         return leaders is not None and partition < len(leaders) and leaders[partition]
+
+    def held_until_ns(self, topic: str, partition: int) -> int:
+        del topic, partition
+        return self._kafka.held_until_ns
 
     def metadata_refreshed_ns(self) -> int:
         return round(self._refreshed_s * 1e9)

@@ -63,6 +63,8 @@ class FakeSpool:
         self.disk = disk
         self.max_bytes = max_bytes
         self.latency_s: Callable[[], float] = lambda: 0.002
+        self.fsync_s = 0.0  # what an append takes beyond that
+        self._busy = asyncio.Lock()  # one thread does it all, one after the other
         self.fails: Callable[[], bool] = lambda: False
         self.crashed = False
         self.appends = 0
@@ -85,7 +87,8 @@ class FakeSpool:
         size = sum(size_of(batch) for batch in batches)
         if self.bytes + size > self.max_bytes:
             raise SpoolFullError("full")
-        await asyncio.sleep(self.latency_s())
+        async with self._busy:
+            await asyncio.sleep(self.latency_s() + self.fsync_s)
         if self.fails() or self.crashed:
             raise SpoolWriteError("No space left on device.")
         ids = []
@@ -99,7 +102,8 @@ class FakeSpool:
         return ids
 
     async def read(self, topic: str, partition: int, after_id: int, max_bytes: int) -> ReadResult:
-        await asyncio.sleep(self.latency_s())
+        async with self._busy:
+            await asyncio.sleep(self.latency_s())
         if self.fails():
             raise SpoolWriteError("Input/output error.")
         rows = self.disk.rows.get((topic, partition), {})

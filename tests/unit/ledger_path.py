@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from bridge.batch import Batch
-    from bridge.ledger_records import PartitionRecord, WorkerRecord
+    from bridge.ledger_records import LedgerRecord
     from gateway.verify.check import Verdict
     from tests.unit.fake_kafka import FakeKafka
 
@@ -31,7 +31,7 @@ INTERVAL_MS = 60_000
 TAG = [(wire.GATEWAY_ID, GATEWAY.encode())]
 
 
-def ledger_records(kafka: FakeKafka) -> list[PartitionRecord | WorkerRecord]:
+def ledger_records(kafka: FakeKafka) -> list[LedgerRecord]:
     """Everything on the ledger topic, a partition after the other."""
     return [decode(record.value) for record in kafka.topics[LEDGER].records()]
 
@@ -119,6 +119,7 @@ class FakeLog:
         self.deleted: set[tuple[str, int, int]] = set()
         self.settings: dict[str, dict[str, Any]] = {}
         self.read = 0
+        self.leaderless: set[tuple[str, int]] = set()
 
     async def topic(self, name: str) -> TopicView | None:
         topic = self.kafka.topics.get(name)
@@ -127,6 +128,7 @@ class FakeLog:
         views = {
             number: PartitionView(self.starts.get((name, number), 0), len(partition.log))
             for number, partition in enumerate(topic.partitions)
+            if (name, number) not in self.leaderless
         }
         return TopicView(views, **self.settings.get(name, {"retention_ms": 7 * 86_400_000}))
 
@@ -138,6 +140,8 @@ class FakeLog:
 
     async def ledger(self, topic: str, since_ms: int | None) -> AsyncIterator[LedgerRow]:
         for number, partition in enumerate(self.kafka.topics[topic].partitions):
+            if (topic, number) in self.leaderless:
+                continue
             for offset, record in enumerate(partition.log):
                 if (topic, number, offset) not in self.deleted and (since_ms or 0) <= record.timestamp_ms:
                     yield LedgerRow(number, record.key or b"", record.value)

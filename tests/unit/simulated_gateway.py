@@ -141,7 +141,7 @@ class Gateway:
     def bury_from(self, accumulator: Accumulator) -> DeadLetters:
         return DeadLetters(
             accumulator, DEAD_LETTERS, instance="gw", partition_count=self.partition_count,
-            max_record_bytes=MAX_RECORD, counted=lambda _reason, _count: None,
+            max_record_bytes=MAX_RECORD,
             made=lambda route, reason, error, _topic: self.stops.made(route, reason, error),
         )  # fmt: skip
 

@@ -1,9 +1,9 @@
 """A world for the data path: an MQTT broker and a Kafka in memory, everything between them real, time that jumps.
 
 A seed decides what is published and what goes wrong: Kafka freezes, refuses, loses leaders, answers and incarnations,
-is away when a producer starts; topics grow; connections break in mid-packet; the spool's disk fails, or is full; the
-gateway is killed, or stopped, and starts again on what is left, the disk and the broker's sessions, perhaps with other
-settings. Invariants are checked at every acknowledgement and at every look.
+is away when a producer starts; topics grow; clocks differ; connections break in mid-packet; the spool's disk fails, is
+full or slow; the gateway is killed, or stopped, and starts again on what is left, the disk and the broker's sessions,
+perhaps with other settings. Invariants are checked at every acknowledgement and at every look.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from bridge import wire
-from bridge.errors import IncarnationError, PoisonedError
+from bridge.errors import IncarnationError, PoisonedError, TimestampError
 from bridge.routing import Router
 from bridge.wire import DeadLetterReason
 from config.settings import RouteSettings
@@ -82,13 +82,15 @@ class World:
             ("telemetry", 4), ("events", 2), ("logs", 3), ("state", 1), ("site-oslo", 2), ("parts", 3),
         ):  # fmt: skip
             kafka.topic(name, partitions, reject=self.reject)
-        kafka.topic(DEAD_LETTERS, 2)
+        kafka.topic(DEAD_LETTERS, 2, reject=self.reject_dead_letters)
         if misfortune:
             kafka.latency_s = lambda: self.random.choice((0.001, 0.005, 0.05))
             kafka.lose = lambda: self.unlucky(0.005)
             kafka.late = lambda: self.unlucky(0.5)
         self.disk = FakeDisk()
         self.disk_fails = False
+        self.fsync_s = 0.0
+        self.clock_wrong = False
         self.spool_bytes = self.random.choice((30_000, 1 << 30))
         self.remembered: dict[str, int] = {}  # partitions of topics, on disk
         self._plan = self._make_plan() if misfortune else Plan(after_ns=1 << 62)
@@ -130,6 +132,7 @@ class World:
         if self.misfortune:
             self.gateway.spool.latency_s = lambda: self.random.choice((0.0005, 0.002, 0.05))
             self.gateway.spool.fails = lambda: self.disk_fails
+            self.gateway.spool.fsync_s = self.fsync_s
         self._seen = self.gateway.ledger.snapshot()
 
     async def _start_life(self) -> None:
@@ -209,10 +212,20 @@ class World:
         return message
 
     def reject(self, records: list[StoredRecord]) -> BridgeError | None:
-        if any((record.value or b"").startswith(b"poison") for record in records):
-            return PoisonedError("Kafka will not take it.", DeadLetterReason.INVALID_RECORD)
+        poison = tuple(n for n, record in enumerate(records) if (record.value or b"").startswith(b"poison"))
+        if poison:
+            named = poison if self.unlucky(0.5) else ()
+            return PoisonedError("Kafka will not take it.", DeadLetterReason.INVALID_RECORD, named)
+        if self.clock_wrong and self.unlucky(0.7):
+            named = tuple(n for n in range(len(records)) if self.unlucky(0.5))
+            return TimestampError("A timestamp is out of range.", named)
         if self.unlucky(0.005):
             return IncarnationError("UnknownProducerId")
+        return None
+
+    def reject_dead_letters(self, records: list[StoredRecord]) -> BridgeError | None:
+        if self.clock_wrong and self.unlucky(0.7):
+            return TimestampError("A timestamp is out of range.", (0,) if len(records) > 1 else ())
         return None
 
     # --- what goes wrong
@@ -221,7 +234,20 @@ class World:
         """Something that goes wrong, and how it comes right again."""
         kafka = self.kafka
         which = self.random.choice(
-            ("frozen", "leaderless", "refused", "unreachable", "broken", "broken", "disk", "killed", "stopped", "grown")
+            (
+                "frozen",
+                "leaderless",
+                "refused",
+                "unreachable",
+                "broken",
+                "broken",
+                "disk",
+                "slow",
+                "clock",
+                "killed",
+                "stopped",
+                "grown",
+            )
         )
         match which:
             case "frozen":
@@ -234,6 +260,10 @@ class World:
                 return partial(setattr, kafka, "unreachable", DOWN), partial(setattr, kafka, "unreachable", None)
             case "disk":
                 return partial(setattr, self, "disk_fails", True), partial(setattr, self, "disk_fails", False)
+            case "slow":
+                return partial(self.slow_down, self.random.choice((0.3, 1.0, 3.0))), partial(self.slow_down, 0.0)
+            case "clock":
+                return partial(setattr, self, "clock_wrong", True), partial(setattr, self, "clock_wrong", False)
             case "killed":
                 return partial(setattr, self, "end_wanted", "crash"), lambda: None
             case "stopped":
@@ -243,6 +273,10 @@ class World:
                 return partial(kafka.topics[self.random.choice(names)].partitions.append, FakePartition()), lambda: None
             case _:
                 return session.break_off, lambda: None
+
+    def slow_down(self, fsync_s: float) -> None:
+        self.fsync_s = fsync_s
+        self.gateway.spool.fsync_s = fsync_s
 
     async def go_wrong(self) -> None:
         while True:
@@ -300,7 +334,7 @@ class World:
         assert not self.fatal, self.fatal
         snapshot = self.gateway.ledger.snapshot()
         assert snapshot.imbalance == 0, snapshot
-        for term in ("received", "recovered", "delivered", "filtered", "dead_lettered", "returned"):
+        for term in ("received", "recovered", "delivered", "filtered", "dead_lettered", "copies", "returned"):
             assert getattr(snapshot, term) >= getattr(self._seen, term), f"{term} fell: {self._seen}, then {snapshot}"
         self._seen = snapshot
         # The window, and QoS 0 that is read before reading pauses, are what may come on top.

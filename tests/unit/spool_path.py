@@ -12,6 +12,8 @@ from tests.unit.data_path import DEAD_LETTERS, Path, value_of
 from tests.unit.fake_spool import FakeDisk, FakeSpool
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.unit.fake_kafka import FakeKafka
 
 S = 1_000_000_000
@@ -32,6 +34,7 @@ class SpoolPath(Path):
         takes: bool = True,
     ) -> None:
         super().__init__(kafka)
+        self.withholds: Callable[[str], bool] = lambda _route: False
         self.disk = FakeDisk() if disk is None else disk
         self.spool = FakeSpool(self.disk, max_bytes=max_bytes)
         self.spooler = Spooler(
@@ -50,10 +53,15 @@ class SpoolPath(Path):
             instance="gw",
             partition_count=self.partition_count,
             max_record_bytes=4096,
-            counted=lambda reason, count: self.dead.extend([reason] * count),
+            made=self._made,
+            withholds=self._withheld,
+            now_ms=self.wall_ms,
         )
         self.sender.spooler = self.spooler
         self.ledger._in_flight = lambda: self.accumulator.in_flight() + self.spooler.messages()
+
+    def _withheld(self, route: str) -> bool:
+        return self.withholds(route)
 
     async def __aenter__(self) -> Self:
         self.spooler.opened()

@@ -52,6 +52,7 @@ class Bench:
         self.ledger.delivered += span.stored
         self.ledger.dead_lettered += span.dead
         self.ledger.filtered += span.filtered
+        self.ledger.copies += span.copies
         for owner, ids, ids2 in span.owed:
             owner.release(ids, ids2)
 
@@ -338,6 +339,21 @@ def test_a_span_over_several_batches_waits_for_the_last() -> None:
         assert bench.spans == []
         bench.store(bench.accumulator.partitions.queue("t", partition))
     assert [span.stored for span in bench.spans] == [3]
+
+
+def test_a_first_record_that_no_batch_takes_leaves_no_empty_batch() -> None:
+    """Kafka refuses one."""
+    bench = Bench()
+    slot = bench.accumulator.slot("a", 1, "t", 0)
+    for _ in range(2):
+        with pytest.raises(TypeError):
+            bench.append(slot, "text")  # type: ignore[arg-type]
+        assert (slot.batch, slot.queue.open, bench.accumulator.touched) == (None, [], [])
+        assert bench.accumulator.current.pending == 0
+    bench.append(slot, b"x")
+    bench.accumulator.flush()
+    bench.drain()
+    assert [record.value for record in bench.log["t", 0]] == [b"x"]
 
 
 def test_a_span_of_filtered_messages_completes_at_its_flush_but_not_before_older_ones() -> None:

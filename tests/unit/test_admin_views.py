@@ -121,6 +121,18 @@ def test_a_consumer_that_stopped_is_told_from_one_that_is_slow(
     assert lag_of(now, before, written_s_ago=age_s).partitions[0].state == state
 
 
+def test_a_reader_that_keeps_up_with_a_spool_s_replay_is_not_slow() -> None:
+    """What comes is ten minutes old by its own time stamps; a commit of the reader is due."""
+    found = lag_of(look_of(6, 1350, 1600, MEMBER), look_of(0, 900, 1000, MEMBER), written_s_ago=600)
+    assert found.partitions[0].state == "moving"
+    assert found.age_seconds == 6, "all that is unread has come since the earlier look"
+    behind = lag_of(look_of(6, 900, 1600, MEMBER), look_of(0, 500, 1000, MEMBER), written_s_ago=600)
+    assert behind.partitions[0].state == "moving", "seven seconds' worth"
+    slow = lag_of(look_of(6, 100, 1600, MEMBER), look_of(0, 0, 1000, MEMBER), written_s_ago=600)
+    assert slow.partitions[0].state == "slow"
+    assert slow.age_seconds == 600
+
+
 def test_the_time_to_catch_up_is_at_the_pace_between_the_looks() -> None:
     found = lag_of(look_of(10, 1000, 1500, MEMBER), look_of(0, 0, 1000, MEMBER))
     assert found.partitions[0].seconds_to_catch_up == pytest.approx(500 / (100 - 50))

@@ -7,6 +7,7 @@ import functools
 import re
 import shutil
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,10 +33,11 @@ from tests.monitoring import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from prometheus_client.metrics_core import Metric
 
+ROOT = Path(__file__).parents[2]
+MONITORING_PAGE = (ROOT / "docs/monitoring.md").read_text()
 ALERTS = sorted({rule["alert"]: None for rule in rules("alert")})
 RECORDED = {rule["record"] for rule in rules("record")}
 
@@ -55,6 +57,13 @@ def test_prometheus_takes_the_configuration_and_the_rules(tmp_path: Path) -> Non
     (tmp_path / "prometheus.yml").write_text(text.replace(place, str(tmp_path / "http_token")))
     promtool("check", "config", tmp_path / "prometheus.yml")
     promtool("check", "rules", *RULE_FILES)
+
+
+@pytest.mark.parametrize("command", re.findall(r"^ {4}((?:prom|am)tool check.*)$", MONITORING_PAGE, re.MULTILINE))
+def test_a_check_that_the_page_gives_finds_nothing(command: str) -> None:
+    tool(command.split(maxsplit=1)[0])
+    ran = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 @pytest.mark.parametrize("file", CASE_FILES, ids=lambda file: file.stem)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import tempfile
 from pathlib import Path
@@ -12,13 +13,14 @@ import pytest
 
 from auth import passwords
 from auth.errors import ImportFormatError, StoreError
-from auth.first_start import FirstStart
+from auth.first_start import GATEWAY_USER, FirstStart
 from auth.model import AccessRequest, Subject
 from auth.rules import decide
 from auth.store import Store, database_path
 from config.errors import ConfigError
 from config.load import load
 from gateway.cli.main import main
+from gateway.trial.plan import TrialPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,6 +137,24 @@ def test_secrets_can_be_read_by_whom_they_are_for(folder: Path) -> None:
         group = bool({path.parent.name, path.name} & {"emqx", "operator"})
         wanted = (0o750 if group else 0o700) if path.is_dir() else (0o640 if group else 0o600)
         assert mode == wanted, f"{path} has mode {mode:o}"
+
+
+@pytest.mark.parametrize("before", [None, 0o755])
+def test_nobody_else_looks_into_the_folder_of_the_database(tmp_path: Path, before: int | None) -> None:
+    """The secrets are made first, and ``mkdir(parents=True)`` had made data/auth with mode 0755."""
+    ours = settings(tmp_path)
+    inside = database_path(ours).parent
+    if before is not None:
+        inside.mkdir(parents=True)
+        inside.chmod(before)
+    umask = os.umask(0o022)
+    try:
+        said = FirstStart(ours, inside / "secrets").run()
+    finally:
+        os.umask(umask)
+    for folder in (inside, inside / "secrets"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o750
+    assert any("closed" in one for one in said) == (before is not None)
 
 
 def test_what_the_first_users_may(folder: Path) -> None:
@@ -328,3 +348,26 @@ def test_a_route_of_event_messages_gives_the_gateway_alone_the_right_to_see_them
     assert not may(store, "gateway", "subscribe", "$SYS/#")
     assert not may(store, "device-1", "subscribe", "$SYS/brokers/+/clients/#")
     store.close()
+
+
+@pytest.mark.parametrize("publisher", [None, ("device-1", "secret")])
+def test_the_rule_that_a_refused_trial_names_is_what_it_lacks(folder: Path, publisher: tuple[str, str] | None) -> None:
+    ours = settings(folder)
+    FirstStart(ours, folder / "secrets").run()
+    plan = TrialPlan("0123abcd", publisher=publisher)
+    user = GATEWAY_USER if publisher is None else publisher[0]
+    subscription, topic = f"$share/{plan.instance}/gateway-trial/0123abcd/0/+", "gateway-trial/0123abcd/0/d00"
+    before = opened(ours)
+    assert not may(before, GATEWAY_USER, "subscribe", subscription)
+    assert not may(before, user, "publish", topic)
+    before.close()
+    for name, action in ((GATEWAY_USER, "subscribe"), (user, "publish")):
+        _, _, command = plan.missing_right(name, action).partition("gateway auth acl ")  # type: ignore[arg-type]
+        command, _, _ = command.partition(". In EMQX")
+        if publisher is not None or action == "subscribe":
+            assert main(["auth", "acl", *shlex.split(command), "--config", str(folder / "gateway.toml")]) == 0
+    after = opened(ours)
+    assert may(after, GATEWAY_USER, "subscribe", subscription)
+    assert may(after, user, "publish", topic)
+    assert publisher is None or not may(after, GATEWAY_USER, "publish", topic), "no more than is needed"
+    after.close()

@@ -120,6 +120,8 @@ def test_empty_lines_in_front_of_a_request_are_ignored() -> None:
         (b"POST /authn HTTP/1.1\r\nhost: a\r\nx\r\n\r\n", 400),
         (b"POST /authn HTTP/1.1\nhost: a\n\n\r\n\r\n", 400),
         (b"POST /authn HTTP/1.1\r\nhost: a\r\nauthorization: a\r\nauthorization: b\r\n\r\n", 400),
+        (b"POST /authn HTTP/1.1\r\nhost: a\r\nauthorization:\r\nauthorization: b\r\n\r\n", 400),
+        (b"POST /authn HTTP/1.1\r\nhost: a\r\nauthorization: a\r\nauthorization:\r\n\r\n", 400),
         (b"POST /authn HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n", 411),
         (b"POST /authn HTTP/1.1\r\nhost: a\r\ntransfer-encoding: x\r\ncontent-length: 3\r\n\r\nabc", 411),
         (b"POST /authn HTTP/1.1\r\nhost: a\r\nexpect: tea\r\n\r\n", 417),

@@ -220,5 +220,5 @@ def test_slow_kinds_are_known() -> None:
 
 def test_a_missing_library_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bcrypt", None)
-    with pytest.raises(ConfigError, match=r"package bcrypt.*extra `auth`"):
+    with pytest.raises(ConfigError, match=r"package bcrypt.* -m pip install .*auth"):
         passwords.load_libraries()

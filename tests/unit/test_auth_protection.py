@@ -10,7 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from auth.admission import Admission, TokenBucket
+from auth.backends.local_users import asked_identities
+from auth.backends.templates import usable
+from auth.model import LoginRequest
 from auth.protection import Flapping, Lockouts, Protection, address_group
+from auth.wording import NAME_MAX, lock_name
 from config.auth import AuthProtectionSettings
 
 SECOND = 1_000_000_000
@@ -297,3 +301,23 @@ def test_a_storm_is_admitted_as_fast_as_it_is_worked_off() -> None:
     assert len(let_in) == 5000
     ideal = 5000 / 20 / 20
     assert now / SECOND < 2.5 * ideal, f"{now / SECOND:.1f} s for what {ideal:.1f} s of work would be enough"
+
+
+@pytest.mark.parametrize("length", [256, 257, 65_535])
+def test_names_that_a_password_may_be_looked_up_by_are_all_folded(length: int) -> None:
+    """Sixty guesses with 257 to 316 spaces behind the name were all verified: longer names were counted unfolded, and
+    looked up all the same."""
+    padded = "Lamp".ljust(length)
+    assert usable((padded,)) == (length <= NAME_MAX)
+    assert not usable((padded,)) or lock_name(padded, "") == "lamp"
+    request = LoginRequest(username=padded, clientid=padded, cert_common_name="c" * length)
+    asked = {kind for kind, _ in asked_identities(request, ("username", "clientid", "common_name"))}
+    assert asked == ({"username", "clientid", "common_name"} if length <= NAME_MAX else {"common_name"})
+
+
+@pytest.mark.parametrize(
+    "spelling", ["LINA ", "\uff4cin\u00e1", "l\u0131na", "li\ufffcna", "li\u1806na", "l\U0001d6a4na"]
+)
+def test_what_a_directory_or_database_takes_for_one_name_has_one_count(spelling: str) -> None:
+    """To some the dotless i is an i; directories leave U+1806 and U+FFFC out (RFC 4518 section 2.2)."""
+    assert lock_name(spelling, "") == lock_name("lina", "") == "lina"

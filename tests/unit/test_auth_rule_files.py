@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from auth.acl_claim import rules_of_claim
 from auth.acl_conf import read_acl_conf
 from auth.acl_conf_writing import write_acl_conf
 from auth.errors import ImportFormatError, RuleFormatError
-from auth.model import Rule
+from auth.model import Rule, Subject
 from auth.rule_files import condition_of, condition_text, read_rules, write_rules
+from auth.rule_topics import parse_topic
 from auth.rules import rule_problem
 
 PUBLISH = frozenset({"publish"})
@@ -201,3 +203,26 @@ def test_an_acl_conf_that_was_written_is_read_as_the_same_rules(rules: list[Rule
         assert set(theirs.who) == set(ours.who)
         assert theirs.eq == ours.eq or "${$}" in ours.topic or ours.topic.startswith("eq ")
         assert theirs.topic == ours.topic.replace("${tenant}", "${client_attrs.tenant}")
+
+
+def test_a_placeholder_that_emqx_does_not_have_is_not_taken_from_its_rules() -> None:
+    """``${tenant}`` is text to EMQX. Taken over as it stood, it allowed each tenant its own topics."""
+    for topic in ("${tenant}/#", "a/${.tenant}/b"):
+        entry = {"permission": "allow", "action": "all", "topic": topic}
+        with pytest.raises(ImportFormatError, match="text to EMQX"):
+            read_rules(json.dumps({"rules": [entry]}))
+        for claim in ([entry], {"sub": [topic]}):
+            with pytest.raises(RuleFormatError, match="text to EMQX"):
+                rules_of_claim(claim)
+        found = read_acl_conf(f'{{allow, all, all, ["{topic}", "kept/#"]}}.')
+        assert [rule.topic for rule in found.rules] in ([], ["kept/#"])
+        assert "text to EMQX" in str(found.untranslated)
+    text = {"permission": "deny", "action": "all", "topic": "${$}{tenant}/#"}
+    (rule,) = read_rules(json.dumps({"rules": [text]}))
+    assert parse_topic(rule.topic).resolve(Subject(tenant="acme")) == "${tenant}/#"
+
+
+def test_our_own_rules_with_a_tenant_come_back_from_an_export() -> None:
+    rule = Rule("allow", "${tenant}/#")
+    (back,) = read_rules(write_rules([rule]))
+    assert (back.topic, back.eq) == (rule.topic, False)

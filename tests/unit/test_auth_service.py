@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import random
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from structlog.testing import capture_logs
 
 from auth import passwords
 from auth.backends.database import DatabaseAuthenticator
+from auth.backends.jwt import JwtAuthenticator
+from auth.backends.users_file import UsersFileAuthenticator
 from auth.chain import Chain
 from auth.errors import OverloadedError, StoreError
 from auth.hashing import Hasher
@@ -27,10 +30,13 @@ from auth.reasons import LOGIN_REASONS
 from auth.service import AccessService
 from auth.store import Store
 from auth.store_records import User
+from config.auth import AuthJwtSettings
 from tests.unit.access_parts import EPOCH_S, FakeAuthenticator, Service, access_settings, login, make_service
 from tests.unit.manual_time import manual_time
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from auth.model import LoginAnswer, Verdict
     from auth.ports import AccessDecisions
 
@@ -796,7 +802,7 @@ COST = passwords.Argon2Cost(8, 1)
 class Real:
     """A service of the built-in database alone."""
 
-    def __init__(self, path: Path, **tables: Any) -> None:
+    def __init__(self, path: Path, clock: Callable[[], int] = time.monotonic_ns, **tables: Any) -> None:
         settings_ = access_settings(hashing={"memory": 8 << 10, "passes": 1}, **tables)
         self.store = Store(path / "auth" / "auth.sqlite3")
         self.store.open()
@@ -805,6 +811,7 @@ class Real:
             settings_,
             self.store,
             Chain([DatabaseAuthenticator(settings_, self.store, self.hasher)], self.hasher, settings_),
+            clock=clock,
         )
 
     def add(self, name: str, password: str = "right", **fields: Any) -> None:
@@ -946,6 +953,109 @@ async def test_a_device_with_a_secret_gets_in_while_all_places_are_taken(tmp_pat
     assert real.access.login_at_once(login("other person")).reason == "shed"  # type: ignore[union-attr]
     assert real.access.login_at_once(login("press-7", secret)).result == "allow"  # type: ignore[union-attr]
     assert (await real.access.login(login("person"))).result == "allow"
+    await real.close()
+
+
+async def guess_until_locked(real: Real, name: str) -> None:
+    for number in range(10):
+        await real.access.login(login(name, f"guess {number}", peerhost="192.0.2.1"))
+    assert (await real.access.login(login(name, "one more", peerhost="192.0.2.1"))).reason == "locked_out"
+
+
+async def test_others_guesses_do_not_lock_a_device_with_a_generated_secret_out(real: Real) -> None:
+    """Ten wrong passwords from anywhere, and the owner of 190 random bits was refused for 30 s to an hour."""
+    secret = real.add_device("press-7")
+    real.add("ada")
+    for name in ("press-7", "ada"):
+        await guess_until_locked(real, name)
+    answer = real.access.login_at_once(login("press-7", secret))
+    assert answer is not None
+    assert (answer.result, answer.reason) == ("allow", "verified")
+    assert (await real.access.login(login("ada"))).reason == "locked_out", "a slow hash was verified while locked out"
+    assert real.hasher.busy == real.hasher.waiting == 0
+    for change in ({"disabled": True}, {"disabled": False, "expires_at_s": 1}):
+        real.change("press-7", **change)
+        assert (await real.access.login(login("press-7", secret, peerhost="10.0.0.9"))).result == "deny"
+
+
+async def test_bans_and_limits_hold_for_a_generated_secret_while_it_is_locked_out(tmp_path: Path) -> None:
+    real = Real(tmp_path, limits={"logins_per_second": 12, "cache_entries": 0})
+    secret = real.add_device("press-7")
+    await guess_until_locked(real, "press-7")
+    answers = [await real.access.login(login("press-7", secret, peerhost=f"10.0.0.{number}")) for number in range(30)]
+    assert {one.reason for one in answers} == {"verified", "locked_out"}, "the limit of a second did not hold"
+    with real.store.edit("test") as edit:
+        edit.bans.add(Ban("username", "press-7"))
+    real.access.refresh()
+    assert (await real.access.login(login("press-7", secret))).reason == "banned"
+    await real.close()
+
+
+async def test_guesses_at_who_is_locked_out_do_not_use_up_the_rate_of_the_others(tmp_path: Path) -> None:
+    """A guesser's storm at a locked name, or from a locked address, costs neither another device nor the owner its
+    login. What gets in counts."""
+    now_ns = time.monotonic_ns()
+    real = Real(tmp_path, lambda: now_ns, limits={"logins_per_second": 12, "cache_entries": 0})
+    secret, other = real.add_device("press-7"), real.add_device("press-8")
+    await guess_until_locked(real, "press-7")
+    now_ns += 2_000_000_000
+    for number in range(200):
+        assert (await real.access.login(login("press-7", f"storm {number}"))).reason == "locked_out"
+    assert (await real.access.login(login("press-8", other))).reason == "verified"
+    assert (await real.access.login(login("press-7", secret))).reason == "verified"
+    answers = [await real.access.login(login("press-8", other)) for _ in range(12)]
+    assert [one.reason for one in answers] == ["verified"] * 10 + ["rate_limited"] * 2
+    assert (await real.access.login(login("press-7", secret, peerhost="10.0.0.9"))).reason == "locked_out"
+    await real.close()
+
+
+async def test_a_lock_out_does_not_tell_who_has_a_generated_secret(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same answer and the same work: one keyed digest, whoever asks. No slow hash for anybody."""
+    real.add_device("press-7")
+    real.add("ada")
+    for name in ("press-7", "ada", "nobody"):
+        await guess_until_locked(real, name)
+    digests: Counter[str] = Counter()
+    at = ""
+    compute = passwords._device_digest
+
+    def counted(data: bytes, key: bytes, salt: bytes) -> bytes:
+        digests[at] += 1
+        return compute(data, key, salt)
+
+    monkeypatch.setattr(passwords, "_device_digest", counted)
+    answers = set()
+    for at in ("press-7", "ada", "nobody"):
+        answer = real.access.login_at_once(login(at, "guess"))
+        assert answer is not None, f"{at} waits for a hash"
+        answers.add((answer.result, answer.reason, answer.body))
+    assert len(answers) == 1
+    assert digests == {"press-7": 1, "ada": 1, "nobody": 1}
+
+
+async def test_a_secret_passes_a_lock_out_in_a_file_of_users_behind_tokens_too(tmp_path: Path) -> None:
+    secret, key = passwords.generate_secret(), b"k" * 32
+    export = tmp_path / "users.jsonl"
+    head = {
+        "format": "mqtt-kafka-gateway users",
+        "version": 1,
+        "device_keys": {passwords.device_key_id(key): key.hex()},
+    }
+    user = {"username": "press-7", "password_hash": passwords.hash_device_secret(secret, key)}
+    export.write_text(f"{json.dumps(head)}\n{json.dumps(user)}\n")
+    export.chmod(0o600)
+    real = Real(tmp_path, users_file={"file": str(export)})
+    users = UsersFileAuthenticator(access_settings(users_file={"file": str(export)}), real.store, real.hasher)
+    await users.look(settled=True)
+    database = real.access.chain.authenticators[0]
+    for chain, passes in (
+        ((JwtAuthenticator(AuthJwtSettings()), database, users), True),
+        ((FakeAuthenticator(), users), False),
+    ):
+        one = Chain(chain, real.hasher, access_settings())
+        outcome = one.past_lock_out(login("press-7", secret))
+        assert (outcome is not None and outcome.allow is not None) == passes
+        assert one.past_lock_out(login("press-7", "wrong")) is None
     await real.close()
 
 

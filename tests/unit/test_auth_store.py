@@ -283,7 +283,7 @@ class TestUsers:
         assert two is not None
         assert (one.disabled, two.disabled) == (False, True)
 
-    @pytest.mark.parametrize("name", ["' OR 1=1 --", '"; DROP TABLE users; --', "%", "_", "\u0001", "x" * 65_535])
+    @pytest.mark.parametrize("name", ["' OR 1=1 --", '"; DROP TABLE users; --', "%", "_", "\u0001", "x" * 256])
     def test_hostile_names_are_names(self, store: Store, name: str) -> None:
         assert store.find_user("username", name) is None
         add_user(store, User("username", name))
@@ -291,7 +291,7 @@ class TestUsers:
         assert store.count_users() == 1
 
     @pytest.mark.parametrize(
-        ("name", "why"), [("", "empty"), ("a\0b", "null"), ("\ud800", "UTF-8"), ("x" * 65_536, "65535 is the most")]
+        ("name", "why"), [("", "empty"), ("a\0b", "null"), ("\ud800", "UTF-8"), ("x" * 257, "256 is the most")]
     )
     def test_names_that_no_client_has_are_refused(self, store: Store, name: str, why: str) -> None:
         with pytest.raises(StoreError, match=why):
@@ -714,3 +714,26 @@ def test_a_process_killed_in_the_middle_of_an_edit_leaves_nothing_of_it(store: S
     with sqlite3.connect(path) as db:
         assert db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
     db.close()
+
+
+@pytest.mark.parametrize(
+    "spelling", ["DEV1", "dev1 ", "\N{FULLWIDTH LATIN SMALL LETTER D}ev1", "d\N{COMBINING ACUTE ACCENT}ev1"]
+)
+def test_a_ban_holds_for_every_spelling_that_a_directory_takes_for_the_name(store: Store, spelling: str) -> None:
+    """``ban add username dev1`` kept out dev1; a directory let the same user in as DEV1."""
+    with store.edit("test") as editor:
+        editor.bans.add(Ban("username", "dev1"))
+        editor.bans.add(Ban("clientid", "Press"))
+    store.refresh()
+    found = store.find_ban("", spelling, "", 0)
+    assert found is not None
+    assert found.value == "dev1"
+    assert store.find_ban("press", "", "", 0) is not None
+    assert store.find_ban("dev1", "dev2", "", 0) is None
+    with store.edit("test") as editor:
+        editor.bans.add(Ban("username", spelling, reason="again"))
+    assert [ban.value for ban in store.bans(now_s=0) if ban.kind == "username"] == [spelling], "one user has two bans"
+    with store.edit("test") as editor:
+        editor.bans.remove("username", "dev1")
+    store.refresh()
+    assert store.find_ban("", spelling, "", 0) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import sqlite3
 import threading
@@ -74,12 +75,28 @@ class TestMigration:
         with store.edit("test") as edit:
             edit.users.add(User("username", "ann"))
         monkeypatch.setattr(store_file, "_STEPS", (*store_file._STEPS, second))
-        monkeypatch.setattr(store_file, "FORMAT", 2)
+        monkeypatch.setattr(store_file, "FORMAT", store_file.FORMAT + 1)
         store_file.prepare(path)
         store_file.prepare(path)
         assert made == [2]
         store.refresh()
         assert store.find_user("username", "ann") is not None
+        store.close()
+
+    def test_bans_of_the_first_format_hold_for_every_spelling(self, tmp_path: Path) -> None:
+        path = tmp_path / "old.sqlite3"
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            store_file._make_first(db)
+            db.execute("INSERT INTO bans VALUES ('username', 'Dev1', NULL, 'stolen', NULL, 'ann', 1)")
+            db.execute("INSERT INTO bans VALUES ('address', '10.0.0.0/8', 8, '', NULL, 'ann', 1)")
+            db.execute("PRAGMA user_version = 1")
+            db.commit()
+        store = Store(path)
+        store.open()
+        found = store.find_ban("", "dev1", "", 0)
+        assert found is not None
+        assert (found.value, found.reason) == ("Dev1", "stolen")
+        assert [ban.value for ban in store.bans(now_s=0)] == ["10.0.0.0/8", "Dev1"]
         store.close()
 
     def test_a_step_that_fails_leaves_the_file_as_it_was(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +106,7 @@ class TestMigration:
 
         with monkeypatch.context() as patched:
             patched.setattr(store_file, "_STEPS", (*store_file._STEPS, bad))
-            patched.setattr(store_file, "FORMAT", 2)
+            patched.setattr(store_file, "FORMAT", store_file.FORMAT + 1)
             with pytest.raises(StoreError):
                 store_file.prepare(path)
         store = Store(path)
@@ -101,7 +118,7 @@ class TestMigration:
     def test_a_file_of_an_older_format_is_not_read_by_a_running_service(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(store_file, "FORMAT", 2)
+        monkeypatch.setattr(store_file, "FORMAT", store_file.FORMAT + 1)
         with pytest.raises(StoreError, match="older format"):
             store_file.check_format(path, sqlite3.connect(path))
 

@@ -13,6 +13,7 @@ from bridge.errors import (
     RefusedError,
     ReplicasMissingError,
     RetriableError,
+    TimestampError,
     TopicMissingError,
     UnreachableError,
 )
@@ -46,6 +47,7 @@ def test_the_exit_status_says_whether_another_try_is_vain() -> None:
         "TopicMissingError": ExitStatus.UNAVAILABLE,
         "RefusedError": ExitStatus.REFUSED,
         "SpoolError": ExitStatus.CONFIG,
+        "SpoolWriteError": ExitStatus.UNAVAILABLE,
     }
     assert issubclass(TopicMissingError, BridgeError)
 
@@ -58,6 +60,7 @@ def test_each_failure_of_a_batch_has_a_label_of_its_own_in_the_metrics() -> None
         RefusedError("x"),
         ReplicasMissingError("x"),
         RetriableError("x"),
+        TimestampError("x"),
         UnreachableError("x"),
     ]
     reasons = [send_failure_labels(error)[0] for error in failures]

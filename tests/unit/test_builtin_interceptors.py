@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -124,6 +125,17 @@ def test_what_makes_no_sense_is_an_error_and_no_answer(text: str, error: type[Ex
 def test_an_expression_that_cannot_be_is_refused_at_the_start(text: str) -> None:
     with pytest.raises(ExpressionError):
         Expression(text)
+
+
+def test_no_pattern_makes_a_message_take_long() -> None:
+    """``(a+)+$`` took 4 s of CPU for one message of 30 characters."""
+    hostile = record(json.dumps({"t": "a" * 5_000 + "!"}).encode(), message=MESSAGE)
+    began = time.process_time()
+    assert not Expression("matches(json.t, '^(a+)+$')").evaluate(hostile)
+    schema = {"properties": {"t": {"pattern": "^(a+)+$"}}}
+    with pytest.raises(InvalidDocumentError):
+        send({"t": "a" * 5_000 + "!"}, use="json_schema", definition=schema)
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize(("temperature", "passes"), [(21, True), (20, False), (-5.5, False)])
@@ -404,6 +416,20 @@ def test_a_schema_lets_through_what_it_describes(tmp_path: Path) -> None:
         ({"use": "age_out", "timestamp": "ts", "max_age": "1 week"}, "max_age: a duration"),
         ({"use": "json_schema"}, "give one of schema_file and definition"),
         ({"use": "json_schema", "definition": {"type": "objekt"}}, "definition: it is no JSON Schema"),
+        (
+            {
+                "use": "json_schema",
+                "definition": {"properties": {"t": {"pattern": "^(?=a)"}}, "patternProperties": {"(b)\\1": {}}},
+            },
+            "backreferences): '(b)\\\\1', '^(?=a)'",
+        ),
+        (
+            {
+                "use": "filter",
+                "expression": r"matches(topic, '(?=a)') and matches(topic, '^ok$') and matches(topic, r'(b)\1')",
+            },
+            "'(b)\\\\1' has the backreference",
+        ),
         ({"use": "json_schema", "schema_file": "/none/such"}, "schema_file: /none/such cannot be read"),
         ({"use": "json_schema", "definition": {"$ref": "http://127.0.0.1:1/x"}}, "nothing is fetched"),
     ],

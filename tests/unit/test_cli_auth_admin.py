@@ -17,6 +17,7 @@ from auth.model import Ban, Rule, Tenant
 from auth.store import Store
 from auth.store_records import User
 from config.errors import ExitStatus
+from gateway.cli.auth_common import operator
 from gateway.cli.main import main
 
 if TYPE_CHECKING:
@@ -216,10 +217,9 @@ class TestUser:
         assert not (folder / "data").exists()
 
     def test_who_did_it_is_recorded(self, run: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("LOGNAME", "operator-7")
         run("user", "add", "ann", "--password-file", "password")
         (entry,) = store.audit(5)
-        assert (entry.by, entry.action, entry.subject) == ("operator-7", "user add", "username ann")
+        assert (entry.by, entry.action, entry.subject) == (operator(), "user add", "username ann")
 
 
 class TestFiles:
@@ -258,6 +258,17 @@ class TestFiles:
         assert all(user.password.startswith("$argon2id$") and matches(store, user, WORD) for user in users)
         assert [user.is_superuser for user in users] == [True, False]
         assert WORD.encode() not in store.path.read_bytes()
+
+    def test_a_file_that_is_refused_is_refused_before_its_passwords_are_hashed(
+        self, run: Any, folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """2,000 passwords take minutes."""
+        with store.edit("test") as edit:
+            edit.users.add(User("username", "bob"))
+        (folder / "users.csv").write_text(f"user_id,password\nann,{WORD}\nbob,{WORD}\n")
+        monkeypatch.setattr("auth.user_hashing.hash_argon2id", None)
+        assert "line 3" in run("user", "import", "users.csv", wanted=ExitStatus.CONFIG).err
+        assert store.count_users() == 1
 
     def test_a_bad_line_imports_nothing(self, run: Any, folder: Path, store: Store) -> None:
         (folder / "users.csv").write_text(f"user_id,password\nann,{WORD}\nbob,{WORD},x\n")
@@ -456,3 +467,17 @@ class TestForget:
     def test_twice_finds_nothing_the_second_time(self, run: Any, device: str) -> None:
         run("forget", device)
         run("forget", device, wanted=ExitStatus.NOT_FOUND)
+
+
+def test_the_environment_does_not_say_who_changed_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``LOGNAME=ann gateway auth ban add …`` stood in the audit as ann's."""
+    honest = operator()
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "somebody-else")
+    assert operator() == honest
+    assert honest.startswith(f"uid={os.getuid()}")
+    monkeypatch.setenv("SUDO_USER", "ann")
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
+    assert operator() == "uid=4000000", "who is not root has set SUDO_USER himself"
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert operator() == "uid=0(root) for ann"

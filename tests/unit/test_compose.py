@@ -139,7 +139,12 @@ def test_everything_in_deploy_is_mounted_or_copied() -> None:
     used |= {"deploy/healthcheck.py"}
     folders = [folder.removeprefix("./") for folder in FOLDERS]
     # What checks or makes the others.
-    tools = ["deploy/prometheus/tests/", "deploy/grafana/dashboard.py", "deploy/grafana/panels.py"]
+    tools = [
+        "deploy/prometheus/tests/",
+        "deploy/prometheus/alertmanager.yml",
+        "deploy/grafana/dashboard.py",
+        "deploy/grafana/panels.py",
+    ]
     left = {
         path.relative_to(ROOT).as_posix()
         for path in DEPLOY.rglob("*")

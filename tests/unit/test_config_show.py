@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import tomllib
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,7 @@ from config.load import load
 from config.reference import reference
 from config.show import as_data, as_text
 from gateway.cli.config import add_parser
+from gateway.cli.main import main
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,9 +54,16 @@ ROUTE = '[[routes]]\nname = "all"\nfilters = ["devices/#"]\ntopic = "telemetry"\
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large_disk(monkeypatch, gib=1 << 20)
     monkeypatch.chdir(tmp_path)
     for name in ("GATEWAY_CONFIG", "GATEWAY_SECRETS_DIR"):
         monkeypatch.delenv(name, raising=False)
+
+
+def large_disk(monkeypatch: pytest.MonkeyPatch, gib: int) -> None:
+    """The disk of data_dir, whatever machine this is."""
+    disk = SimpleNamespace(f_blocks=gib << 18, f_frsize=4096)
+    monkeypatch.setattr("gateway.cli.config.os.statvfs", lambda _path: disk)
 
 
 def write(text: str, tmp_path: Path, name: str = "gateway.toml") -> Path:
@@ -126,14 +135,35 @@ def test_the_same_for_programs(tmp_path: Path) -> None:
 def test_check_says_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(ROUTE, tmp_path)
     assert gateway("check") == ExitStatus.OK
+    note, last = capsys.readouterr().out.splitlines()
+    assert note.startswith(
+        "note: these topics have to be in Kafka before a start: gateway-dead-letters, gateway-ledger, "
+    )
+    assert "`gateway topics apply` makes them" in note
+    assert last == "OK: settings from gateway.toml can be used"
+    write("[kafka]\ntopics.create = true\n" + ROUTE, tmp_path)
+    assert gateway("check") == ExitStatus.OK
     assert capsys.readouterr().out == "OK: settings from gateway.toml can be used\n"
+
+
+def test_check_says_when_the_spools_of_all_workers_do_not_fit_the_disk(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8 GiB on a volume of 20: enough for one worker, which may come to take 16, and not for two."""
+    large_disk(monkeypatch, gib=20)
+    write(ROUTE + '[spool]\nmax_bytes = "8GiB"\n', tmp_path)
+    for workers, warned in ((1, False), (2, True)):
+        monkeypatch.setenv("GATEWAY_WORKERS", str(workers))
+        assert gateway("check") == ExitStatus.OK
+        said = capsys.readouterr().out
+        assert ("the spools of 2 workers may come to take 32.1 GiB" in said) is warned, said
 
 
 def test_check_tells_warnings_and_still_says_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     overlapping = ROUTE + '[[routes]]\nname = "more"\nfilters = ["+/x"]\ntopic = "t"\n'
     write("shutdown_timeout = 1\n" + overlapping, tmp_path)
     assert gateway("check") == ExitStatus.OK
-    first, second, last = capsys.readouterr().out.splitlines()
+    first, second, _note, last = capsys.readouterr().out.splitlines()
     assert first.startswith("warning: shutdown_timeout = 1s (gateway.toml:1)")
     assert "'devices/#' and '+/x' overlap" in second
     assert last == "OK: settings from gateway.toml can be used, 2 warnings"
@@ -170,6 +200,18 @@ def test_check_wants_a_route_for_a_gateway_and_topics_for_the_stream(
     write("", tmp_path)
     assert gateway("check", "--for", "stream") == ExitStatus.CONFIG
     assert "stream.topics is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["config", "check"], ["run"], ["explain", "a/b"]], ids=lambda one: one[0])
+def test_without_a_file_it_says_where_one_was_looked_for(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GATEWAY_CONFIG", raising=False)
+    assert main(command) == ExitStatus.CONFIG
+    said = capsys.readouterr().err
+    assert "There is no settings file: --config and GATEWAY_CONFIG name none, and there is no gateway.toml in " in said
+    assert f"{tmp_path}. `gateway init` writes one" in said
 
 
 @pytest.mark.parametrize("command", ["check", "show"])

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import ssl
+from unittest.mock import Mock
 
 import pytest
-from aiokafka.errors import AuthenticationFailedError, RequestTimedOutError
+from aiokafka.errors import AuthenticationFailedError, NodeNotReadyError, RequestTimedOutError
 
 from bridge.contacts import FORGOTTEN_NS, PROBE_EVERY_NS, SUSPECT_NS, Contacts
+from bridge.errors import RefusedError
+from bridge.kafka import KafkaProducer
+from bridge.kafka_batch import Handover
+from bridge.kafka_errors import AnswerError
+from config.settings import KafkaSettings
 
 LIST = [(1, "a", 9092), (2, "b", 9092), (3, "c", 9092)]
 SECOND = 1_000_000_000
@@ -56,7 +64,7 @@ def test_it_owes_since_the_first_question_that_was_not_answered(contacts: Contac
     contacts.failed(2, TimeoutError())
     contact = contacts.get(2)
     assert contact is not None
-    assert (contact.asked_ns, contact.problem) == (asked_ns, "TimeoutError")
+    assert (contact.asked_ns, contact.problem) == (asked_ns, "no answer in time")
     contacts.answered(2)
     assert (contact.asked_ns, contact.problem) == (0, None)
 
@@ -136,12 +144,70 @@ def test_who_says_why_it_is_not_to_be_talked_to_is_not_frozen() -> None:
     contacts.listed([(1, "kafka-1", 9093)])
     contact = contacts.get(1)
     assert contact is not None
-    for error in (ssl.SSLCertVerificationError("certificate has expired"), AuthenticationFailedError("wrong password")):
+    expired = ssl.SSLCertVerificationError(1, "certificate verify failed: certificate has expired")
+    expired.verify_code = 10  # X509_V_ERR_CERT_HAS_EXPIRED
+    for error in (expired, AuthenticationFailedError("wrong password")):
         contact.accepts = True
         contacts.failed(1, error)
         assert not contact.accepts
-        assert contact.problem in {"certificate has expired", "wrong password"}, "without the class's name"
+        assert "certificate that has expired" in contact.problem or contact.problem == "wrong password"
     for late in (TimeoutError(), RequestTimedOutError()):
         contact.accepts = True
         contacts.failed(1, late)
         assert contact.accepts
+
+
+BOTH = "Multiple exceptions: [Errno 111] Connect call failed ('::1', 9), [Errno 111] Connect call failed ('1.2.3.4', 9)"
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "refuses"),
+    [
+        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9092)"), "connection refused", True),
+        (OSError(BOTH), "connection refused", True),
+        (OSError(113, "Connect call failed ('10.0.0.1', 9092)"), "no route to host", False),
+        (socket.gaierror(-2, "Name or service not known"), "its host name is not known here", False),
+        (RequestTimedOutError(), "request timed out", False),
+        (ssl.SSLError(1, "[SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca (_ssl.c:1)"), "TLS fails", False),
+        (OSError(), "the system gives no reason", False),
+    ],
+)
+def test_what_a_library_says_is_put_into_words(error: OSError, words: str, *, refuses: bool) -> None:
+    contacts = Contacts()
+    contacts.listed([(1, "kafka-1", 9093)])
+    contact = contacts.get(1)
+    assert contact is not None
+    if isinstance(error, ssl.SSLError):
+        error.reason = "TLSV1_ALERT_UNKNOWN_CA"
+        words = "TLS: tlsv1 alert unknown ca"
+    contacts.failed(1, error)
+    assert (contact.problem, contact.refuses) == (words, refuses)
+
+
+async def test_a_right_that_is_missing_is_known_to_the_next_producer() -> None:
+    """A producer may be replaced meanwhile; /status says it all the while, not only after the next refusal."""
+    contacts = Contacts()
+    settings = KafkaSettings(bootstrap_servers=("127.0.0.1:1",))
+    first, second = (KafkaProducer(settings, "test", (), contacts=contacts) for _ in range(2))
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    handover = Handover("denied", 0, Mock(), bytearray(), 0, future, 1)
+    handover.attempts = 2  # the first one's connection broke
+    first._settle(handover, AnswerError(29, None))  # TOPIC_AUTHORIZATION_FAILED
+    assert isinstance(future.exception(), RefusedError)
+    second._client = Mock()
+    second._client.cluster.unauthorized_topics = set()
+    assert second.refuses("denied")
+    assert second.trouble("denied") is not None
+    assert not second.refuses("other")
+
+
+async def test_a_batch_without_a_connection_hides_not_why_there_is_none() -> None:
+    """With a frozen broker the page quoted the library: "Attempt to send a request to node which is not ready"."""
+    producer = KafkaProducer(KafkaSettings(bootstrap_servers=("127.0.0.1:1",)), "test", ())
+    producer.contacts.listed([(1, "kafka-1", 9093)])
+    producer.contacts.failed(1, ConnectionRefusedError(111, "Connect call failed"))
+    error = NodeNotReadyError("Attempt to send a request to node which is not ready (node id 1).")
+    producer._undelivered(Mock(leader=1, handovers=[]), error, None)
+    contact = producer.contacts.get(1)
+    assert contact is not None
+    assert (contact.problem, contact.refuses) == ("connection refused", True)

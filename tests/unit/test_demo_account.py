@@ -119,6 +119,7 @@ def test_the_worst_stage_decides() -> None:
         "parquet": 4,
         "duplicates": 0,
         "missing": 2,
+        "pending": 0,
     }
 
 

@@ -322,7 +322,7 @@ def test_a_folder_with_something_in_it_is_not_kept_into(tmp_path: Path) -> None:
 def test_absent_packages_are_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyarrow" else object())
     arguments = parse()
-    with pytest.raises(ConfigError, match=r"pyarrow.*pip install \"mqtt-kafka-gateway\[embedded\]\""):
+    with pytest.raises(ConfigError, match=r"pyarrow.* -m pip install .*\[embedded\]"):
         arguments.run(arguments)
 
 

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streaming.device_gateways import Beat
+from streaming.device_records import Presence, Reading, Rules
 from streaming.device_shard import order
-from streaming.device_state import Presence, Reading, Rules
 from tests.unit.device_rig import LOG, RULES, SHORT, T0, Log, Rig, inputs_of, reading
 
 EXAMPLES = settings(max_examples=int(os.environ.get("DEVICES_EXAMPLES", "300")), deadline=None)

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 
 from streaming.device_processor import INPUT, ShardProcessor, with_clocks
+from streaming.device_records import Presence, Reading
 from streaming.device_shard import Slot
-from streaming.device_state import Presence, Reading
 from tests.unit.device_rig import LOG, RULES, SHORT, T0, Log, Rig, inputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from streaming.device_records import Rules
     from streaming.device_shard import Input
-    from streaming.device_state import Rules
 
 BATCH = pa.schema([("shard", pa.int32()), ("kind", pa.string()), ("ms", pa.int64()), ("gateway", pa.string())])
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streaming.device_presence import parse_presence
-from streaming.device_state import Presence
+from streaming.device_records import Presence
 from tests.unit.device_rig import MINUTE, RULES, SHORT, T0, Rig, beat, birth, reading
 
 

@@ -7,13 +7,19 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from bridge import wire
 from bridge.batch import Batch
-from bridge.errors import BridgeError, PoisonedError
+from bridge.certificate import Validity
+from bridge.errors import BridgeError, LeaderMissingError, PoisonedError, UnreachableError
 from bridge.interceptors import InterceptorError
+from bridge.kafka_batch import KafkaBatch
 from bridge.wire import DeadLetterReason
 from config.settings import KafkaSettings, RouteSettings, Settings
+from gateway import pace
 from gateway.lifecycle import State, StopRequest
+from gateway.machine_facts import CpuWaits
 from gateway.observation import MOST_PARTITIONS
 from gateway.worker import Worker
 from tests.unit.fake_kafka import FakeBatch
@@ -33,6 +39,8 @@ class Producer:
     def __init__(self) -> None:
         self.probed: list[int] = []
         self.troubles: dict[tuple[str, int], str] = {}
+        self.held: dict[tuple[str, int], int] = {}
+        self.shown: list[Validity] = []
 
     def leader(self, _topic: str, partition: int) -> int:
         return partition % 2 + 1
@@ -54,6 +62,9 @@ class Producer:
     def has_leader(self, _topic: str, _partition: int) -> bool:
         return True
 
+    def held_until_ns(self, topic: str, partition: int) -> int:
+        return self.held.get((topic, partition), 0)
+
     def partition_count(self, _topic: str) -> int:
         return 6
 
@@ -62,6 +73,9 @@ class Producer:
 
     def cluster_id(self) -> str:
         return "c"
+
+    def certificates(self) -> Iterator[Validity]:
+        yield from self.shown
 
     def probe(self, broker: Any) -> None:
         self.probed.append(broker.broker)
@@ -97,6 +111,7 @@ class Rig:
             routes=(RouteSettings(name="telemetry", filters=("devices/#",), topic="orders"),),
         )
         self.clock = clock
+        monkeypatch.setattr(pace, "cpu_waits", lambda: CpuWaits(0.0, 0.0, 0.0))  # the machine's load is no case here
         self.worker = Worker(settings, StopRequest())
         self.producer = Producer()
         monkeypatch.setattr(self.worker, "kafka_producer", lambda: self.producer)
@@ -134,7 +149,7 @@ class Rig:
                 look(self.clock())
 
     def document(self) -> dict[str, Any]:
-        document = self.worker.observation.diagnosis.document()
+        document = self.worker.diagnosis.document()
         assert "secret payload" not in json.dumps(document)
         document["problems"] = [one for one in document["problems"] if one["id"] != "mqtt-disconnected"]
         return document
@@ -197,6 +212,65 @@ async def test_a_broker_that_leads_what_waits_is_asked_before_it_owes_anything(r
     assert 1 in rig.producer.probed
 
 
+async def test_a_broker_over_its_quota_is_not_silent_and_said_to_be_throttled(rig: Rig) -> None:
+    for partition in (1, 3):
+        rig.wait_for(partition, 3)
+    rig.pass_by(1)
+    for second in range(20):
+        if second == 5:
+            assert not rig.document()["problems"], "a moment only"
+        if second % 5 == 0:
+            rig.worker.contacts.hold(2, 4000)
+        contact = rig.worker.contacts.get(2)
+        assert contact is not None
+        for partition in (1, 3):
+            rig.producer.held["orders", partition] = contact.held_until_ns
+        rig.pass_by(1)
+    document = rig.document()
+    assert [row["health"] for row in document["partitions"]] == ["waiting"] * 2
+    (problem,) = document["problems"]
+    assert (problem["id"], problem["severity"], problem["subject"]) == ("kafka-throttled", "warning", "broker 2")
+    assert "told the gateway to wait for 16 s of the last minute" in problem["text"]
+    assert "6 records wait" in problem["text"]
+    assert rig.producer.probed == []
+    rig.acknowledge(1)
+    rig.acknowledge(3)
+    rig.pass_by(62)
+    assert not rig.document()["problems"], "over a minute ago"
+
+
+async def test_a_topic_that_does_not_exist_is_missing_and_not_silent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.pass_by(1)
+    assert rig.metric("gateway_kafka_topic_missing")["orders",] == 0
+    rig.wait_for(0, 3)
+    monkeypatch.setattr(rig.producer, "partition_count", lambda topic: None if topic == "orders" else 6)
+    monkeypatch.setattr(rig.producer, "leader", lambda _topic, _partition: None)
+    rig.pass_by(30)
+    assert [problem["id"] for problem in rig.document()["problems"]] == ["topic-missing"]
+    missing = rig.metric("gateway_kafka_topic_missing")
+    assert missing["orders",] == 1
+    assert sum(missing.values()) == 1
+    monkeypatch.setattr(rig.producer, "refuses", lambda topic: topic == "orders")
+    assert rig.metric("gateway_kafka_topic_missing")["orders",] == 0, "acl-refused: it may well be there"
+
+
+async def test_silence_is_counted_for_each_leader_from_when_it_leads(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.wait_for(0, 3)
+    rig.pass_by(15)
+    assert [problem["subject"] for problem in rig.document()["problems"]] == ["broker 1"]
+    monkeypatch.setattr(rig.producer, "leader", lambda _topic, _partition: 2)
+    rig.pass_by(2)
+    document = rig.document()
+    assert not document["problems"], "broker 2 leads it for two seconds"
+    assert document["partitions"][0]["silent_seconds"] == pytest.approx(16, abs=0.5)
+    assert rig.metric("gateway_kafka_broker_silence_seconds")["2",] < 3
+    rig.pass_by(12)
+    assert len(rig.document()["problems"]) == 1, "now it is its own silence"
+    rig.acknowledge(0)
+    rig.pass_by(1)
+    assert not rig.document()["problems"]
+
+
 async def test_a_gateway_that_stood_still_calls_nobody_silent(rig: Rig) -> None:
     """A paused container: nobody could have read an answer meanwhile."""
     rig.wait_for(1, 3)
@@ -213,6 +287,31 @@ async def test_a_gateway_that_stood_still_calls_nobody_silent(rig: Rig) -> None:
     assert found == ["event-loop-blocked"]
 
 
+async def test_the_first_end_of_the_brokers_certificates_is_a_metric_and_a_problem(rig: Rig) -> None:
+    assert not rig.document()["problems"]
+    now_s = time.time()
+    rig.producer.shown = [Validity(0, now_s + days * 86_400) for days in (300, 9.5, 100)]
+    [problem] = rig.document()["problems"]
+    assert (problem["id"], problem["severity"]) == ("server-certificate-expires", "warning")
+    assert "a Kafka broker shows expires in 9.5 days" in problem["text"]
+    ends = rig.metric("gateway_credential_expiry_timestamp_seconds")
+    assert ends["kafka_server_certificate",] == now_s + 9.5 * 86_400
+    assert ends["mqtt_server_certificate",] == 0
+
+
+async def test_a_gateway_that_is_slow_does_not_say_that_all_is_well(rig: Rig) -> None:
+    """Its page shows the p99 beside: 9.8 s."""
+    vitals = rig.worker.observation.vitals
+    for look in (*vitals.seldom, *(lambda one=one: one(rig.clock()) for one in vitals.minutely)):
+        look()
+    assert not rig.document()["problems"]
+    rig.worker.metrics.end_to_end_seconds.child("telemetry").observe_many(round(9.8 * S), 100)
+    rig.clock.advance(2)
+    document = rig.document()
+    assert document["latency"]["end_to_end"]["p99"] > 9
+    assert [(one["id"], one["subject"]) for one in document["problems"]] == [("end-to-end-latency-high", "telemetry")]
+
+
 async def test_the_last_dead_letters_are_told_without_what_was_in_them(rig: Rig) -> None:
     note = rig.worker.observation.note_dead_letter
     for number in range(12):
@@ -222,11 +321,60 @@ async def test_the_last_dead_letters_are_told_without_what_was_in_them(rig: Rig)
     error.__cause__ = cause
     note("telemetry", DeadLetterReason.INTERCEPTOR_ERROR, error, "orders")
     note("telemetry", DeadLetterReason.MISSING_VALUE, BridgeError("x" * 5000), None)
+    assert rig.document()["dead_letters"]["last"] == [], "Kafka has none of them yet"
+    for reason in (*["too_large"] * 12, "interceptor_error", "missing_value"):
+        rig.worker.observation.dead_letter_stored("telemetry", reason)
     last = rig.document()["dead_letters"]["last"]
     assert len(last) == 10
     assert (last[0]["reason"], last[0]["topic"], len(last[0]["text"])) == ("missing_value", None, 301)
     assert last[1]["text"] == "Route 'telemetry', interceptor 1: ValueError"
     assert last[2]["text"] == "Number 11 is too large."
+
+
+async def test_a_dead_letter_counts_when_kafka_has_it(rig: Rig) -> None:
+    """Also one that an earlier life left in the spool; of one in parts the last alone."""
+    accumulator = rig.worker.groups[0].accumulator
+    slot = accumulator.slot("telemetry", 1, "gateway-dead-letters", 0, dead_letter=True)
+    note = rig.worker.observation.note_dead_letter
+    for _ in range(7):  # a message that comes again and again, since its dead letter is refused
+        note("telemetry", DeadLetterReason.TOO_LARGE, PoisonedError("Larger than the broker takes."), "orders")
+    assert rig.document()["dead_letters"] == {"total": 0, "by_reason": {}, "last": []}
+    assert not rig.document()["problems"]
+    builder = KafkaBatch(1 << 20, 0)
+    said = [(wire.DLQ_ROUTE, b"telemetry"), (wire.DLQ_REASON, b"too_large")]
+    for number, part in enumerate((b"1/2", b"2/2")):
+        builder.append(number, 0, b"key", b"secret payload", [*said, (wire.DLQ_PART, part)])
+    builder.append(2, 0, None, None, [(wire.DLQ_ROUTE, b"gone"), (wire.DLQ_REASON, b"invalid_topic")])
+    builder.close(3)
+    batch = Batch(slot, builder, rig.clock())
+    batch.count, batch.size, batch.sent_ns = 3, builder.size(), rig.clock()
+    rig.worker.batch_stored(batch, 0, 17, rig.clock())
+    found = rig.document()["dead_letters"]
+    assert (found["total"], found["by_reason"]) == (2, {"too_large": 1, "invalid_topic": 1})
+    assert [one["text"] for one in found["last"]] == ["Larger than the broker takes."]
+
+
+async def test_a_dead_letter_that_kafka_refuses_is_a_problem_of_its_own(rig: Rig) -> None:
+    rig.wait_for(0, 3)
+    rig.worker.partitions.queues["orders", 0].dead_letters_refused = "It is larger than max.message.bytes."
+    (problem,) = rig.document()["problems"]
+    assert (problem["id"], problem["severity"]) == ("dead-letters-refused", "critical")
+    assert problem["text"] == (
+        "Kafka refuses dead letters for orders/0, and 3 records wait: It is larger than max.message.bytes."
+    )
+
+
+async def test_the_pages_problems_are_a_metric_while_they_last(rig: Rig) -> None:
+    rig.wait_for(0, 3)
+    queue = rig.worker.partitions.queues["orders", 0]
+    no_session = {("mqtt-disconnected", "warning"): 1.0}
+    assert rig.metric("gateway_problems") == no_session
+    queue.dead_letters_refused = "It is larger than max.message.bytes."
+    rig.clock.advance(1.0)  # the next scrape
+    assert rig.metric("gateway_problems") == {**no_session, ("dead-letters-refused", "critical"): 1.0}
+    queue.dead_letters_refused = ""
+    rig.clock.advance(1.0)
+    assert rig.metric("gateway_problems") == no_session
 
 
 async def test_dead_letters_are_a_problem_for_a_quarter_of_an_hour(rig: Rig) -> None:
@@ -276,3 +424,20 @@ async def test_a_look_at_thousands_of_partitions_is_short(rig: Rig) -> None:
     print(f"a look {looked * 1e3:.2f} ms, a document {asked * 1e3:.1f} ms for {MOST_PARTITIONS} partitions")
     assert looked < 0.1
     assert asked < 1.0
+
+
+@pytest.mark.parametrize(
+    ("error", "made", "level"),
+    [
+        (LeaderMissingError("NOT_LEADER_OR_FOLLOWER"), True, "info"),
+        (LeaderMissingError("NOT_LEADER_OR_FOLLOWER"), False, "warning"),
+        (UnreachableError("no answer"), True, "warning"),
+    ],
+)
+async def test_a_topic_just_made_may_have_no_leader_without_a_warning(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, error: BridgeError, made: bool, level: str
+) -> None:
+    monkeypatch.setattr(rig.worker.topics, "is_settling", lambda topic: made and topic == "orders")
+    with capture_logs() as lines:
+        rig.worker.batch_retried("orders", error)
+    assert [(line["event"], line["log_level"]) for line in lines] == [("batch_retried", level)]

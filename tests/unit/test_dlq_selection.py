@@ -10,7 +10,8 @@ from bridge.dead_letter_reading import DeadLetter, Place
 from bridge.replay_marks import Marks
 from gateway.cli import dlq_text
 from gateway.cli.dlq_reader import TopicFacts
-from gateway.cli.dlq_selection import Filter, find, parse_moment, parse_place
+from gateway.cli.dlq_selection import Filter, find, parse_place
+from gateway.moments import parse_moment
 
 NOW_MS = 1_763_683_200_000
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 OK, WARN, FAIL, SKIPPED = Severity.OK, Severity.WARN, Severity.FAIL, Severity.SKIPPED
 GIB = 1 << 30
-DISK = DiskFacts("/data", "/data", True, False, "ext4", 100 * GIB, 200 * GIB, 1_000_000, 0)
-HOST = HostFacts(DISK, "", 20_000, 2 * GIB, GIB, None)
+DISK = DiskFacts("/data", "/data", True, False, "ext4", 100 * GIB, 200 * GIB, 1_000_000, 0, 0.002)
+HOST = HostFacts(DISK, "", 20_000, 2 * GIB, GIB, None, cpu_pressure=0.1)
 
 
 def host(facts: HostFacts = HOST, **tables: Any) -> dict[str, Check]:
@@ -54,6 +54,8 @@ def test_a_machine_that_is_well() -> None:
         ({"free": 3 * GIB, "spooled": 2 * GIB}, "disk", OK, "2.1 GiB more"),
         ({"free": 1 << 20}, "disk", FAIL, "it is full"),
         ({"free_inodes": 3}, "disk", FAIL, "inodes"),
+        ({"fsync_s": 3.1}, "fsync", WARN, "3.1 s"),
+        ({"fsync_s": None}, "fsync", SKIPPED, "data_dir is not there yet"),
     ],
 )
 def test_disks(changes: dict[str, Any], name: str, severity: Severity, says: str) -> None:
@@ -67,6 +69,21 @@ def test_without_a_place_or_a_spool() -> None:
     assert checks["data_dir"].severity is FAIL
     assert checks["disk"].severity is SKIPPED
     assert host(spool={"enabled": False})["disk"].severity is WARN
+    assert host(spool={"enabled": False})["fsync"].severity is SKIPPED
+
+
+def test_the_disk_s_writes_are_measured_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of(data_dir=str(tmp_path))
+    found = gather(settings, 1, ()).disk
+    assert found is not None
+    assert found.fsync_s is not None
+    assert 0 < found.fsync_s < 5
+    assert list(tmp_path.iterdir()) == []
+    moments = iter(range(100))
+    monkeypatch.setattr("gateway.doctor.host_facts.time.monotonic", lambda: float(next(moments)))
+    slow = gather(settings, 1, ()).disk
+    assert slow is not None
+    assert slow.fsync_s == 1.0, "one write, for a second is long enough"
 
 
 @pytest.mark.parametrize(
@@ -93,6 +110,11 @@ def test_descriptors(changes: dict[str, Any], severity: Severity) -> None:
 )
 def test_memory(changes: dict[str, Any], severity: Severity) -> None:
     assert host(replace(HOST, **changes))["memory"].severity is severity
+
+
+@pytest.mark.parametrize(("pressure", "severity"), [(0.4, OK), (0.9, WARN), (None, SKIPPED)])
+def test_cpu(pressure: float | None, severity: Severity) -> None:
+    assert host(replace(HOST, cpu_pressure=pressure))["cpu"].severity is severity
 
 
 def test_facts_of_a_machine_s_files(tmp_path: Path) -> None:
@@ -156,7 +178,9 @@ def test_a_gateway_that_is_well_or_not_ready_or_without_a_worker(tmp_path: Path)
     not_ready = {"state": "STARTING", "ready": False, "reasons": ["No session is connected."]}
     assert "No session is connected." in running(not_ready, tmp_path)["ready"].text
     down = {"ready": False, "problems": [], "workers": [{"worker": 1, "up": False, "problem": "It ended."}]}
-    assert "Worker 1 does not answer (It ended.)" in running(down, tmp_path)["worker"].text
+    assert "Worker 1 does not answer (It ended.)" in running(down, tmp_path)["worker-down"].text
+    down["problems"] = [{**problem("worker-down", "critical"), "subject": "worker 1", "text": "Worker 1 is ill."}]
+    assert running(down, tmp_path)["worker-down"].text == "Worker 1 is ill.", "said once"
     orphans = {"ready": True, "orphan_sessions": [{"client_id": "gateway-3-0"}]}
     assert "gateway-3-0" in running(orphans, tmp_path)["orphan-sessions"].text
 
@@ -225,11 +249,12 @@ def test_warnings_of_the_settings_and_of_the_routes(tmp_path: Path) -> None:
     )
     config_checks.judge_settings(findings, loaded)
     assert any(check.severity is WARN and "verify" in check.text for check in findings)
-    assert config_checks.judge_router(findings, loaded.settings) is not None
+    assert config_checks.judge_router(findings, loaded) is not None
     assert any(check.name == "routes" and check.severity is WARN and "narrow" in check.text for check in findings)
-    assert config_checks.judge_router(findings, load(None, environ={}).settings) is None
+    assert config_checks.judge_router(findings, load(None, environ={})) is None
     assert findings[-1].status is ExitStatus.CONFIG
-    hidden = settings_of(routes=[routes[0], {**routes[1], "filters": ["a/b"]}])
+    assert "There is no settings file" in findings[-1].fix
+    hidden = replace(loaded, settings=settings_of(routes=[routes[0], {**routes[1], "filters": ["a/b"]}]))
     assert config_checks.judge_router(findings, hidden) is None
 
 
@@ -321,3 +346,12 @@ def test_a_group_that_is_not_done_in_time_keeps_what_it_had(tmp_path: Path, monk
     assert looked.one("time").severity is FAIL
     assert "--only mqtt" in looked.one("time").fix
     assert looked.report.seconds < 10
+
+
+async def test_an_answer_that_is_late_for_want_of_cpu_is_waited_for() -> None:
+    """A starved process: the event loop has a turn every 0.3 s, and the thread is as slow."""
+    answer = asyncio.create_task(call(lambda: time.sleep(0.6) or "answered", 0.3))
+    while not answer.done():
+        time.sleep(0.3)  # noqa: ASYNC251 - the starvation
+        await asyncio.sleep(0)
+    assert await answer == "answered"

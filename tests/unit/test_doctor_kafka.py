@@ -407,6 +407,9 @@ def test_groups_that_were_asked_for() -> None:
     found = cluster(cluster_facts(groups={"g": group}), with_offsets(), groups=("g",))["groups"]
     assert found.severity is OK
     assert "__consumer_offsets/17" in found.text
+    hidden = cluster(cluster_facts(groups={"g": group}, unseen={"g": "its topics …: t"}), with_offsets(), groups=("g",))
+    assert hidden["groups"].severity is WARN, "nothing is wrong with it, as far as anybody knows"
+    assert "cannot be judged: its topics …: t." in hidden["groups"].text
     problems = {"group g": BrokerSilentError("broker 2 did not answer")}
     silent = cluster(cluster_facts(problems=problems), with_offsets(), groups=("g",))["groups"]
     assert (silent.severity, silent.status) == (FAIL, ExitStatus.UNAVAILABLE)

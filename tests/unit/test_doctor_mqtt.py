@@ -14,7 +14,7 @@ from gateway.doctor.emqx_checks import EmqxFacts, client_ids, judge_emqx, sessio
 from gateway.doctor.endpoint import Endpoint, Step, TlsStep
 from gateway.doctor.endpoint_verdicts import judge_certificate, judge_endpoint
 from gateway.doctor.model import Check, Findings, Severity
-from gateway.doctor.mqtt_facts import AddressFacts, Device, DoorFacts, shared_for_a_look
+from gateway.doctor.mqtt_facts import AddressFacts, Device, DoorFacts, broker_name, shared_for_a_look
 from gateway.doctor.mqtt_verdicts import judge_addresses, judge_rest
 from gateway.doctor.wording import since_days
 from gateway.emqx.api import EmqxRefusedError
@@ -101,6 +101,42 @@ def test_what_the_broker_grants(limits: dict[str, int], name: str, severity: Sev
     assert check.severity is severity
     assert says in check.text
     assert bool(check.fix) is (severity is not OK)
+
+
+@pytest.mark.parametrize(
+    ("broker", "severity"),
+    [
+        ("", OK),
+        ("mosquitto 2.0.11", WARN),
+        ("mosquitto 2.0.9", WARN),
+        ("mosquitto 2.0.13", OK),
+        ("mosquitto 2.1.2", OK),
+        ("mosquitto 2.1.0-test1", OK),
+        ("VerneMQ 2.0.1", OK),
+    ],
+)
+def test_a_mosquitto_that_overruns_its_window_is_named_with_its_version(broker: str, severity: Severity) -> None:
+    check = judged(found=door(broker=broker))["version"]
+    assert check.severity is severity
+    assert broker in check.text
+    assert ("mqtt.receive_maximum" in check.text) is (severity is WARN)
+    old = judged(found=door(broker=broker), protocol="3.1.1")["version"]
+    assert (old.severity, broker in old.text) == (OK, True), "no window is announced there"
+
+
+@pytest.mark.parametrize(
+    ("said", "broker"),
+    [
+        (b"mosquitto version 2.0.11", "mosquitto 2.0.11"),
+        (b"", ""),
+        (b"\x1b[31mred", ""),
+        ("версия".encode(), ""),
+        (b"x" * 61, ""),
+    ],
+)
+def test_what_a_broker_says_it_is_has_to_look_like_a_name(said: bytes, broker: str) -> None:
+    assert broker_name(replace(WELCOME, retained=said)) == broker
+    assert broker_name(WELCOME) == broker_name(None) == ""
 
 
 def test_retained_messages_are_needed_by_the_birth_message_alone() -> None:
@@ -235,6 +271,7 @@ def zone(**changes: Any) -> EmqxZone:
         "max_inflight": 1000, "max_mqueue_len": 100_000, "mqueue_store_qos0": True,
         "shared_subscription_strategy": "hash_clientid", "retry_interval": "infinity",
         "session_expiry_interval": "2h", "max_packet_size": "1MB", "durable_sessions": False, "max_heap_size": "32MB",
+        "max_mailbox": 100_000,
     }  # fmt: skip
     return EmqxZone(**{**values, **changes})
 
@@ -262,8 +299,19 @@ def test_an_emqx_that_is_well() -> None:
         ({"zone": zone(max_mqueue_len=1000)}, "queue", FAIL, "the next restart loses some"),
         ({"zone": zone(max_mqueue_len=1000), "rate": None}, "queue", WARN, "nobody tells"),
         ({"zone": zone(max_mqueue_len=None)}, "queue", OK, "without limit"),
+        ({"zone": zone(durable_sessions=True)}, "queue", WARN, "refuses every shared subscription"),
+        ({"zone": zone(max_mailbox=1000)}, "mailbox", FAIL, "at 267 messages a second over 4 sessions"),
+        ({"zone": zone(max_mailbox=1000), "rate": None}, "mailbox", WARN, "nobody tells"),
+        ({"zone": zone(max_mailbox=10_000)}, "mailbox", WARN, "at 2,667 messages"),
+        ({"zone": zone(max_mailbox=None)}, "mailbox", OK, "kills no session"),
         ({"zone": zone(shared_subscription_strategy="round_robin")}, "strategy", WARN, "overtake"),
         ({"nodes": [EmqxNode("n1", "stopped", "5.8.9")]}, "nodes", FAIL, "n1 (stopped)"),
+        (
+            {"nodes": [EmqxNode("n1", "stopped", ""), EmqxNode("n2", "running", "5.8.9")]},
+            "nodes",
+            FAIL,
+            "EMQX 5.8.9 on 2 nodes; not running: n1 (stopped).",
+        ),
         ({"bans": [Ban("clientid", "gateway-0-1", "flapping", "never")]}, "bans", FAIL, "gateway-0-1"),
         ({"bans": [Ban("clientid", "somebody", "", "infinity")]}, "bans", OK, ""),
         ({"bans": [Ban("username", "gw", "", "infinity")]}, "bans", FAIL, "username gw"),

@@ -6,11 +6,9 @@ import re
 import textwrap
 from pathlib import Path
 
-import pytest
-
+from bridge.routing import Router
 from config.load import load
 from gateway.canary.account import LEGS
-from gateway.metrics import Metrics
 from tests.brokers.emqx_conf import flatten, read_hocon
 from tests.brokers.emqx_rules import Client, judge, parse_acl_conf
 
@@ -24,7 +22,7 @@ def blocks() -> list[str]:
 
 
 def test_its_settings_load_and_are_of_one_mind(tmp_path: Path) -> None:
-    tables = [block for block in blocks() if block.startswith("[")]
+    tables = [block for block in blocks() if block.startswith("[") and "partitioned" not in block]
     assert len(tables) == 3
     secret = tmp_path / "secret"
     secret.write_text("s")
@@ -61,9 +59,27 @@ def test_what_it_wants_of_emqx_is_what_deploy_sets(tmp_path: Path) -> None:
         assert str(values[name]) in wanted[name].replace(",", ""), name
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"gateway_[a-z_]+_(?:total|seconds|length|up|watched)", PAGE))))
-def test_its_metrics_exist(name: str) -> None:
-    assert name in {definition.name for definition in Metrics.definitions()}
+def test_durable_sessions_are_one_configuration_at_both_ends(tmp_path: Path) -> None:
+    (table,) = [block for block in blocks() if "partitioned" in block]
+    file = tmp_path / "gateway.toml"
+    file.write_text(table)
+    loaded = load(file, environ={})
+    assert loaded.warnings == ()
+    settings = loaded.settings
+    router = Router(settings.routes, instance=settings.instance)
+    shares = router.subscriptions(
+        "partitioned", settings.mqtt.sessions, share_group=settings.mqtt.share_group, group=""
+    )
+    assert all(shares), "each session has a filter"
+    assert not [one.filter for share in shares for one in share if one.filter.startswith("$share/")]
+
+    (lines,) = [block for block in blocks() if block.startswith("durable_sessions")]
+    text = (ROOT / "deploy/emqx/emqx.conf").read_text()
+    emqx = tmp_path / "emqx.conf"
+    emqx.write_text(re.sub(r"^.*include required.*$", "", text, flags=re.MULTILINE) + lines)
+    values = flatten(read_hocon(emqx))
+    assert values["durable_sessions.enable"] is True
+    assert values["cluster.discovery_strategy"] == "singleton", "EMQX refuses to start with any other"
 
 
 def test_its_legs_are_those_there_are() -> None:

@@ -14,7 +14,7 @@ from gateway.emqx.model import EmqxClient, EmqxNode, EmqxZone
 from gateway.emqx.problems import emqx_problems
 
 if TYPE_CHECKING:
-    from gateway.health_model import Problem
+    from gateway.problem import Problem
 
 BORN = 1_000_000
 SEEN = EmqxClient(

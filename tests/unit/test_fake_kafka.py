@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bridge.kafka_batch import KafkaBatch
 from tests.producer_port import ProducerPort
-from tests.unit.fake_kafka import DOWN, FakeKafka, FakePartition
+from tests.unit.fake_kafka import DOWN, FakeBatch, FakeKafka, FakePartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from bridge.ports import StoredRecord
+    from bridge.ports import BatchBuilder, StoredRecord
     from tests.unit.fake_kafka import FakeProducer
 
 
@@ -65,3 +66,29 @@ def backend() -> FakeBackend:
 
 class TestFakeKafka(ProducerPort):
     """All of the suite."""
+
+
+@pytest.mark.parametrize("make", [lambda: KafkaBatch(16_384, 0), lambda: FakeBatch(16_384)], ids=["compiled", "fake"])
+def test_a_batch_that_raises_for_a_wrong_type_has_taken_nothing(make: Callable[[], BatchBuilder]) -> None:
+    """The data path counts on it: the message goes elsewhere, and the batch goes on."""
+    wrong: list[tuple[Any, Any, Any, Any]] = [
+        (5, b"k", "text", []),
+        (5, "k", b"v", []),
+        (1 << 63, b"k", b"v", []),
+        (5, b"k", b"v", None),
+        (5, b"k", b"v", (("a", b"b"),)),
+        (5, b"k", b"v", [("a", b"b"), ("c", "d")]),
+        (5, b"k", b"v", [("a", b"b"), (b"c", b"d")]),
+        (5, b"k", b"v", [("a", b"b"), ("\ud800", b"d")]),
+        (5, b"k", b"v", [("a", b"b"), ("c", b"d", 1)]),
+    ]
+    batch = make()
+    for number, (timestamp, key, value, headers) in enumerate(wrong):
+        assert batch.append(number, 5, b"k", b"good", [("a", b"b")]) is not None
+        size = batch.size()
+        with pytest.raises((TypeError, ValueError, OverflowError)):
+            batch.append(number + 1, timestamp, key, value, headers)
+        assert batch.size() == size
+    batch.close(len(wrong))
+    restored = type(batch).restored(batch.encode())  # type: ignore[attr-defined]
+    assert restored.record_count() == len(wrong)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gateway.answers import Answer
@@ -68,6 +70,17 @@ async def test_the_workers_are_one_gateway() -> None:
     assert [one["worker"] for one in document["workers"]] == [0, 1]
 
 
+async def test_the_page_says_which_keys_are_at_the_top_and_which_in_each_worker() -> None:
+    page = (Path(__file__).parents[2] / "docs/status.md").read_text()
+    top, own = (
+        set(re.findall(r"`([a-z_]+)[`.]", " ".join(re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE))))
+        for table in page[page.index("## The document") : page.index("## A broker")].split("| in each worker's alone |")
+    )
+    document = await status(worker(0))
+    assert set(document) - {"workers"} == top
+    assert document["workers"][0].keys() - top <= own
+
+
 async def test_partitions_are_told_once_and_not_by_every_worker() -> None:
     document = await status(worker(0), worker(1))
     assert not [one for one in document["workers"] if "partitions" in one]
@@ -104,4 +117,4 @@ async def test_a_worker_that_says_nothing_is_there_all_the_same() -> None:
     assert document["reasons"] == ["Worker 1 does not answer. It ended with status 1."]
     assert document["workers"][1]["up"] is False
     assert document["ledger"]["received"] == status_documents.quiet()["ledger"]["received"]
-    assert [one["id"] for one in document["problems"]] == ["worker-restarting"]
+    assert [one["id"] for one in document["problems"]] == ["worker-down"]

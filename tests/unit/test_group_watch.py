@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,6 +30,7 @@ class FakeAdmin:
         self.age_s: float | None = 3600.0
         self.error: Exception | None = None
         self.closed = 0
+        self.shown = True
 
     def group(self, name: str) -> Group:
         if self.error is not None:
@@ -39,10 +41,13 @@ class FakeAdmin:
         return Group(name, "classic", "Stable" if members else "Empty", "range", 1, 0, 50, members)
 
     def committed(self, _name: str) -> Offsets:
-        return Offsets(dict.fromkeys(PLACES, 10))
+        return Offsets(dict.fromkeys(PLACES, 10) if self.shown else {})
+
+    def topics(self, names: Iterable[str]) -> tuple[Any, ...]:
+        return tuple(SimpleNamespace(name=name) for name in names if self.shown)
 
     def log_ends(self, places: Iterable[TopicPartition]) -> Offsets:
-        return Offsets(dict.fromkeys(places, self.end))
+        return Offsets(dict.fromkeys(places, self.end) if self.shown else {})
 
     def log_starts(self, places: Iterable[TopicPartition]) -> Offsets:
         return Offsets(dict.fromkeys(places, 0))
@@ -156,3 +161,20 @@ def test_records_that_were_deleted_unread_are_a_problem_at_once() -> None:
     fine = TopicLag("g", "u", 0, 0, 0.0, "caught up", 1)
     (problem,) = lag_problems([lost, fine], 300)
     assert problem.text == "7 records of topic t were deleted before group g read them (retention)."
+
+
+@pytest.mark.parametrize("member", [True, False])
+async def test_a_group_whose_topics_may_not_be_seen_is_not_well(member: bool) -> None:
+    """Kafka leaves its offsets out without a word; where it has members, what they read is told all the same."""
+    watch, admin, _ = watch_of()
+    admin.shown, admin.member = False, member
+    for _ in range(2):
+        await watch.look()
+        assert list(watch.problems()) == [], "it may have committed nothing yet"
+    await watch.look()
+    [problem] = watch.problems()
+    assert (problem.id, problem.severity, problem.subject) == ("consumer-unwatched", "warning", "reader")
+    assert ("or are gone: t" if member else "it shows no topic") in problem.text
+    admin.shown = True
+    await watch.look()
+    assert list(watch.problems()) == []

@@ -180,6 +180,7 @@ async def test_status_tells_the_sessions_and_the_account() -> None:
                 "delivered": 6,
                 "filtered": 0,
                 "dead_lettered": 0,
+                "copies": 0,
                 "in_flight": 3,
                 "returned": 0,
                 "lost": 0,
@@ -259,6 +260,11 @@ async def test_with_a_token_a_browser_is_asked_for_it_and_a_scraper_sends_it() -
         assert "wrong" not in {value for key, value in line.items() if key != "event"}
         async with client.get("/metrics", headers={"Authorization": f"Bearer {token}"}) as response:
             assert response.status == 200
+        for others in ("", "Bearer wrong"):
+            both = [("Authorization", others), ("Authorization", f"Bearer {token}")]
+            for order in (both, both[::-1]):
+                async with client.get("/metrics", headers=order) as response:
+                    assert response.status in {400, 401}, f"two authorization fields are taken: {order[0]}"
         async with client.get("/status", headers={"Authorization": basic}) as response:
             assert response.status == 200
         async with client.get("/healthz") as response:

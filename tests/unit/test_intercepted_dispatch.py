@@ -17,6 +17,7 @@ from bridge.errors import PoisonedError, TopicMissingError
 from bridge.interceptor_loading import load_chains
 from bridge.interceptors import INTERCEPTOR_ERROR, Drop, Interceptor
 from bridge.message import Properties
+from bridge.ports import StoredRecord
 from bridge.routing import Router
 from bridge.wire import DeadLetterReason
 from config.settings import Settings
@@ -55,6 +56,66 @@ class Spoiler(Interceptor):
         return record
 
 
+WRONG: dict[str, dict[str, Any]] = {
+    "value-str": {"value": "text"},
+    "value-int": {"value": 7},
+    "key-str": {"key": "k"},
+    "topic-bytes": {"topic": b"t"},
+    "topic-surrogate": {"topic": "t\ud800"},
+    "time-str": {"timestamp_ms": "1"},
+    "time-none": {"timestamp_ms": None},
+    "time-nan": {"timestamp_ms": float("nan")},
+    "time-large": {"timestamp_ms": 1 << 63},
+    "headers-none": {"headers": None},
+    "headers-dict": {"headers": {"a": b"b"}},
+    "headers-pair": {"headers": [("a", b"b"), ["c", b"d"]]},
+    "headers-triple": {"headers": [("a", b"b", 1)]},
+    "headers-name": {"headers": [(b"a", b"b")]},
+    "headers-surrogate": {"headers": [("\ud800", b"b")]},
+    "headers-str": {"headers": [("a", "b")]},
+}
+
+
+class WrongType(Interceptor):
+    """Answers a value that names one of ``WRONG`` with such a record; ``many`` with a good one before it."""
+
+    def on_send(self, record: Record) -> Any:
+        kind, _, how = (record.value or b"").decode().partition(" ")
+        if kind not in WRONG:
+            return record
+        match how:
+            case "many":
+                return [record.replace(value=b"first"), record.replace(**WRONG[kind])]
+            case "in place":
+                for name, part in WRONG[kind].items():
+                    setattr(record, name, part)
+                return record
+        return record.replace(**WRONG[kind])
+
+
+class Loose(Interceptor):
+    """Other types than the port's that say the same."""
+
+    def on_send(self, record: Record) -> Any:
+        return record.replace(
+            value=bytearray(record.value or b""), key=memoryview(b"k"), timestamp_ms=1.7e12, headers=(("a", b"b"),)
+        )  # type: ignore[arg-type]
+
+
+class UntoldError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("not even that")
+
+
+class Rude(Interceptor):
+    """What else comes out of a plug-in: an exception without words, a Drop with no word for a reason."""
+
+    def on_send(self, record: Record) -> Any:
+        if record.value == b"untold":
+            raise UntoldError
+        return Drop(["a", "list"]) if record.value == b"reason" else record  # type: ignore[arg-type]
+
+
 class Hostile(Interceptor):
     """Does what the value says."""
 
@@ -69,6 +130,13 @@ class Hostile(Interceptor):
             case b"none":
                 return None
         return record
+
+
+class Timed(Interceptor):
+    """Sets the timestamps that the value names, as if devices had."""
+
+    def on_send(self, record: Record) -> list[Record]:
+        return [record.replace(timestamp_ms=moment) for moment in record.json()]
 
 
 def parse(raw: bytes) -> Properties:
@@ -269,6 +337,25 @@ async def test_topics_and_properties_beyond_the_caches_are_settled_again() -> No
     assert len(topic.records()) == 60
 
 
+@manual_time
+async def test_a_timestamp_that_kafka_would_refuse_becomes_the_receive_time_and_is_counted() -> None:
+    """Devices whose clocks are wrong: an hour ahead is what Kafka takes, and a past of any age."""
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    hour, year_2100 = RECEIVED_MS + 3_600_000, 4_102_444_800_000
+    async with Path(kafka) as path:
+        rig = Rig(path, {"use": f"{HERE}:Timed"})
+        rig.take([year_2100])
+        rig.take([7, hour, hour + 1])
+        await rig.done()
+        assert rig.account() == (2, 0, 0)
+        assert rig.dispatcher.clamped == 2
+    records = topic.records()
+    assert [record.timestamp_ms for record in records] == [RECEIVED_MS, 7, hour, RECEIVED_MS]
+    said = [dict(record.headers).get(wire.GATEWAY_TIMESTAMP_MS) for record in records]
+    assert said == [b"%d" % year_2100, None, None, b"%d" % (hour + 1)]
+
+
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
@@ -299,7 +386,7 @@ def test_a_failed_record_goes_where_its_policy_says(
         if policy == "dead_letter":
             letter = dead.records()[0]
             headers = dict(letter.headers)
-            assert (letter.key, letter.value, letter.timestamp_ms) == (b"d/1", b"raise", RECEIVED_MS)
+            assert (letter.key, letter.value) == (b"d/1", b"raise")
             assert headers[wire.MQTT_TOPIC] == b"d/1"
             assert headers["mqtt.user.p"] == b"1"
             assert headers[wire.DLQ_REASON] == b"interceptor_error"
@@ -308,6 +395,62 @@ def test_a_failed_record_goes_where_its_policy_says(
             assert b"Hostile" in (headers[wire.DLQ_ERROR] or b"")
 
     run()
+
+
+@pytest.mark.parametrize("how", ["", " many", " in place"])
+@pytest.mark.parametrize("route", [{}, {"metadata_headers": ["received"]}], ids=["fast", "slow"])
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_part_of_a_wrong_type_goes_where_the_policy_says_and_nothing_of_its_message_to_kafka(
+    kind: str, route: dict[str, Any], how: str
+) -> None:
+    """Raised by the batch it would end the connection, and the broker would send it again for ever."""
+    value = f"{kind}{how}".encode()
+
+    @manual_time
+    async def run() -> None:
+        for policy in ("dead_letter", "drop", "pass"):
+            kafka = FakeKafka()
+            topic, dead = kafka.topic("t"), kafka.topic(DEAD_LETTERS)
+            async with Path(kafka) as path:
+                rig = Rig(path, {"use": f"{HERE}:WrongType", "on_error": policy}, **route)
+                for one in (b"a", value, b"b", value):
+                    rig.take(one, properties=b"k=1")
+                await rig.done()
+                where = "dead_letter" if how == " in place" else policy
+                assert rig.account() == {"dead_letter": (2, 0, 2), "drop": (2, 2, 0), "pass": (4, 0, 0)}[where]
+            assert topic.values() == ([b"a", value, b"b", value] if where == "pass" else [b"a", b"b"])
+            assert [record.value for record in dead.records()] == ([value] * 2 if where == "dead_letter" else [])
+
+    run()
+
+
+@manual_time
+async def test_what_has_an_obvious_meaning_is_taken_as_that() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    async with Path(kafka) as path:
+        rig = Rig(path, {"use": f"{HERE}:Loose"})
+        rig.take(b"x")
+        await rig.done()
+        assert rig.account() == (1, 0, 0)
+    (record,) = topic.records()
+    assert record == StoredRecord(1_700_000_000_000, b"k", b"x", [("a", b"b")])
+    assert (type(record.value), type(record.timestamp_ms)) == (bytes, int)
+
+
+@manual_time
+async def test_an_exception_without_words_and_a_reason_that_is_no_word_are_failures_like_others() -> None:
+    kafka = FakeKafka()
+    topic, dead = kafka.topic("t"), kafka.topic(DEAD_LETTERS)
+    async with Path(kafka) as path:
+        rig = Rig(path, {"use": f"{HERE}:Rude"})
+        for value in (b"a", b"untold", b"reason", b"b"):
+            rig.take(value)
+        await rig.done()
+        assert rig.account() == (2, 0, 2)
+    assert topic.values() == [b"a", b"b"]
+    assert [record.value for record in dead.records()] == [b"untold", b"reason"]
+    assert b"failed with UntoldError" in (dict(dead.records()[0].headers)[wire.DLQ_ERROR] or b"")
 
 
 @manual_time

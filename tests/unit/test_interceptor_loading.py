@@ -19,6 +19,7 @@ from bridge.interceptors import Drop, Interceptor
 from bridge.message import MessageView
 from bridge.record import Record
 from config.errors import ConfigError
+from config.extras import how_to_install
 from config.load import load
 from config.model import Table
 from config.settings import Settings
@@ -190,7 +191,7 @@ def test_a_module_that_lacks_something_itself_names_that(tmp_path: Path, monkeyp
 def test_a_missing_optional_package_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     text = refused({"use": "json_schema", "definition": {}})
-    assert 'pip install "mqtt-kafka-gateway[json-schema]"' in text
+    assert how_to_install("json-schema") in text
     assert "route 'r', routes[0].interceptors[0] (json_schema)" in text
 
 

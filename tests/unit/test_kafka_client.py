@@ -59,6 +59,7 @@ class Wire:
             connected=lambda: True,
             close=lambda **_: asyncio.ensure_future(closed()),
             session_ends_ns=None,
+            muted_s=0.0,
             credential=None,
         )
 

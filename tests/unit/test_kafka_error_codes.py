@@ -15,6 +15,7 @@ from bridge.errors import (
     RefusedError,
     ReplicasMissingError,
     RetriableError,
+    TimestampError,
     UnreachableError,
 )
 from bridge.kafka_errors import AnswerError, outcome, translate
@@ -65,9 +66,11 @@ REVIEWED: dict[str, dict[int, str]] = {
         10: "MESSAGE_TOO_LARGE",
         17: "INVALID_TOPIC_EXCEPTION",
         18: "RECORD_LIST_TOO_LARGE",
-        32: "INVALID_TIMESTAMP",
         44: "POLICY_VIOLATION",
         87: "INVALID_RECORD",
+    },
+    "timestamp": {
+        32: "INVALID_TIMESTAMP",
     },
     "refused": {
         29: "TOPIC_AUTHORIZATION_FAILED",
@@ -168,8 +171,11 @@ REVIEWED: dict[str, dict[int, str]] = {
     },
 }
 CODES = [(code, name, meaning) for meaning, codes in REVIEWED.items() for code, name in codes.items()]
-CLASSES = {"retry": RetriableError, "poisoned": PoisonedError, "refused": RefusedError, "incarnation": IncarnationError}
-KNOWN = [(code, name, meaning) for code, name, meaning in CODES if meaning in {"retry", "poisoned", "refused"}]
+CLASSES = {
+    "retry": RetriableError, "poisoned": PoisonedError, "timestamp": TimestampError, "refused": RefusedError,
+    "incarnation": IncarnationError,
+}  # fmt: skip
+KNOWN = [(code, name, meaning) for code, name, meaning in CODES if meaning not in {"stored", "incarnation"}]
 
 
 @pytest.mark.parametrize(("code", "name", "meaning"), CODES, ids=str)
@@ -210,13 +216,20 @@ def test_a_retry_says_what_it_waits_for(code: int, kind: type[RetriableError]) -
 
 @pytest.mark.parametrize(
     ("code", "reason"),
-    [(10, "TOO_LARGE"), (18, "TOO_LARGE"), (17, "INVALID_RECORD"), (32, "INVALID_RECORD"), (44, "INVALID_RECORD"),
+    [(10, "TOO_LARGE"), (18, "TOO_LARGE"), (17, "INVALID_RECORD"), (44, "INVALID_RECORD"),
      (87, "INVALID_RECORD")],
 )  # fmt: skip
 def test_a_poisoned_record_s_reason(code: int, reason: str) -> None:
     error = translate(AnswerError(code), "telemetry")
     assert isinstance(error, PoisonedError)
     assert error.reason is DeadLetterReason[reason]
+
+
+def test_the_records_that_kafka_names_are_in_the_error() -> None:
+    for code, kind in ((87, PoisonedError), (32, TimestampError)):
+        error = translate(AnswerError(code, (3, 7)), "telemetry")
+        assert isinstance(error, kind)
+        assert error.records == (3, 7)
 
 
 def test_what_is_wrong_with_a_topic_or_the_settings_buries_no_message() -> None:

@@ -69,11 +69,17 @@ def test_a_pod_has_time_to_drain(settings: Any) -> None:
     assert POD["terminationGracePeriodSeconds"] >= settings.shutdown_timeout.total_seconds() + 10
 
 
+def test_the_first_pod_makes_the_topics(settings: Any) -> None:
+    """Else it ends with status 69 again and again, until somebody has made them."""
+    assert settings.kafka.topics.create
+
+
 def test_the_spool_fits_the_volume(settings: Any) -> None:
     [claim] = SET["volumeClaimTemplates"]
     size = claim["spec"]["resources"]["requests"]["storage"]
     assert size.endswith("Gi")
-    assert settings.spool.max_bytes <= 0.8 * int(size[:-2]) * 2**30
+    assert settings.workers == int(CONTAINER["resources"]["limits"]["cpu"])
+    assert settings.spool.disk_bytes(settings.workers) <= 0.9 * int(size[:-2]) * 2**30, "each worker has its own"
     assert MOUNTS["/var/lib/gateway"]["name"] == claim["metadata"]["name"]
 
 

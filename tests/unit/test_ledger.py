@@ -17,6 +17,7 @@ class Fate(Enum):
     DELIVERED = "delivered"
     FILTERED = "filtered"
     DEAD_LETTERED = "dead_lettered"
+    COPY = "copies"
     RETURNED = "returned"
     LOST = "lost"
 
@@ -114,7 +115,7 @@ def test_one_message_counted_twice_shows(before: list[tuple[object, int]], fate:
 
 
 @pytest.mark.parametrize(
-    "term", ["received", "recovered", "delivered", "filtered", "dead_lettered", "returned", "lost"]
+    "term", ["received", "recovered", "delivered", "filtered", "dead_lettered", "copies", "returned", "lost"]
 )
 def test_each_term_moves_the_imbalance(term: str) -> None:
     ledger = Ledger(lambda: 0)
@@ -142,6 +143,7 @@ def test_a_snapshot_reads_as_an_account_and_serialises() -> None:
         "delivered": 6,
         "filtered": 0,
         "dead_lettered": 0,
+        "copies": 0,
         "in_flight": 3,
         "returned": 1,
         "lost": 0,
@@ -149,5 +151,5 @@ def test_a_snapshot_reads_as_an_account_and_serialises() -> None:
     }
     assert str(snapshot) == (
         "received 10 + recovered 0 = delivered 6 + filtered 0 + dead-lettered 0"
-        " + in flight 3 + returned 1 + lost 0 (imbalance 0)"
+        " + copies 0 + in flight 3 + returned 1 + lost 0 (imbalance 0)"
     )

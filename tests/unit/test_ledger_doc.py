@@ -50,7 +50,7 @@ def test_the_page_names_the_statuses_of_verify() -> None:
 def test_the_query_finds_what_has_not_arrived(spark: SparkSession) -> None:
     """Ten acknowledged in one hour, three in the next; one of each has not arrived, and one is in quarantine."""
     author = Author("gw", 0, "life", 0)
-    terms = LedgerSnapshot(13, 0, 13, 0, 0, 0, 0, 0)
+    terms = LedgerSnapshot(13, 0, 13, 0, 0, 0, 0, 0, 0)
     rows = []
     for number, (first, count, foreign) in enumerate([(0, 10, 0), (12, 3, 2)]):
         entry = Entry()

@@ -18,7 +18,7 @@ from bridge.ledger_intervals import Entry, EntryKey, LedgerIntervals
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-TERMS = LedgerSnapshot(0, 0, 0, 0, 0, 0, 0, 0)
+TERMS = LedgerSnapshot(0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def batch(key: EntryKey, count: int, unfinished: int = 0, size: int = 100) -> Any:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import time
 from typing import TYPE_CHECKING
 
 from bridge import wire
 from bridge.errors import IncarnationError, PoisonedError
-from bridge.ledger_records import PartitionRecord, WorkerRecord, decode
+from bridge.ledger import LedgerSnapshot
+from bridge.ledger_intervals import Interval
+from bridge.ledger_records import Author, PartitionRecord, WorkerRecord, decode, worker_record
 from tests.unit.fake_kafka import FakeKafka
 from tests.unit.ledger_path import GATEWAY, INTERVAL_MS, LEDGER, LedgerPath, ledger_partition, ledger_records
 from tests.unit.manual_time import manual_time
@@ -54,7 +57,7 @@ async def test_a_life_from_its_first_record_to_its_last() -> None:
     assert sorted(account) == [(1, 0, 7, 0, 6), (1, 1, 2, 0, 1), (3, 0, 1, 7, 7)]
     last = workers(kafka)[-1]
     assert last.terms == {"received": 10, "delivered": 10} | dict.fromkeys(
-        ("recovered", "filtered", "dead_lettered", "in_flight", "returned", "lost"), 0
+        ("recovered", "filtered", "dead_lettered", "copies", "in_flight", "returned", "lost"), 0
     )
     assert last.imbalance == 0
 
@@ -213,6 +216,20 @@ async def test_a_producer_that_is_spoiled_for_the_ledger_alone_is_replaced_but_n
         await asyncio.sleep(600)
         await path.until(lambda: not path.writer.waiting, "written")
     assert sum(one.records for one in partitions(kafka)) == 3
+
+
+def test_a_record_of_a_version_that_knew_no_copies_is_read() -> None:
+    author = Author("gw", 0, "life", 0)
+    interval = Interval(0, 60_000, {}, LedgerSnapshot(9, 0, 5, 0, 0, 4, 0, 0, 0), 5)
+    _, value = worker_record(author, 0, interval, "running", 0)
+    record = decode(value)
+    assert isinstance(record, WorkerRecord)
+    assert record.terms["copies"] == 4
+    document = json.loads(value)
+    del document["copies"]
+    older = decode(json.dumps(document).encode())
+    assert isinstance(older, WorkerRecord)
+    assert older.terms == record.terms | {"copies": 0}
 
 
 def test_what_is_no_ledger_record_is_said_to_be_none() -> None:

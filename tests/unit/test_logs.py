@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 import structlog
+from aiokafka.cluster import ClusterMetadata
+from aiokafka.errors import LeaderNotAvailableError, TopicAuthorizationFailedError, UnknownTopicOrPartitionError
+from aiokafka.protocol.metadata import MetadataResponse_v1
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretBytes, SecretStr
@@ -227,6 +230,18 @@ def test_an_unhandled_error_in_the_event_loop_is_a_line_with_its_traceback(logs:
     assert "ZeroDivisionError" in line["exception"]
 
 
+def test_a_topic_that_is_about_to_be_made_is_no_error(logs: Logs) -> None:
+    """Red lines of the Kafka library's on a healthy first start; of a missing topic the gateway speaks itself."""
+    logs.configure()
+    brokers = [(1, "kafka-1", 9092, None)]
+    for code in (UnknownTopicOrPartitionError, LeaderNotAvailableError):
+        ClusterMetadata().update_metadata(MetadataResponse_v1(brokers, 1, [(code.errno, "telemetry", False, [])]))
+    assert not logs.lines
+    refused = [(TopicAuthorizationFailedError.errno, "telemetry", False, [])]
+    ClusterMetadata().update_metadata(MetadataResponse_v1(brokers, 1, refused))
+    assert logs.lines[-1]["message"] == "Topic telemetry is not authorized for this client"
+
+
 def test_a_warning_is_a_line(logs: Logs) -> None:
     logs.configure()
     with warnings.catch_warnings():
@@ -356,8 +371,8 @@ def test_what_no_line_tells_of_is_told_when_its_interval_is_over(logs: Logs) -> 
     for _ in range(4):
         log.warning("batch_failed", repeat_key="t")
     [(seconds, look)] = logs.timers
-    assert seconds == REPEAT_INTERVAL_NS / 1e9
-    logs.now_ns = REPEAT_INTERVAL_NS
+    assert seconds == FLOOD_INTERVAL_NS / 1e9
+    logs.now_ns = FLOOD_INTERVAL_NS
     look()
     line = logs.lines[-1]
     assert line.pop("timestamp")
@@ -395,8 +410,26 @@ def test_another_line_tells_of_what_is_over(logs: Logs) -> None:
         log.error("batch_failed", repeat_key="t")
     logs.now_ns = REPEAT_INTERVAL_NS
     log.info("well_again")
-    assert logs.events == ["batch_failed", "lines_left_out", "well_again"]
-    assert logs.lines[1]["level"] == "error"
+    assert logs.events == ["batch_failed", "well_again"], "the next of its kind may tell of it"
+    logs.now_ns = FLOOD_INTERVAL_NS
+    log.info("well_again")
+    assert logs.events == ["batch_failed", "well_again", "lines_left_out", "well_again"]
+    assert logs.lines[2]["level"] == "error"
+
+
+def test_what_comes_in_bursts_for_many_causes_is_not_told_of_in_lines_of_its_own(logs: Logs) -> None:
+    """Two partitions of each of five topics, every 15 s: 50 lines and as many that said that one was left out."""
+    log = logs.configure()
+    for burst in range(10):
+        logs.now_ns = burst * 15_000_000_000
+        for topic in range(5):
+            for _ in range(2):
+                log.warning("spooling", repeat_key=topic)
+    assert set(logs.events) == {"spooling"}
+    logs.now_ns += FLOOD_INTERVAL_NS
+    log.info("well_again")
+    assert [line["count"] for line in logs.lines if line["event"] == "lines_left_out"] == [5], "one for the event"
+    assert sum(line.get("suppressed", 0) for line in logs.lines) == 45
 
 
 def test_the_end_tells_of_the_rest_once(logs: Logs) -> None:

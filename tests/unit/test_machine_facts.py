@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway import machine_facts
-from gateway.machine_facts import SOCKET_STATES, descriptors, memory, sockets
+from gateway.machine_facts import SOCKET_STATES, CpuWaits, cpu_pressure, cpu_waits, descriptors, memory, sockets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,3 +77,45 @@ def test_memory_is_the_container_s_without_what_the_kernel_would_drop(
     assert memory() == (0, 0), "no cgroups, no word"
     cgroup(tmp_path, memory_current="900\n", memory_max=limit, memory_stat="anon 500\ninactive_file 300\n")
     assert memory() == expected
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+PSI = "some avg10=1.00 avg60=62.50 avg300=3.00 total=4000000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=1\n"
+
+
+def test_waits_for_a_cpu_are_those_of_the_own_control_group(tmp_path: Path) -> None:
+    """Version 2 of control groups: the quota is set on the group around."""
+    root = write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/pod/container\n",
+            "proc/self/schedstat": "5000000000 1500000000 7\n",
+            "proc/pressure/cpu": PSI.replace("4000000", "9000000"),
+            "sys/fs/cgroup/pod/container/cpu.pressure": PSI,
+            "sys/fs/cgroup/pod/container/cpu.stat": "usage_usec 9\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n",
+            "sys/fs/cgroup/pod/cpu.stat": "usage_usec 9\nnr_periods 8\nnr_throttled 4\nthrottled_usec 2500000\n",
+        },
+    )
+    assert cpu_waits(root) == CpuWaits(1.5, 2.5, 4.0)
+    assert cpu_pressure(root) == 0.625
+
+
+def test_waits_for_a_cpu_in_version_1_and_of_a_kernel_that_keeps_no_account(tmp_path: Path) -> None:
+    root = write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "2:cpu,cpuacct:/pod\n1:memory:/other\n",
+            "proc/self/schedstat": "0 0 0\n",
+            "proc/pressure/cpu": PSI,
+            "sys/fs/cgroup/cpu,cpuacct/cpu.stat": "nr_periods 8\nnr_throttled 4\nthrottled_time 3000000000\n",
+        },
+    )
+    assert cpu_waits(root) == CpuWaits(None, 3.0, 4.0), "the machine's pressure, where the group's is not told"
+    assert cpu_waits(tmp_path / "nothing") == CpuWaits(None, 0.0, 0.0)
+    assert cpu_pressure(tmp_path / "nothing") is None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.metrics import DISCONNECTS
 from gateway.mqtt.connection import Connection
@@ -181,6 +183,43 @@ async def test_a_defect_of_ours_in_a_read_ends_the_connection_and_nothing_else(
         assert ids(rig.answers()) == [1]
 
 
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize(
+    "defect", [ZeroDivisionError, IndexError, asyncio.CancelledError], ids=lambda one: one.__name__
+)
+async def test_only_the_message_that_raised_is_disowned_and_the_account_balances(
+    monkeypatch: pytest.MonkeyPatch, defect: type[BaseException], qos: int
+) -> None:
+    """What came before it in the read is taken, and its id is free for the broker's next try."""
+    async with make_rig() as rig:
+        slow = rig.path.dispatcher.slow
+
+        def broken(flags: int, topic: bytes, properties: bytes, payload: bytes) -> None:
+            if payload == b"3":
+                raise defect("a defect")
+            slow(flags, topic, properties, payload)
+
+        monkeypatch.setattr(rig.path.dispatcher, "slow", broken)
+        monkeypatch.setattr(rig.path.dispatcher, "entry", lambda _flags, _topic: (None, None, [], None))
+        packets_of = [rig.publish("devices/1", b"%d" % n, qos=qos, packet_id=n if qos else 0) for n in range(1, 6)]
+        with contextlib.suppress(asyncio.CancelledError):  # for the loop, which would have called the reader
+            rig.send(b"".join(packets_of))
+        assert rig.connection.ended.result()[0] == "other", "a defect of ours is not the broker's"
+        ledger = rig.path.ledger
+        assert (ledger.received, ledger.returned) == (2, 2 if qos else 0)
+        rig.path.check()
+        await rig.settle()
+        assert rig.path.values == [b"1", b"2"]
+        monkeypatch.undo()
+        rig.hang_up()
+        rig.connect()
+        rig.send(*(rig.publish("devices/1", b"%d" % n, qos=qos, packet_id=n, dup=True) for n in range(1, 6) if qos))
+        await rig.settle()
+        again = {0: [], 1: [b"1", b"2", b"3", b"4", b"5"], 2: [b"3", b"4", b"5"]}[qos]
+        assert rig.path.values == [b"1", b"2", *again]
+        rig.path.check()
+
+
 async def test_a_broken_socket_is_noticed_by_reading_not_by_an_exception_in_writing() -> None:
     async with make_rig() as rig:
         rig.path.producer.holding = True
@@ -267,6 +306,7 @@ async def test_a_servers_keep_alive_shortens_the_interval_at_once_and_zero_does_
 
 async def test_a_paused_connection_is_not_given_up_for_answers_it_does_not_read() -> None:
     async with make_rig(keepalive_s=0.1) as rig:
+        rig.connection.subscribed()
         rig.path.flow.pause()
         pings = 0
         end = time.monotonic() + 0.6
@@ -334,6 +374,75 @@ async def test_a_handshake_is_read_while_reading_is_paused() -> None:
         for _ in range(20):
             await asyncio.sleep(0.001)
         assert not rig.connection.unacked, "afterwards the pause holds for it as well"
+
+
+async def test_a_handshake_that_brings_messages_into_a_full_memory_is_read_no_further() -> None:
+    """A resumed session is sent its window before SUBACK. That we do not read is no silence of the broker's."""
+    async with make_rig() as rig:
+        assert rig.connection.handshaking
+        rig.path.producer.holding = True
+        rig.path.flow.pause()
+        rig.peer.send(qos1(rig, 1))
+        await until(lambda: rig.connection.messages == 1, "what came with the handshake is read")
+        rig.peer.send(qos1(rig, 2) + packets.PINGRESP)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+            assert (rig.connection.messages, rig.connection.silent_s()) == (1, 0.0)
+        rig.path.producer.release()
+        await until(lambda: rig.connection.messages == 2, "there is room, and it is read")
+        assert rig.ingest.pongs == 1
+        assert 0 < rig.connection.silent_s() < 5
+        await rig.settle()
+        assert ids(rig.answers()) == [1, 2]
+        rig.path.check()
+
+
+async def test_silence_is_counted_from_the_last_byte_or_the_end_of_a_pause() -> None:
+    async with make_rig() as rig:
+        rig.connection.subscribed()
+        await until(lambda: rig.connection.silent_s() > 0.02, "silence")
+        rig.peer.send(packets.PINGRESP)
+        await until(lambda: rig.connection.silent_s() < 0.02, "a byte ends it")
+        rig.connection.hold()
+        assert rig.connection.silent_s() == 0
+        await asyncio.sleep(0.03)
+        rig.connection.resume()
+        assert rig.connection.silent_s() < 0.02
+
+
+async def test_a_broker_that_overruns_the_window_is_read_no_further_until_half_is_acknowledged() -> None:
+    with capture_logs() as logs:
+        async with make_rig(limit=10) as rig:
+            rig.connection.subscribed()
+            rig.path.producer.holding = True
+            for turn in (1, 2):
+                for number in range(1, 31):
+                    rig.peer.send(qos1(rig, number))
+                    rig.connection.read()
+                assert rig.connection.unacked == 11
+                assert rig.connection.overrun >= 11
+                assert rig.connection.silent_s() == 0, "it is us who do not read"
+                rig.path.check()
+                rig.path.producer.release()
+                await until(
+                    lambda turn=turn: rig.connection.acknowledged == 30 * turn,
+                    "all are read and acknowledged in the end",
+                )
+                await rig.settle()
+                assert ids(rig.answers()) == list(range(1, 31))
+                rig.path.producer.holding = True
+            rig.path.producer.release()
+            rig.path.check()
+    assert [entry["unacked"] for entry in logs if entry["event"] == "mqtt_window_overrun"] == [11]
+
+
+async def test_a_broker_that_keeps_to_the_window_is_never_held() -> None:
+    async with make_rig(limit=10) as rig:
+        rig.path.producer.holding = True
+        rig.send(*(qos1(rig, number) for number in range(1, 11)))
+        assert (rig.connection.unacked, rig.connection.overrun) == (10, 0)
+        rig.send(rig.publish("devices/1", b"0"))
+        assert rig.connection.messages == 11, "QoS 0 has no window"
 
 
 async def test_a_pause_does_not_end_the_reading_of_a_handshake_under_way() -> None:

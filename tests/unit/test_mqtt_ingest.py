@@ -198,6 +198,86 @@ def test_junk_raises_nothing_but_the_error_of_a_broken_peer(junk: bytes, v5: boo
     run(scenario)
 
 
+def good_packets(*, v5: bool) -> dict[str, bytes]:
+    """A PUBLISH of each kind the hot path tells apart, and what else it reads by itself."""
+    properties = {
+        "none": b"",
+        "one": packets.user_property("unit", "°C"),
+        "many": b"\x01\1\x02\0\0\0\x09\x03\0\1a\x08\0\1r\x09\0\2cd\x0b\x81\1" + packets.user_property("a", "b"),
+        "a length of two bytes": packets.user_property("a", "b" * 130),
+    }
+    found = {
+        f"QoS {qos}, DUP {dup}, properties: {name}": packets.publish(
+            "devices/1", b"p" * size, qos=qos, packet_id=bool(qos) and 7, dup=dup, retain=dup,
+            properties=raw if v5 else None,
+        )
+        for qos, dup in ((0, False), (1, False), (2, True))
+        for (name, raw), size in zip(properties.items() if v5 else [("none", b"")], (0, 3, 3, 0), strict=False)
+    }  # fmt: skip
+    return found | {"PUBREL": packets.pubrel(7), "PINGRESP": packets.PINGRESP}
+
+
+@pytest.mark.parametrize("v5", [False, True])
+async def test_every_prefix_and_every_single_byte_changed_is_taken_awaited_or_malformed(v5: bool) -> None:
+    """Also as the first packet of several: then what is read beyond its end is the next one's bytes."""
+    after = packets.publish("devices/2", b"after", qos=1, packet_id=8, properties=b"" if v5 else None)
+    verdicts = defaultdict(int)
+    async with MemoryPath(make_settings(mqtt={"protocol": "5" if v5 else "3.1.1"}, routes=[WITH_QOS])) as path:
+        for case, good in good_packets(v5=v5).items():
+            prefixes = [good[:size] for size in range(len(good))]
+            changed = [
+                good[:at] + bytes((byte,)) + good[at + 1 :] + behind
+                for at in range(min(len(good), 60))
+                for byte in range(256)
+                for behind in (b"", after)
+            ]
+            for data in prefixes + changed:
+                ingest = path.ingest()
+                try:
+                    used, _ = ingest.feed(data)
+                except MalformedPacketError:
+                    verdicts["malformed"] += 1
+                except Exception as error:
+                    raise AssertionError(f"{case}: {data!r}") from error
+                else:
+                    assert 0 <= used <= len(data), (case, data)
+                    assert (used == len(data)) == (not ingest.missing), (case, data)
+                    verdicts["awaited" if ingest.missing else "taken"] += 1
+    assert min(verdicts[name] for name in ("malformed", "awaited", "taken")) > 100, verdicts
+
+
+DEFECTS = {  # parts of ours that the hot path calls, and the settings with which it does
+    "entry": ("bridge.dispatch.Dispatcher.entry", {}),
+    "property_headers": ("bridge.dispatch.Dispatcher.property_headers", {"routes": [WITH_QOS]}),
+    "slow": ("bridge.dispatch.Dispatcher.slow", {"routes": [WITH_QOS | {"key": "${payload.id}"}]}),
+    "a batch's append": ("tests.brokers.data_path.MemoryBatch._append", {}),
+}
+
+
+@pytest.mark.parametrize("protocol", ["3.1.1", "5"])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("place", DEFECTS)
+async def test_a_defect_of_ours_is_never_called_malformed(
+    monkeypatch: pytest.MonkeyPatch, place: str, qos: int, protocol: str
+) -> None:
+    """An IndexError too, which bytes that end early raise as well; and behind a packet of no payload."""
+    target, tables = DEFECTS[place]
+    if place == "property_headers" and protocol == "3.1.1":
+        return  # has no properties
+
+    def broken(*_: object) -> None:
+        raise IndexError("a defect")
+
+    async with make_rig(mqtt={"protocol": protocol}, **tables) as rig:
+        monkeypatch.setattr(target, broken)
+        options = {"properties": packets.user_property("a", "b")} if protocol == "5" else {}
+        rig.send(packets.PINGRESP + rig.publish("devices/1", qos=qos, packet_id=bool(qos) and 1, **options))
+        label, detail = rig.connection.ended.result()
+        assert label == "other", detail
+        assert (rig.path.ledger.received, rig.path.ledger.returned) == (0, 0)
+        rig.path.check()
+
+
 # --- what MQTT forbids, one by one ---
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from paho.mqtt.properties import Properties as PahoProperties
 
 from bridge.message import Properties
 from gateway.mqtt.errors import MalformedPacketError
-from gateway.mqtt.properties import parse_properties
+from gateway.mqtt.properties import parse_properties, without_expiry
 from tests.brokers.packets import read_varint, text, user_property, varint
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
@@ -51,6 +53,29 @@ def test_reads_what_paho_packed(packed: PahoProperties) -> None:
         getattr(packed, "PayloadFormatIndicator", 0),
         getattr(packed, "MessageExpiryInterval", None),
     )
+
+
+@given(pahos(), st.integers(0, 2**32 - 1), st.binary(max_size=10))
+def test_without_expiry_two_sendings_differ_in_nothing(packed: PahoProperties, left_s: int, payload: bytes) -> None:
+    first = bytes(packed.pack()) + payload
+    if not hasattr(packed, "MessageExpiryInterval"):
+        assert without_expiry(first) == first
+    else:
+        packed.MessageExpiryInterval = left_s
+        assert without_expiry(bytes(packed.pack()) + payload) == without_expiry(first)
+
+
+def test_a_length_of_properties_that_never_ends_is_read_no_further_than_a_length_may_go() -> None:
+    looks: list[object] = []
+
+    class Watched(bytes):
+        def __getitem__(self, at: Any) -> Any:
+            looks.append(at)
+            return super().__getitem__(at)
+
+    junk = Watched(b"\xff" * 1000)
+    assert without_expiry(junk) is junk
+    assert len(looks) < 10
 
 
 @given(st.binary(max_size=60))

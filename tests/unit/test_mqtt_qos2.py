@@ -6,6 +6,7 @@ import asyncio
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from tests.brokers import packets
 from tests.brokers.packets import Packet, Type
@@ -46,6 +47,89 @@ async def test_a_copy_is_not_forwarded_again_and_its_pubrec_comes_after_the_firs
         await rig.settle()
         assert rig.path.values == [b"a"]
         assert ids(rig.answers(), Type.PUBREC) == [7, 7, 7]
+        rig.path.check()
+
+
+async def test_a_new_message_with_a_held_id_is_delivered_whatever_its_dup_flag() -> None:
+    """A broker came back from an older snapshot: session present, and the packet ids begin again. The first sending
+    of a new message may have died with a connection, so that it comes with DUP 1."""
+    async with make_rig() as rig:
+        rig.send(qos2(rig, 7, b"a"), qos2(rig, 8, b"b"), qos2(rig, 9, b"c"))
+        await rig.settle()
+        assert ids(rig.answers(), Type.PUBREC) == [7, 8, 9]
+        rig.hang_up()
+        rig.connect()
+        rig.send(qos2(rig, 7, b"new a"), qos2(rig, 8, b"new b", dup=True), qos2(rig, 9, b"c"))
+        await rig.settle()
+        assert ids(rig.answers(), Type.PUBREC) == [7, 8, 9]
+        rig.send(qos2(rig, 7, b"new a", dup=True))
+        await rig.settle()
+        assert rig.path.values == [b"a", b"b", b"c", b"new a", b"new b", b"c"]
+        assert ids(rig.answers(), Type.PUBREC) == [7], "the new message's copy is a copy"
+        rig.path.check()
+        ledger = rig.path.ledger
+        assert (ledger.delivered, ledger.filtered, ledger.copies) == (6, 0, 1)
+
+
+async def test_a_copy_is_known_by_topic_properties_and_payload() -> None:
+    async with make_rig() as rig:
+        for packet_id, (topic, properties) in enumerate([("devices/1", b""), ("devices/2", b"\x01\x01")], 1):
+            first = packets.publish(topic, b"p", qos=2, packet_id=packet_id, properties=properties)
+            other_topic = packets.publish(
+                "devices/3", b"p", qos=2, packet_id=packet_id, dup=True, properties=properties
+            )
+            others = packets.user_property("n", "1") + properties
+            other = packets.publish("devices/3", b"p", qos=2, packet_id=packet_id, dup=True, properties=others)
+            rig.send(first, other_topic, other, other)
+        await rig.settle()
+        assert (rig.path.ledger.delivered, rig.path.ledger.copies) == (6, 2)
+        rig.path.check()
+
+
+async def test_a_copy_whose_message_expiry_was_counted_down_is_a_copy() -> None:
+    """As it must be while the broker holds the message [MQTT-3.3.2-6]."""
+    before = b"\x01\x01" + packets.user_property("\x02", "\x02") + b"\x0b\x81\x02\x08" + packets.text("answers/here")
+    async with make_rig() as rig:
+        for left, dup in ((60, False), (50, True), (7, True)):
+            properties = before + b"\x02" + left.to_bytes(4) + packets.user_property("k", "v" * 200)
+            rig.send(packets.publish("devices/1", b"\x02p", qos=2, packet_id=7, dup=dup, properties=properties))
+        await rig.settle()
+        assert (rig.path.ledger.delivered, rig.path.ledger.copies) == (1, 2)
+        rig.path.check()
+
+
+async def test_ids_that_are_used_again_are_logged_once_for_each_connection() -> None:
+    with capture_logs() as logs:
+        async with make_rig() as rig:
+            rig.send(*(qos2(rig, packet_id, b"a") for packet_id in (1, 2, 3)))
+            for payload in (b"b", b"c"):
+                rig.hang_up()
+                rig.connect()
+                rig.send(*(qos2(rig, packet_id, payload) for packet_id in (1, 2, 3)))
+                await rig.settle()
+            assert len(rig.path.values) == 9
+    found = [entry["connection"] for entry in logs if entry["event"] == "mqtt_packet_ids_reused"]
+    assert found == ["rig:2:", "rig:3:"]
+
+
+async def test_the_pubrec_of_an_older_message_with_the_same_id_is_not_sent() -> None:
+    """The broker would take it for the newer one's, which Kafka does not have yet."""
+    async with make_rig() as rig:
+        rig.path.producer.holding = True
+        rig.send(qos2(rig, 7, b"old") + qos2(rig, 7, b"old", dup=True) + qos2(rig, 8, b"between"))
+        await rig.settle()
+        rig.send(qos2(rig, 7, b"new"))
+        await rig.settle()
+        rig.path.producer.take(b"old")
+        await rig.settle()
+        assert ids(rig.answers(), Type.PUBREC) == [8]
+        rig.path.producer.release()
+        await rig.settle()
+        assert ids(rig.answers(), Type.PUBREC) == [7]
+        rig.send(qos2(rig, 7, b"new", dup=True))
+        await rig.settle()
+        assert ids(rig.answers(), Type.PUBREC) == [7]
+        assert rig.path.values == [b"old", b"between", b"new"]
         rig.path.check()
 
 

@@ -142,12 +142,21 @@ def test_a_redirected_session_stays_where_it_is_until_that_fails() -> None:
     assert str(ours.current()) == B
 
 
-def test_connections_that_do_not_last_are_counted() -> None:
-    ours = servers(A)
-    for number in range(1, 4):
-        ours.subscribed(0)
-        ours.ended(SECOND)
-        assert ours.short_lived == number
-    ours.subscribed(0)
-    ours.ended(10 * SECOND)
-    assert ours.short_lived == 0
+def test_each_address_is_tried_once_before_a_wait() -> None:
+    ours = servers()
+    assert ours.failed(), "the second was not tried yet"
+    assert not ours.failed(), "both were"
+    assert not ours.failed()
+    ours.rested()
+    assert ours.failed()
+    assert not servers(A).failed()
+    ours.rested()
+    ours.redirect(to("c.example"))
+    assert not ours.failed(), "two that refer to an address that is gone must not be asked without a wait"
+
+
+def test_sessions_begin_at_different_addresses_and_go_round() -> None:
+    begun = [Servers([parse_mqtt_address(text) for text in (A, B)], place=place) for place in range(3)]
+    assert [str(one.current()) for one in begun] == [A, B, A]
+    begun[1].failed()
+    assert str(begun[1].current()) == A

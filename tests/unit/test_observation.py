@@ -17,7 +17,7 @@ def test_latencies_are_those_of_the_last_minute_whatever_routes_come_and_go() ->
     """A route that is gone takes nothing away from the others; one that is back brings nothing old along."""
     settings = made("a", "b")
     worker = Mock(settings=settings, metrics=Metrics(settings))
-    seen = Observation(worker)
+    seen = Observation(worker, worker.fail)
 
     def take(name: str, count: int) -> None:
         worker.metrics.end_to_end_seconds.child(name).observe_many(5_000_000, count)

@@ -98,7 +98,13 @@ def test_a_lock_pins_with_hashes_and_holds_no_address(lock: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lock", "extras"), [("core.txt", ()), ("streaming.txt", ("streaming",)), ("dev.txt", ("dev",))]
+    ("lock", "extras"),
+    [
+        ("core.txt", ()),
+        ("streaming.txt", ("streaming",)),
+        ("demo.txt", ("embedded", "auth")),
+        ("dev.txt", ("dev",)),
+    ],
 )
 def test_a_lock_is_what_pyproject_asks_for(lock: str, extras: tuple[str, ...]) -> None:
     """Noticed here rather than by whoever installs: a dependency was declared or changed, and `make lock` not run."""
@@ -119,7 +125,7 @@ def test_what_builds_the_project_is_locked() -> None:
         assert requirement.specifier.contains(version(pin), prereleases=True), f"build.txt has {pin}, wanted is {text}"
 
 
-@pytest.mark.parametrize("lock", ["core.txt", "streaming.txt", "build.txt"])
+@pytest.mark.parametrize("lock", ["core.txt", "streaming.txt", "demo.txt", "build.txt"])
 def test_production_runs_the_versions_that_were_tested(lock: str) -> None:
     tested = {**pins(REQUIREMENTS / "build.txt"), **pins(REQUIREMENTS / "dev.txt")}
     differing = {
@@ -282,13 +288,13 @@ class Setup:
         monkeypatch.setattr(module, "create", self._create)
         monkeypatch.setattr(module, "pip", self._pip)
 
-    def _create(self, venv: Path) -> None:
+    def _create(self, venv: Path, _lock: str = "") -> None:
         shutil.rmtree(venv, ignore_errors=True)
         (venv / "bin").mkdir(parents=True)
         (venv / "bin" / "python").symlink_to(sys.executable)
         self.created += 1
 
-    def _pip(self, venv: Path, *arguments: str) -> None:
+    def _pip(self, venv: Path, *arguments: str, progress: object = None) -> None:
         what = Path(arguments[-1]).name
         if what == self.fail_at:
             raise self.module.SetupError("pip could not install")
@@ -317,7 +323,7 @@ def setup(install: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     root = tmp_path / "project"
     (root / "requirements").mkdir(parents=True)
     (root / "pyproject.toml").write_text("[project]\n")
-    for lock in ("build.txt", "dev.txt"):
+    for lock in ("build.txt", "dev.txt", "demo.txt"):
         (root / "requirements" / lock).write_text("one==1\n")
     return Setup(install, root, monkeypatch)
 
@@ -388,7 +394,7 @@ def test_an_environment_somebody_else_made_is_kept(setup: Setup) -> None:
 def test_ctrl_c_says_that_nothing_has_to_be_cleaned_up(
     setup: Setup, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(setup.module, "pip", interrupt)
@@ -436,18 +442,78 @@ def test_being_cut_off_while_the_environment_is_made_is_noticed(
 
     monkeypatch.setattr(install.subprocess, "run", cut_off)
     with pytest.raises(KeyboardInterrupt):
-        install.create(venv)
+        install.create(venv, "dev.txt")
     assert [child.name for child in venv.iterdir()] == [install.MARKER]
 
 
+@pytest.mark.parametrize(("lock", "size"), [("demo.txt", 560), ("dev.txt", 640)])
 def test_sizes_are_said_before_the_environment_is_made(
-    install: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    install: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    lock: str,
+    size: int,
 ) -> None:
     monkeypatch.setattr(install, "check_disk", lambda _: None)
     said_first: list[str] = []
     monkeypatch.setattr(install.subprocess, "run", lambda *_, **__: said_first.append(capfd.readouterr().err) or DONE)
-    install.create(tmp_path / "venv")
-    assert re.search(r"about \d{3} MB to download \(pyspark alone \d{3} MB\)", said_first[0])
+    install.create(tmp_path / "venv", lock)
+    assert f"about {size} MB to download (pyspark alone 450 MB)" in said_first[0]
+
+
+def test_the_demo_s_environment_is_made_larger_for_the_tests_and_is_enough_afterwards(setup: Setup) -> None:
+    assert setup.run("--lock", "demo.txt") == 0
+    assert setup.installed == ["build.txt", "demo.txt", "project"]
+    assert setup.run("--ready", "--lock", "demo.txt") == 0
+    assert setup.run("--ready") == 1, "the tests would start without what they need"
+    assert setup.run() == 0
+    assert setup.installed == ["build.txt", "dev.txt", "project"]
+    assert setup.run("--ready", "--lock", "demo.txt") == 0
+    assert setup.created == 1
+
+
+def test_the_demo_s_environment_has_no_tools_of_the_tests() -> None:
+    demo = set(pins(REQUIREMENTS / "demo.txt"))
+    assert not demo & {"pytest", "ruff", "mypy", "selenium", "hypothesis", "confluent-kafka", "import-linter"}
+
+
+def pip_that_says(venv: Path, *lines: str, status: int = 0) -> None:
+    """An environment whose Python prints these lines, whatever it is asked for."""
+    (venv / "bin").mkdir(parents=True)
+    said = "".join(f"echo '{line}'\n" for line in lines)
+    (venv / "bin" / "python").write_text(f"#!/bin/sh\n{said}exit {status}\n")
+    (venv / "bin" / "python").chmod(0o755)
+
+
+def test_what_pip_says_goes_to_a_log_and_one_line_tells_of_progress(
+    install: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lock = tmp_path / "some.txt"
+    lock.write_text("one==1 \\\n    --hash=sha256:00\ntwo==2\n    # via one==1\n")
+    monkeypatch.setattr(install.sys.stderr, "isatty", lambda: True)
+    pip_that_says(
+        tmp_path / "venv", "Collecting one==1 (from -r some.txt)", "Collecting two==2", "Progress 30000000 of 450000000"
+    )
+    install.pip(tmp_path / "venv", progress=install.Progress(lock))
+    shown = capfd.readouterr().err
+    assert [text.strip() for text in shown.split("\r")[1:]] == [
+        "1 of 2 packages", "2 of 2 packages", "2 of 2 packages, downloaded 30 of 450 MB",
+    ]  # fmt: skip
+    assert shown.count("\n") == 1
+    log = (tmp_path / "venv" / install.LOG).read_text()
+    assert log == "Collecting one==1 (from -r some.txt)\nCollecting two==2\n"
+
+
+def test_why_pip_failed_is_shown_with_the_name_of_its_log(
+    install: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pip_that_says(tmp_path / "venv", *(f"line {number}" for number in range(40)), "ERROR: no such host", status=1)
+    with pytest.raises(install.SetupError, match=r"set-up\.log"):
+        install.pip(tmp_path / "venv")
+    shown = capfd.readouterr().err
+    assert "ERROR: no such host" in shown
+    assert len(shown.splitlines()) == install.LAST_LINES
 
 
 DONE = subprocess.CompletedProcess([], 0)

@@ -81,6 +81,16 @@ CASES = [
         ["MQTT session 0 is not connected: bad user name or password."],
     ),
     (
+        "a reason that is whole sentences",
+        replace(GOOD, sessions=(SessionView("0", connected=False, subscribed=False, problem="No. Check the rules."),)),
+        ["MQTT session 0 is not connected: No. Check the rules."],
+    ),
+    (
+        "a reason that asks",
+        replace(GOOD, sessions=(SessionView("0", connected=False, subscribed=False, problem="Is it an MQTT broker?"),)),
+        ["MQTT session 0 is not connected: Is it an MQTT broker?"],
+    ),
+    (
         "a session without subscriptions",
         replace(GOOD, sessions=(SessionView("0", connected=True, subscribed=False),)),
         ["MQTT session 0 is connected, but its subscriptions are not granted yet."],

@@ -15,6 +15,12 @@ ROOT = Path(__file__).parents[2]
 ENGLISH = (ROOT / "README.md").read_text()
 CHINESE = (ROOT / "README.zh-CN.md").read_text()
 DOCS = sorted((ROOT / "docs").glob("*.md"))
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+PAGES = [
+    *(ROOT / name for name in ("README.md", "README.zh-CN.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *DOCS,
+]
+PACKAGES = ("auth", "bridge", "config", "gateway", "streaming")
 
 
 def anchors(text: str) -> set[str]:
@@ -24,7 +30,7 @@ def anchors(text: str) -> set[str]:
     return set(named) | set(re.findall(r'<a (?:id|name)="([^"]+)"', text))
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "README.zh-CN.md", *DOCS], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -68,3 +74,21 @@ def test_every_command_is_in_the_readme() -> None:
     for words in re.findall(r"`gateway ([a-z|\\]+)", ENGLISH):
         named |= set(words.replace("\\", "").split("|"))
     assert {name.rstrip("_") for name in module._COMMANDS} <= named
+
+
+def test_every_file_of_the_map_is_there() -> None:
+    """A name without a folder may be that of a file in any package."""
+    named = {name for name in re.findall(r"`([\w/*.-]+)`", ARCHITECTURE) if "/" in name or name.endswith(".py")}
+    assert len(named) > 60
+    for name in named:
+        patterns = [name] if "/" in name else [f"{package}/**/{name}" for package in PACKAGES]
+        assert any(any(ROOT.glob(pattern)) for pattern in patterns), f"ARCHITECTURE.md names {name}"
+
+
+def test_every_folder_of_the_product_is_on_the_map() -> None:
+    folders = {
+        path.parent.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("__init__.py")
+    }
+    assert {folder for folder in folders if f"`{folder}`" not in ARCHITECTURE} == set()

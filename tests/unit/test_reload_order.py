@@ -81,8 +81,8 @@ class Site:
         kafka.told = self._note
         self._shared = Shared(
             self.router, self.sender, self.ledger, self.metrics, topics=self, verb=Mock(), failed=self.fatal.append,
-            registry=Mock(), login=Mock(), filtered=lambda _route, _reason: None, chains=self.chains,
-            dead_lettered=lambda _reason, _count: None,
+            registry=Mock(), login=Mock(), siblings=Mock(), lost=Mock(), filtered=lambda *_: None,
+            chains=self.chains,
             dead_letter_made=lambda route, reason, error, _topic: self.route_stops.made(route, reason, error),
         )  # fmt: skip
         (plan,) = group_plans(settings)

@@ -375,7 +375,7 @@ def made(route: Route, device: str) -> str | None:
     ["a b", "ä", "__consumer_offsets", "x" * 250, ".", "..", "a\n", "a\0", "$", "dead-letters", "bad"],
 )
 def test_a_device_cannot_choose_a_topic_that_is_not_allowed(device: str) -> None:
-    route = route_of(topic="${topic[1]}", allowed_topics=r"(?!bad)[^/]*", reserved_topics=("dead-letters",))
+    route = route_of(topic="${topic[1]}", allowed_topics=r"[^b/][^/]*", reserved_topics=("dead-letters",))
     with pytest.raises(RouteError, match="cannot be written to") as caught:
         made(route, device)
     assert caught.value.reason == DeadLetterReason.INVALID_TOPIC

@@ -17,9 +17,10 @@ from bridge.errors import (
 from bridge.partitions import PartitionQueue
 from bridge.sender import SenderPolicy
 from bridge.wire import DeadLetterReason
-from tests.unit.data_path import DEAD_LETTERS, Path, value_of
+from tests.unit.data_path import DEAD_LETTERS, POLICY, Path, value_of
 from tests.unit.fake_kafka import DOWN, FakeKafka, FakeProducer
 from tests.unit.manual_time import manual_time
+from tests.unit.spool_path import S, SpoolPath
 
 if TYPE_CHECKING:
     from collections import deque
@@ -170,7 +171,7 @@ async def test_a_dead_letter_carries_the_original_bytes_and_says_why() -> None:
         path.flush()
         await path.drained()
     (record,) = kafka.topics[DEAD_LETTERS].records()
-    assert (record.key, record.value, record.timestamp_ms) == (b"key", b"poison \x00\xff", 1_763_683_200_123)
+    assert (record.key, record.value) == (b"key", b"poison \x00\xff")
     assert list(record.headers)[:6] == [("mqtt.qos", b"2"), *headers]
     said = dict(list(record.headers)[6:])
     assert said == {
@@ -712,6 +713,69 @@ async def test_a_leader_that_stays_away_costs_incarnations_of_the_delivery_timeo
         topic.partitions[0].has_leader = True
         await path.drained(within_s=3)
     assert topic.values() == [b"x"]
+
+
+# --- quotas -----------------------------------------------------------------------------------------------------------
+
+
+@manual_time
+async def test_a_broker_that_wants_no_batches_gets_none_and_loses_nothing_for_it() -> None:
+    """Longer than any time-out of ours: it is no failure, and what waits goes in order when the time is over."""
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    async with Path(kafka) as path:
+        path.append(path.slot("t"), value_of(0))
+        path.flush()
+        await path.drained(within_s=3)
+        kafka.held_until_ns = path.clock_ns() + 300 * S
+        for number in range(1, 10):
+            path.append(path.slot("t"), value_of(number))
+            path.flush()
+            await asyncio.sleep(30)
+        assert topic.values() == [value_of(0)]
+        assert path.observer.failed == []
+        await asyncio.sleep(30)
+        await path.drained(within_s=3)
+    assert topic.values() == [value_of(n) for n in range(10)]
+    assert (path.observer.incarnations, path.observer.failed) == ([1], [])
+
+
+@manual_time
+async def test_the_delivery_timeout_of_what_is_under_way_begins_when_the_broker_reads_again() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    async with Path(kafka) as path:
+        kafka.freeze()
+        path.append(path.slot("t"), b"x")
+        path.flush()
+        kafka.held_until_ns = path.clock_ns() + 300 * S
+        delivery_s = POLICY.delivery_timeout_ns / 1e9
+        await asyncio.sleep(300 + delivery_s - 2)
+        assert path.observer.incarnations == [1]
+        await asyncio.sleep(4)
+        assert len(path.observer.failed) == 1, "then it counts"
+        kafka.thaw()
+        await path.drained(within_s=30)
+    assert set(topic.values()) == {b"x"}
+
+
+@manual_time
+async def test_what_the_spool_has_waits_for_a_quota_like_the_rest() -> None:
+    kafka = FakeKafka()
+    topic = kafka.topic("t")
+    async with SpoolPath(kafka) as path:
+        kafka.held_until_ns = path.clock_ns() + 60 * S
+        path.feed(0, 5)
+        await asyncio.sleep(5)
+        assert path.spooler.messages() == 5, "the disk may have what a quota keeps waiting"
+        assert len(path.owner.released) == 5
+        path.feed(5, 5)
+        await asyncio.sleep(50)
+        assert topic.values() == []
+        await asyncio.sleep(6)
+        await path.drained(within_s=3)
+        assert path.balanced()
+    assert topic.values() == [value_of(n) for n in range(10)]
 
 
 # --- the start --------------------------------------------------------------------------------------------------------

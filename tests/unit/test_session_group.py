@@ -44,7 +44,6 @@ async def test_a_group_is_acknowledged_while_anothers_partition_stands_still() -
         urgent = Accumulator(path.sender.create_batch, completed, path.accumulator.partitions)
         DeadLetters(
             urgent, "dead-letters", instance="gw", partition_count=path.partition_count, max_record_bytes=4096,
-            counted=lambda _reason, _count: None,
         )  # fmt: skip
         telemetry.partitions[0].has_leader = False
         await path.sender.producer.refresh_metadata()

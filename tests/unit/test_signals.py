@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
 from typing import Self
 
 import pytest
@@ -186,3 +187,22 @@ def test_a_signal_during_the_start_stops_what_was_begun() -> None:
         assert status == -signal.SIGTERM
         assert "stopped" in process.said
         assert "RUNNING" not in process.said
+
+
+def test_what_tests_start_can_be_interrupted_where_they_themselves_cannot() -> None:
+    """Under nohup, in a background job, in some CI: they are started with the signal ignored."""
+    started = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    start = f"import tests.conftest, subprocess, sys; subprocess.run([sys.executable, '-c', {started!r}], check=True)"
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        f"os.execv(sys.executable, [sys.executable, '-c', {start!r}])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", ignoring],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "True\n"), ran.stderr

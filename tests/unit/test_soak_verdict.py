@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.chaos.harness import Account
+from tests.chaos.harness import Account, Gateway
+from tests.chaos.soak import ANSWERS, Asked
 from tests.chaos.soak_verdict import DESCRIPTORS, MEMORY, Life, Outcome, Sample, judged, report, slope_per_minute
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GOOD = Account(published=100, found=100, copies=3, missing=[], out_of_order=[])
 
@@ -109,3 +114,25 @@ def test_an_account_out_of_balance_or_never_looked_at_is_bad() -> None:
     assert replace(outcome(), final_imbalance=-1.0).status == 1
     assert replace(outcome(), looks=0).status == 1
     assert Outcome(seed=1).status == 1
+
+
+@pytest.mark.parametrize("silences", [2, ANSWERS])
+def test_a_gateway_that_does_not_answer_in_time_is_asked_again_but_not_for_ever(
+    silences: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [TimeoutError()] * silences
+
+    def get(_gateway: Gateway, _path: str) -> tuple[int, str]:
+        if left:
+            raise left.pop()
+        return 200, "x_total 7"
+
+    monkeypatch.setattr(Gateway, "get", get)
+    asked = Asked(tmp_path, 1, {})
+    if silences < ANSWERS:
+        assert asked.metric("x_total") == 7
+        assert asked.unanswered == silences
+    else:
+        with pytest.raises(TimeoutError):
+            asked.metric("x_total")
+    assert str(silences) in report(replace(outcome(), unanswered=silences))

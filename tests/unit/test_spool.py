@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,6 +47,27 @@ async def test_what_is_stored_comes_back_in_order_and_counts(tmp_path: Path) -> 
         spool.remove("telemetry", partition, [stored.id for stored in result.batches])
         assert spool.waiting("telemetry", partition) == 0
     assert (spool.batches, spool.messages, spool.bytes, spool.oldest_ms()) == (0, 0, 0, 0)
+    await spool.close()
+
+
+async def test_whoever_watches_is_told_what_the_disk_took_for_each_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took: list[int] = []
+    spool = spool_at(tmp_path / "spool")
+    spool.watch_writes(took.append)
+    await spool.open()
+    sync = os.fdatasync
+
+    def slow(fd: int) -> None:
+        time.sleep(0.05)
+        sync(fd)
+
+    monkeypatch.setattr("bridge.spool_segments.os.fdatasync", slow)
+    for number in range(2):
+        await spool.append([batch(number)])
+    assert len(took) == 2
+    assert all(50_000_000 < ns < 5_000_000_000 for ns in took)
     await spool.close()
 
 

@@ -86,6 +86,7 @@ async def verdict(folder: Path) -> SpoolReport:
     reports: list[SpoolReport] = []
     spool = Spool(folder, max_bytes=1 << 30, instance="gw", salvaged=reports.append)
     reports.append(await spool.open())
+    assert spool.opening_steps or not reports[0].recovered_batches or not reports[0].sentence, "who waits sees progress"
     try:
         found, batches, messages = await read_all(spool)
         missing = missing_messages = 0

@@ -124,6 +124,11 @@ def test_a_snapshot_stands_for_older_commits(tmp_path: Path) -> None:
     assert (found.rows, found.files, found.version) == (35, 3, 11), "commit 10 is in the snapshot"
 
 
+def test_a_log_without_a_commit_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "silver" / "_delta_log").mkdir(parents=True)
+    assert read_table(LocalFolder(str(tmp_path)), "silver") is None, "its job was killed before the first commit"
+
+
 def test_rows_are_not_guessed(tmp_path: Path) -> None:
     commit(tmp_path / "silver", 0, add("a", 10), add("b", None))
     found = read_table(LocalFolder(str(tmp_path)), "silver")

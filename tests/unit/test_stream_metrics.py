@@ -13,11 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from config.errors import ConfigError
 from config.stream import StreamMetricsSettings
-from streaming.job import BatchCounts, JobContext
+from streaming.job import JobContext
 from streaming.listener import ProgressListener, Terminated
 from streaming.metric_names import PHASES, SERIES
 from streaming.metrics import StreamMetrics, kafka_offsets, serve
 from streaming.progress import BatchEvent, Event
+from streaming.tally import BatchCounts
 from tests.batch_reports import batch_operator, batch_report, batch_source
 
 DELTA = {"sourceVersion": 1, "reservoirId": "4f1", "reservoirVersion": 7, "index": -1, "isStartingVersion": False}

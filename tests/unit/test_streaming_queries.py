@@ -15,10 +15,11 @@ import pytest
 from config.errors import ConfigError
 from config.settings import Settings
 from streaming.errors import KafkaUnavailableError, StreamError, UnfinishedBatchError
-from streaming.job import JobContext, Tally
+from streaming.job import JobContext
 from streaming.listener import Terminated
 from streaming.progress import StartedEvent
 from streaming.queries import Mailbox, SparkEnded, run_queries
+from streaming.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

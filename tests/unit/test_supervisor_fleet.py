@@ -12,6 +12,7 @@ from config.errors import ConfigError
 from config.settings import HttpSettings, Settings
 from gateway.answers import Answer
 from gateway.lifecycle import StopVerb
+from gateway.supervisor import answers as answers_module
 from gateway.supervisor import fleet as fleet_module
 from gateway.supervisor.answers import FleetAnswers
 from gateway.supervisor.fleet import Fleet
@@ -19,6 +20,7 @@ from gateway.supervisor.metrics import SupervisorMetrics
 from gateway.supervisor.process import WorkerProcess
 from gateway.supervisor.supervisor import _check_change
 from tests.brokers.rig import until
+from tests.unit.test_fleet_status import worker as status_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -32,7 +34,7 @@ class ObedientWorker(WorkerProcess):
         super().__init__(slot, settings)
         self.role = role
         self.spawner = spawner
-        self.pid = 1000 + len(spawner.made)
+        self.pid = (1 << 30) + len(spawner.made)  # no process has it
         self.signals: list[str] = []
         self.answers: dict[str, Any] | None = {}
         spawner.history.append(f"{slot} started as {role}")
@@ -40,11 +42,14 @@ class ObedientWorker(WorkerProcess):
             self._heard({"say": "failed", "sentence": "No such topic."})
             self.finish(69)
         else:
-            self._heard({"say": "up"})
-            self._heard({"say": "warm"})
+            marks, spawner.hangs_at = spawner.hangs_at, None
+            if marks is not None:
+                self.answers = None
+            for mark in ["up", "warm"] if marks is None else marks:
+                self._heard({"say": mark})
 
     def go(self) -> None:
-        if "ready" not in self.marks:
+        if "ready" not in self.marks and self.answers is not None:
             self.spawner.history.append(f"{self.slot} goes")
             self._heard({"say": "ready"})
 
@@ -62,6 +67,9 @@ class ObedientWorker(WorkerProcess):
         self.spawner.history.append(f"{self.slot} killed")
         self.finish(-signal.SIGKILL)
 
+    async def responds(self, timeout_s: float) -> bool:
+        return self.answers is not None
+
     async def ask(self, path: str, accept: str = "", timeout_s: float = 2.0) -> Answer | None:
         return None if self.answers is None else Answer(200, "", json.dumps(self.answers.get(path, {})))
 
@@ -73,6 +81,7 @@ class Spawner:
         self.made: list[ObedientWorker] = []
         self.history: list[str] = []
         self.cold_slot = -1
+        self.hangs_at: list[str] | None = None  # the next one says so much, and answers nothing
         self.cannot_retire = False
 
     async def spawn(self, slot: int, settings: Settings, role: str = "worker") -> ObedientWorker:
@@ -166,6 +175,40 @@ async def test_a_worker_that_does_not_answer_for_long_is_killed_and_comes_back(
     await watched.stop(StopVerb.RESTART)
 
 
+@pytest.mark.parametrize("marks", [[], ["up"], ["up", "warm"]])
+async def test_a_worker_that_hangs_before_it_is_ready_is_killed_and_comes_back(
+    fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch, marks: list[str]
+) -> None:
+    """While it loads, in its start, and while it waits for the slot."""
+    await fleet.stop(StopVerb.RESTART)
+    monkeypatch.setattr(fleet_module, "_PING_S", 0.01)
+    spawner.hangs_at = marks
+    watched = Fleet(spawner, fleet.settings)  # type: ignore[arg-type]
+    spawner.history.clear()
+    watched.start(1)
+    await until(lambda: "0 goes" in spawner.history, "another is started, and gets on")
+    assert spawner.history == ["0 started as worker", "0 killed", "0 started as worker", "0 goes"]
+    assert watched.slots[0].restarts == 1
+    await watched.stop(StopVerb.RESTART)
+
+
+async def test_a_worker_that_hangs_while_it_ends_a_slot_is_killed_and_another_goes_on(
+    fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fleet.stop(StopVerb.RESTART)
+    monkeypatch.setattr(fleet_module, "_PING_S", 0.01)
+    monkeypatch.setattr(fleet_module.Backoff, "next_ns", lambda _self, _now: 1)
+    monkeypatch.setattr(fleet_module, "slots", lambda _directory: {1})
+    watched = Fleet(spawner, fleet.settings)  # type: ignore[arg-type]
+    watched.start(1)
+    await until(lambda: any(worker.role == "retiring" for worker in spawner), "the orphaned slot has a worker")
+    (hung,) = [worker for worker in spawner if worker.role == "retiring"]
+    hung.answers = None
+    await until(lambda: any(worker.role == "retiring" and worker is not hung for worker in spawner), "another")
+    assert hung.status == -signal.SIGKILL
+    await watched.stop(StopVerb.RESTART)
+
+
 async def test_a_stop_says_what_remained(fleet: Fleet, spawner: Spawner) -> None:
     spawner.cannot_retire = True
     stopped = await fleet.stop(StopVerb.RETIRE)
@@ -203,6 +246,34 @@ async def test_the_port_speaks_for_all_and_of_those_that_do_not_answer(fleet: Fl
     assert [(worker["worker"], worker["up"]) for worker in status["workers"]] == [(0, True), (1, True), (2, False)]
     assert (await answers.answer("/healthz", "")).status == 200
     assert (await answers.answer("/nowhere", "")).status == 404
+
+
+async def test_a_worker_that_answers_late_keeps_its_problems_on_the_page_for_a_moment(
+    fleet: Fleet, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only it has would else be gone whenever it is busy."""
+    answers = FleetAnswers(fleet, SupervisorMetrics(), lambda: "running")
+    refused = {"id": "acl-refused", "severity": "critical", "text": "No right.", "check": "", "subject": "denied"}
+
+    async def problems() -> list[str]:
+        document = json.loads((await answers.answer("/status", "")).body)
+        return [problem["id"] for problem in document["problems"]]
+
+    for slot in range(3):
+        row = status_row(slot, problems=[refused] if slot == 2 else [])
+        spawner.of(slot).answers = {"/status": {"ready": True, "unacked": 0, "oldest_unacked_age_seconds": None,
+                                                "ledger": {}, "routes": {}, **row}}  # fmt: skip
+    assert await problems() == ["acl-refused"]
+    said, spawner.of(2).answers = spawner.of(2).answers, None
+    assert await problems() == ["acl-refused"]
+    monkeypatch.setattr(answers_module, "SILENT_NS", -1)
+    assert await problems() == [], "by then its silence is told"
+    monkeypatch.undo()
+    spawner.of(2).answers = said
+    assert await problems() == ["acl-refused"]
+    spawner.of(2).answers = None
+    spawner.of(2).pid += 1
+    assert await problems() == [], "another process has its own"
 
 
 CHANGES = [

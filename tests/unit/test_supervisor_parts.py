@@ -21,6 +21,7 @@ from config.load import load
 from config.settings import Settings
 from config.transfer import from_json, to_json
 from gateway.answers import Answer
+from gateway.identity import IdentityError
 from gateway.lifecycle import StopRequest, StopVerb
 from gateway.reload_plan import Wish
 from gateway.reports import Outcome, Reports, ask, read_outcome, take_request
@@ -29,6 +30,7 @@ from gateway.supervisor import member
 from gateway.supervisor.channel import open_channel, read_first
 from gateway.supervisor.member import Membership
 from gateway.supervisor.place import Place, PlaceError, find_supervisor
+from gateway.supervisor.process import WorkerProcess
 from tests.brokers.rig import until
 
 if TYPE_CHECKING:
@@ -134,6 +136,7 @@ def test_a_place_is_held_by_one(tmp_path: Path) -> None:
         with pytest.raises(PlaceError, match=rf"process {os.getpid()} supervises") as raised, Place(tmp_path, "other"):
             pass
         assert raised.value.exit_status == 78
+        assert "another instance and another data_dir" in str(raised.value)
     assert find_supervisor(tmp_path) is None
     with Place(tmp_path, "plant-7"):
         pass
@@ -141,7 +144,7 @@ def test_a_place_is_held_by_one(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_had_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(PlaceError, match="cannot be used"), Place(tmp_path / "file", "plant-7"):
+    with pytest.raises(IdentityError, match="cannot be used"), Place(tmp_path / "file", "plant-7"):
         pass
 
 
@@ -239,17 +242,19 @@ def _collector_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 class Talk:
     """A membership and the supervisor's end of its channel."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, *, successor: bool = True) -> None:
         ours, theirs = socket.socketpair()
         self.sock = ours
         self.stop = StopRequest()
         self.heard: list[dict[str, Any]] = []
+        self.moved = 0
+        self.release = asyncio.Event()
         settings = Settings(data_dir=tmp_path, shutdown_timeout=timedelta(seconds=1))
-        self.membership = Membership(theirs, settings, retiring=False)
+        self.membership = Membership(theirs, settings, retiring=False, successor=successor)
 
     async def open(self) -> None:
         self.channel = await open_channel(self.sock, self.heard.append, lambda: None)
-        await self.membership.open(self.stop, Answers(), self.reload)
+        await self.membership.open(self.stop, Answers(), self.reload, lambda: self.moved)
 
     async def reload(self, step: str, settings: Settings | None) -> list[str]:
         match step:
@@ -258,6 +263,9 @@ class Talk:
                 return [f"for worker {settings.worker}"]
             case "commit":
                 raise GatewayError("The broker refuses.")
+            case "long":
+                await self.release.wait()
+                return []
             case _:
                 raise ZeroDivisionError
 
@@ -283,6 +291,14 @@ async def test_a_worker_waits_for_the_word_and_answers_meanwhile(tmp_path: Path)
     talk.channel.close()
 
 
+async def test_one_that_succeeds_nobody_takes_its_slot_without_a_word(tmp_path: Path) -> None:
+    """Nobody has it, and the supervisor may be loading still."""
+    talk = Talk(tmp_path, successor=False)
+    await talk.open()
+    await asyncio.wait_for(talk.membership.start(), 10)
+    talk.channel.close()
+
+
 async def test_a_step_of_a_reload_is_answered_whatever_comes_of_it(tmp_path: Path) -> None:
     talk = Talk(tmp_path)
     await talk.open()
@@ -293,8 +309,54 @@ async def test_a_step_of_a_reload_is_answered_whatever_comes_of_it(tmp_path: Pat
     said = {message["number"]: (message["sentence"], message["remarks"]) for message in talk.heard[1:]}
     assert said[1] == (None, ["for worker 3"])
     assert said[2] == ("The broker refuses.", [])
-    assert said[3] == ("the step 'finish' failed by a defect: ZeroDivisionError()", [])
+    assert said[3] == ("the step 'finish' failed by a defect (zero division): see its traceback in the log.", [])
     talk.channel.close()
+
+
+async def test_progress_is_told_in_a_start_and_in_a_step_and_at_no_other_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "_MOVED_S", 0.001)
+    talk = Talk(tmp_path)
+    await talk.open()
+    await until(lambda: talk.said() == ["up"], "it is up")
+    talk.moved += 1
+    await until(lambda: talk.said() == ["up", "up"], "it says that it gets on")
+    talk.membership.ready()
+    await until(lambda: talk.said()[2:] == ["ready"], "it is ready")
+    talk.moved += 1
+    talk.channel.send(say="ask", number=1, path="/readyz", accept="")
+    await until(lambda: len(talk.heard) == 4, "it answers")
+    talk.channel.send(say="reload", number=2, step="long", settings=None)
+    talk.channel.send(say="ask", number=3, path="/readyz", accept="")
+    await until(lambda: len(talk.heard) == 5, "it is at the step")
+    talk.moved += 1
+    await until(lambda: len(talk.heard) == 6, "it gets on")
+    talk.release.set()
+    await until(lambda: len(talk.heard) == 7, "the step is done")
+    assert talk.said() == ["up", "up", "ready", "answer", "answer", "up", "reloaded"]
+    talk.channel.close()
+
+
+async def test_one_that_loads_lives_while_it_uses_the_cpu() -> None:
+    """Before there is an event loop that could answer."""
+    command = [sys.executable, "-c", "import sys\nfor line in sys.stdin: sum(range(3_000_000)); print(flush=True)"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:  # noqa: ASYNC220
+        assert child.stdin is not None
+        assert child.stdout is not None
+        worker = WorkerProcess(0, Settings())
+        worker.pid = child.pid
+        assert await worker.responds(0)
+        child.stdin.write("\n")
+        child.stdin.flush()
+        child.stdout.readline()
+        assert await worker.responds(0)
+        os.kill(child.pid, signal.SIGSTOP)
+        await asyncio.to_thread(os.waitid, os.P_PID, child.pid, os.WSTOPPED)
+        await worker.responds(0)
+        assert not await worker.responds(0)
+        assert worker.progress == worker.progress
+        child.kill()
 
 
 async def test_a_worker_without_a_supervisor_stops_and_keeps_its_sessions(tmp_path: Path) -> None:
@@ -309,15 +371,25 @@ async def test_a_worker_without_a_supervisor_stops_and_keeps_its_sessions(tmp_pa
 HOLDER = "import fcntl, os, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); f.write(str(os.getpid())); f.flush(); "
 
 
-@pytest.mark.parametrize("supervised", [True, False])
+NAMED = "from gateway.supervisor.member import name_process; name_process(); "
+
+
+@pytest.mark.parametrize("how", ["program", "fork", None])
 async def test_a_slot_is_waited_for_if_its_holder_is_about_to_leave(
-    supervised: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An orphan drains; a gateway without a supervisor stays, and the identity is to say so at once."""
+    """An orphan drains; a gateway without a supervisor stays, and the identity is to say so at once. A forked worker is
+    known by its name, as it has its supervisor's command line."""
     monkeypatch.setattr(member, "_GRACE_S", 60.0)
-    command = [sys.executable, "-c", HOLDER + "print(flush=True); sys.stdin.read()", str(tmp_path / "worker-0.lock")]
+    supervised = how is not None
+    command = [
+        sys.executable,
+        "-c",
+        NAMED * (how == "fork") + HOLDER + "print(flush=True); sys.stdin.read()",
+        str(tmp_path / "worker-0.lock"),
+    ]
     holder = subprocess.Popen(  # noqa: ASYNC220
-        command + ["--channel"] * supervised, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command + ["--channel"] * (how == "program"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with holder:
         assert holder.stdin is not None

@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import signal
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
 from config.errors import ExitStatus
 from config.settings import Settings
 from gateway.supervisor import slot as slot_module
-from gateway.supervisor.process import WorkerProcess
+from gateway.supervisor.process import Reloaded, WorkerProcess
 from gateway.supervisor.slot import Slot, VainError, Verdict, describe, judge
 from tests.brokers.rig import until as wait_until
+from tests.unit.manual_time import manual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -199,8 +201,77 @@ async def test_a_new_one_that_does_not_get_warm_in_time_is_ended(bench: Bench, m
     new = await bench.started(2)
     await until(lambda: new.told == ["SIGTERM"])
     new.finish(-signal.SIGTERM)
-    assert "was not warm within 0.01 s" in str(await replacing)
+    assert "is not warm (it is waited for while it gets on" in str(await replacing)
     assert bench.slot.current is old
+
+
+async def moving(worker: FakeWorker, seconds: int) -> None:
+    """Says every tenth second that it gets on."""
+    for _ in range(seconds // 10):
+        await asyncio.sleep(10)
+        worker.say("up")
+
+
+@manual_time
+async def test_one_that_gets_on_is_waited_for_and_one_that_falls_silent_is_not() -> None:
+    """A session whose SUBACK stands behind ten megabytes of messages is no broken one."""
+    bench = Bench()
+    keeper = asyncio.create_task(bench.slot.keep())
+    await bench.up()
+    replacing = asyncio.create_task(bench.slot.replace(NEW))
+    new = await bench.started(2)
+    new.say("up")
+    await moving(new, 200)
+    assert not replacing.done(), "not warm yet, and it gets on"
+    new.say("warm")
+    bench.workers[0].say("released")
+    await until(lambda: new.told == ["go"])
+    await moving(new, 200)
+    assert not replacing.done(), "not ready yet, and it gets on"
+    bench.workers[0].finish(-signal.SIGTERM)
+    began = asyncio.get_running_loop().time()
+    assert "is not ready" in str(await replacing)
+    assert 25 <= asyncio.get_running_loop().time() - began <= 35
+    await cancelled(keeper)
+
+
+@manual_time
+async def test_one_that_gets_on_for_ever_holds_up_other_operations_for_ten_minutes_at_most() -> None:
+    bench = Bench()
+    keeper = asyncio.create_task(bench.slot.keep())
+    await bench.up()
+    replacing = asyncio.create_task(bench.slot.replace(NEW))
+    new = await bench.started(2)
+    new.say("up", "warm")
+    bench.workers[0].say("released")
+    bench.workers[0].finish(-signal.SIGTERM)
+    talking = asyncio.create_task(moving(new, 3600))
+    began = asyncio.get_running_loop().time()
+    assert "600 s at most" in str(await replacing)
+    assert 590 <= asyncio.get_running_loop().time() - began <= 610
+    await cancelled(talking)
+    await cancelled(keeper)
+
+
+@manual_time
+async def test_a_step_of_a_reload_is_waited_for_while_its_worker_gets_on() -> None:
+    worker = FakeWorker(3, OLD, "worker", [])
+    worker._channel = Mock()
+    worker.say("up", "warm", "ready")
+    step = asyncio.create_task(worker.reload("commit", None, 60))
+    await moving(worker, 200)
+    assert not step.done()
+    worker._heard({"say": "reloaded", "number": 1, "sentence": None, "remarks": ["late"]})
+    assert await step == Reloaded(None, ("late",))
+    began = asyncio.get_running_loop().time()
+    assert "60 s without progress" in str((await worker.reload("finish", None, 60)).sentence)
+    assert asyncio.get_running_loop().time() - began == 60
+
+
+async def cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 async def test_a_new_one_that_fails_with_the_slot_is_followed_by_one_with_the_old_settings(bench: Bench) -> None:

@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bridge.ledger_intervals import SessionLoss
 from bridge.ports import StoredRecord
 from config.errors import ExitStatus
+from gateway.verify.before import Before
 from gateway.verify.check import Span
 from gateway.verify.report import as_json, as_text
-from tests.unit.fake_kafka import FakeKafka, FakeTopic
+from tests.unit.fake_kafka import FakeKafka, FakePartition, FakeTopic
 from tests.unit.ledger_path import LEDGER, TAG, FakeLog, LedgerPath
 from tests.unit.manual_time import manual_time
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from gateway.verify.check import Verdict
+    from gateway.verify.log import FoundRecord
     from gateway.verify.place import PlaceResult
 
 DAY_MS = 86_400_000
@@ -404,6 +409,73 @@ async def test_what_was_written_twice_counts_once() -> None:
 
 
 @manual_time
+@pytest.mark.parametrize("more", range(1, 9))
+async def test_an_account_goes_on_when_the_ledger_topic_gets_partitions(more: int) -> None:
+    """A key then goes on in another partition, which may be read before the one it began in."""
+    kafka = FakeKafka()
+    kafka.topic("t")
+    async with LedgerPath(kafka) as path:
+        for _ in range(3):
+            await path.deliver("t", 2)
+            await path.interval()
+        kafka.topics[LEDGER].partitions += [FakePartition() for _ in range(more)]
+        await path.deliver("t", 2)
+        await path.interval()
+        await path.deliver("t", 2)
+    verdict = await FakeLog(kafka).verify()
+    assert verdict.exit_status is ExitStatus.OK, as_text(verdict)
+    assert place(verdict).found == 10
+
+
+@manual_time
+async def test_a_partition_without_a_leader_is_not_judged_and_the_others_are() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t", 2)
+    async with LedgerPath(kafka) as path:
+        await path.deliver("t", 4)
+        await path.deliver("t", 5, partition=1)
+    log = FakeLog(kafka)
+    log.leaderless = {("t", 1)}
+    verdict = await log.verify()
+    assert verdict.exit_status is ExitStatus.UNJUDGED
+    assert (place(verdict).state, place(verdict, partition=1).state) == ("ok", "unjudged")
+    assert place(verdict, partition=1).unjudged == 5
+    assert "t/1: it has no leader, so its records cannot be read now." in as_text(verdict)
+
+
+@manual_time
+async def test_a_partition_that_loses_its_leader_while_it_is_read_is_not_judged() -> None:
+    kafka = FakeKafka()
+    await delivered(kafka)
+    log = FakeLog(kafka)
+    read = log.records
+
+    async def cut_short(topic: str, partition: int, first: int, end: int) -> AsyncIterator[list[FoundRecord]]:
+        async for records in read(topic, partition, first, end):
+            yield records
+            log.leaderless.add((topic, partition))
+            return
+
+    log.records = cut_short  # type: ignore[method-assign]
+    log.starts["t", 0] = 2
+    verdict = await log.verify()
+    assert verdict.exit_status is ExitStatus.UNJUDGED
+    assert (place(verdict).unjudged, place(verdict).missing, place(verdict).absent) == (10, 0, [])
+
+
+@manual_time
+async def test_an_account_of_which_a_part_has_no_leader_is_not_judged() -> None:
+    kafka = FakeKafka()
+    await delivered(kafka)
+    for number in range(3):
+        log = FakeLog(kafka)
+        log.leaderless = {(LEDGER, number)}
+        verdict = await log.verify()
+        assert verdict.exit_status is ExitStatus.UNJUDGED, number
+        assert f"partition {number} of the ledger topic has no leader" in as_text(verdict)
+
+
+@manual_time
 async def test_other_gateways_and_strangers_on_the_ledger_topic() -> None:
     kafka = FakeKafka()
     await delivered(kafka)
@@ -486,3 +558,48 @@ async def test_memory_is_bounded_and_a_shorter_span_is_the_way_out() -> None:
         patch.setattr("gateway.verify.check.MAX_RUNS", 20)
         with pytest.raises(TooMuchError, match="--last"):
             await FakeLog(kafka).verify()
+
+
+# --- sessions that the broker lost ---
+
+
+@manual_time
+async def test_a_session_that_was_lost_is_not_judged_and_said_once() -> None:
+    """Twice in one interval, and once more by the life that follows a crash."""
+    kafka = FakeKafka()
+    kafka.topic("t", 2)
+    async with LedgerPath(kafka) as path:
+        await path.deliver("t", 4)
+        first = SessionLoss("0", "gw-0-0", None, path.now_ms())
+        path.intervals.session_lost(first)
+        path.intervals.session_lost(SessionLoss("0", "gw-0-0", path.now_ms() + 1, path.now_ms() + 5000))
+        await path.interval()
+        path.crash()
+    async with LedgerPath(kafka, "next", before=("life", False)) as path:
+        path.intervals.session_lost(first)
+        await path.interval()
+    verdict = await FakeLog(kafka).verify()
+    assert verdict.exit_status is ExitStatus.UNJUDGED
+    assert not verdict.missing
+    assert len(verdict.losses) == 2
+    text = as_text(verdict, Before())
+    assert text.count("(gw-0-0): a session was lost, its contents are unknown") == 2
+    assert "away for an unknown time" in text
+    assert "Everything that was acknowledged is in Kafka" not in text
+    document = json.loads(as_json(verdict))
+    assert [loss["left_ms"] is None for loss in document["lost_sessions"]] == [True, False]
+    assert place(verdict).found == 4
+
+
+@manual_time
+async def test_a_session_lost_outside_the_span_is_nobodys_concern() -> None:
+    kafka = FakeKafka()
+    kafka.topic("t", 2)
+    async with LedgerPath(kafka) as path:
+        await path.deliver("t", 1)
+        path.intervals.session_lost(SessionLoss("0", "gw-0-0", None, path.now_ms()))
+        await path.interval()
+        since_ms = path.now_ms()
+        await path.deliver("t", 1)
+        await path.interval()
+    assert (await FakeLog(kafka).verify(span=Span(since_ms))).exit_status is ExitStatus.OK

@@ -15,6 +15,11 @@ def session(number: int, dropped: int = 0, too_large: int = 0) -> SessionBefore:
     return SessionBefore(f"gw-0-{number}", dropped, too_large, NOON + number * 1000)
 
 
+def test_a_problem_that_asks_ends_with_its_question_mark() -> None:
+    asked = "http://emqx refuses connections. Is this the dashboard's port?"
+    assert as_sentence(Before(problem=asked)) == f"Before the gateway: not looked at: {asked}"
+
+
 def test_nobody_looked() -> None:
     assert as_sentence(Before(problem="emqx.url is not set")) == (
         "Before the gateway: not looked at: emqx.url is not set."

@@ -34,7 +34,7 @@ def test_every_header_name_is_in_the_table_once_and_is_the_gateways_own() -> Non
 
 
 def test_every_selectable_header_has_its_word_in_the_settings() -> None:
-    words = {spec.selected_by for spec in wire.HEADERS} - {"(dead letters)", "(marks of a replay)"}
+    words = {spec.selected_by for spec in wire.HEADERS} - {"(always)", "(dead letters)", "(marks of a replay)"}
     field = RouteSettings.model_fields["metadata_headers"]
     assert words == set(re.findall(r"'(\w+)'", str(field.annotation)))
     assert set(wire.DEFAULT_METADATA_HEADERS) <= words
@@ -98,6 +98,9 @@ def test_the_page_names_every_reason_field_and_default(page: str) -> None:
     dead_letters = (ROOT / "docs" / "dead-letters.md").read_text(encoding="utf-8")
     for reason in wire.DeadLetterReason:
         assert f"| `{reason}` |" in dead_letters
+    streaming = (ROOT / "docs" / "streaming.md").read_text(encoding="utf-8")
     for field in wire.TELEMETRY_FIELDS:
-        assert f"| `{field.name}` | {field.kind} | {'yes' if field.required else 'no'} | {field.unit} |" in page
+        row = re.search(rf"^\| `{field.name}` \| [^|]+ \|( required)? \| .*$", streaming, re.MULTILINE)
+        assert row, field.name
+        assert bool(row[1]) is field.required
     assert f"metadata_headers = {list(wire.DEFAULT_METADATA_HEADERS)!r}".replace("'", '"') in page

@@ -1,0 +1,115 @@
+"""``gateway dev`` without brokers: which ports it asks for, and how it finds what an older version started."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.cli import dev
+from gateway.cli.main import main
+from gateway.embedded import dev as brokers
+from gateway.embedded.dev import DevBrokers, project_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FIELDS = {"kafka": "127.0.0.1:9092", "mqtt": "mqtt://127.0.0.1:1883", "websocket": "w", "pid": 7, "logs": "/l"}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GATEWAY_CACHE", str(tmp_path / "cache"))
+    project = tmp_path / "shop"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    return tmp_path / "cache"
+
+
+@contextmanager
+def server_of_an_older_version(folder: Path) -> Iterator[list[str]]:
+    """Its state in ``folder``, and its answers, which know no project; yields what it was asked."""
+    asked: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection, connection.makefile("rwb") as stream:
+                    asked.append(json.loads(stream.readline())["command"])
+                    stream.write(json.dumps({"brokers": {**FIELDS, "failed": []}}).encode() + b"\n")
+
+        folder.mkdir(parents=True)
+        state = {"pid": 7, "port": server.getsockname()[1], "secret": "s"}
+        (folder / "state.json").write_text(json.dumps(state))
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield asked
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+def test_brokers_of_the_version_that_knew_no_projects_are_named_and_can_be_stopped(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with server_of_an_older_version(cache / "dev") as asked:
+        assert main(["dev", "status"]) == 1
+        assert capsys.readouterr().out.splitlines() == [
+            "not running (gateway dev up starts the brokers)",
+            "also running: brokers that an older version started (--name '')",
+        ]
+        assert main(["dev", "down"]) == 0
+        assert "stop" not in asked, "it belongs to nobody's project"
+        assert main(["dev", "down", "--name", ""]) == 0
+    assert asked[-1] == "stop"
+    assert not (cache / "dev" / "state.json").exists()
+
+
+def test_a_look_leaves_no_folder_for_each_project(cache: Path) -> None:
+    assert main(["dev", "status"]) == 1
+    assert main(["dev", "down"]) == 0
+    assert list(cache.glob("dev*")) == []
+
+
+def test_a_folder_has_one_name_however_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "shop")
+    assert project_name(tmp_path / "link") == project_name(tmp_path / "x" / ".." / "shop")
+    assert project_name(tmp_path / "shop").startswith("shop-")
+    (tmp_path / "other" / "shop").mkdir(parents=True)
+    assert project_name(tmp_path / "other" / "shop") != project_name(tmp_path / "shop")
+    for name in ("-x y/", "数据", "n" * 200):
+        assert main(["dev", "status", "--name", project_name(tmp_path / name)]) == 1, "a name as --name takes it"
+
+
+def test_a_default_port_gives_way_and_one_asked_for_does_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def up(name: str, **named: Any) -> tuple[DevBrokers, bool]:
+        asked.update(named, name=name)
+        return DevBrokers("127.0.0.1:15001", "mqtt://127.0.0.1:15002", "w", 7, "/l", name=name), True
+
+    monkeypatch.setattr(brokers, "up", up)
+    monkeypatch.setattr("config.extras.require", lambda *_: None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(dev, "_KAFKA_PORT", port)
+        assert main(["dev", "up", "--mqtt-port", str(port)]) == 0
+    assert (asked["kafka_port"], asked["mqtt_port"]) == (None, port)
+    said = capsys.readouterr()
+    assert "gateway init --mqtt mqtt://127.0.0.1:15002 --kafka 127.0.0.1:15001" in said.out
+    assert said.err == (
+        f"gateway: port {port} is in use, so Kafka has a free one: settings without its address reach another.\n"
+    )
+    assert main(["dev", "up", "--kafka-port", "0", "--mqtt-port", "0"]) == 0
+    assert (asked["kafka_port"], asked["mqtt_port"]) == (None, None)
+    assert capsys.readouterr().err == ""

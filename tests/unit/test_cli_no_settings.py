@@ -1,0 +1,147 @@
+"""Every command that reads settings, where there are none: it says so, and where they were looked for."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+import config.load
+from config.errors import GatewayError
+from gateway.cli import main as module
+from gateway.cli.main import main
+from gateway.cli.parser import Parser
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+NEEDED = {  # arguments that are more than a word
+    "auth acl add": ["--everybody"],
+    "auth acl import": ["acl.conf"],
+    "auth user import": ["file.csv"],
+    "compare": ["--left", "a", "--right", "b"],
+    "dlq show": ["0:1"],
+    "dlq replay": ["--all"],
+    "auth explain": ["--clientid", "x"],
+    "auth user passwd": ["--password-file", "/dev/null"],
+    "auth tenant set": ["--logins-per-second", "1"],
+    "stream backfill": ["--from", "2026-01-01", "--to", "2026-01-02"],
+}
+OTHERWISE = {
+    "config show": "every line says that it is a default",
+    "config check": "says with which source the settings can be used; for run, see below",
+    "run": "below", "reload": "below", "explain": "below", "trial": "below",
+    "doctor": "asks brokers; its check of the routes says it",
+    "auth serve": "goes to the log",
+}  # fmt: skip
+
+
+def verbs() -> Iterator[tuple[str, list[str]]]:
+    """Each command with ``--config``, and the least arguments it takes."""
+    parser = Parser(prog="gateway")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name in module._COMMANDS:
+        importlib.import_module(f"gateway.cli.{name}").add_parser(commands)
+    waiting: list[Parser] = [parser]
+    while waiting:
+        one = waiting.pop()
+        below = [action.choices for action in one._actions if action.nargs == argparse.PARSER]
+        if below:
+            waiting += dict(below[0] or {}).values()  # type: ignore[arg-type]
+        elif any("--config" in action.option_strings for action in one._actions):
+            name = one.prog.removeprefix("gateway ")
+            words = NEEDED.get(name, [])
+            if not words or words[0].startswith("-"):
+                places = [action for action in one._actions if not action.option_strings]
+                words = [
+                    str(next(iter(action.choices))) if action.choices else "1"
+                    for action in places
+                    if action.nargs not in {"?", "*"}
+                ] + words
+            yield name, [*name.split(), *words]
+
+
+VERBS = dict(verbs())
+
+
+class WantedError(GatewayError):
+    """The command has come as far as its settings."""
+
+
+class NoSettings:
+    """What ``load`` gives without a file or a variable, up to the settings."""
+
+    all_defaults = missing_file = "There is no settings file: looked in /here."
+
+    @property
+    def settings(self) -> NoReturn:
+        raise WantedError("stopped here")
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS.keys() - OTHERWISE.keys()))
+def test_a_command_without_any_settings_says_so(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file.csv").write_text("user_id,password,is_superuser\nx,secret,false\n")
+    Path("acl.conf").write_text('{allow, all, all, ["a"]}.\n')
+    monkeypatch.setattr(config.load, "load", lambda *_, **__: NoSettings())
+    monkeypatch.setattr("gateway.embedded.java.ensure_java", lambda *_: (_ for _ in ()).throw(WantedError("no Java")))
+    assert main(VERBS[verb]) == 1
+    assert "gateway: There is no settings file: looked in /here.\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["run", "reload", "explain", "config check"])
+def test_a_command_that_needs_routes_says_where_they_were_looked_for(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(VERBS[verb]) == 78
+    said = " ".join(capsys.readouterr().err.split())
+    assert (
+        f"There is no settings file: --config and GATEWAY_CONFIG name none, and there is no gateway.toml in {tmp_path}."
+        in said
+    )
+
+
+def test_a_single_setting_of_the_environment_is_enough_to_be_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["routes", "list"]) == 0
+    assert f"no gateway.toml in {tmp_path}" in " ".join(capsys.readouterr().err.split())
+    monkeypatch.setenv("GATEWAY_DATA_DIR", str(tmp_path))
+    assert main(["routes", "list"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_stream_tool_that_is_interrupted_ends_without_a_traceback(tmp_path: Path) -> None:
+    """pyspark sets a handler of its own when Spark starts, which raises in the middle of whatever runs."""
+    code = (
+        "import signal, sys, time, types, streaming.tool as tool\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests' parent ignores\n"
+        "def start(*_):\n"
+        "    signal.signal(signal.SIGINT, lambda *_: 1 / 0)\n"
+        "    return types.SimpleNamespace(session=None, end=lambda: None)\n"
+        "tool.start_spark = start\n"
+        "import streaming.maintain\n"
+        "streaming.maintain.run = lambda *_: (print('runs', flush=True), [time.sleep(0.01) for _ in range(6000)])\n"
+        """sys.exit(tool.main(['maintain', '--arguments', '{"config": null, "conf": []}']))\n"""
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "runs\n"
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stderr) == (-signal.SIGINT, "")

@@ -1,0 +1,72 @@
+"""A start on a full disk is no matter of settings: it ends with a status after which another try makes sense."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from bridge.errors import SpoolError, SpoolWriteError
+from bridge.spool import Spool
+from config.errors import ExitStatus, GatewayError
+from gateway.data_directory import explained
+from gateway.identity import Ending, Identity
+from gateway.supervisor.place import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def refuse(code: int) -> Callable[..., NoReturn]:
+    def call(*_arguments: object, **_options: object) -> NoReturn:
+        raise OSError(code, os.strerror(code), "/data")
+
+    return call
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+async def test_the_identity_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    identity = Identity(tmp_path / "data", "gw", 0, lambda: Ending.CLEAN)
+    monkeypatch.setattr("gateway.durable.write", refuse(code))
+    with pytest.raises(GatewayError, match=f"cannot be written \\({os.strerror(code)}\\).*delete no spool") as raised:
+        await identity.start()
+    assert raised.value.exit_status is ExitStatus.UNAVAILABLE
+    monkeypatch.undo()
+    await identity.stop(0)
+
+
+def test_the_supervisor_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.process_lock.take", refuse(errno.ENOSPC))
+    with pytest.raises(GatewayError) as raised, Place(tmp_path, "gw"):
+        pass
+    assert raised.value.exit_status is ExitStatus.UNAVAILABLE
+
+
+@pytest.mark.parametrize("where", ["lock", "index", "tally"])
+async def test_the_spool_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    def full(*_arguments: object) -> NoReturn:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    name = {"lock": "process_lock.take", "index": "spool_index.Index._prepare", "tally": "spool_tally.Tally.__init__"}
+    monkeypatch.setattr(f"bridge.{name[where]}", full if where == "index" else refuse(errno.ENOSPC))
+    with pytest.raises(SpoolWriteError, match=r"its disk is full, or fails\. Make room") as raised:
+        await Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw").open()
+    assert raised.value.exit_status is ExitStatus.UNAVAILABLE
+
+
+async def test_rights_that_are_missing_stay_a_matter_of_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(GatewayError) as raised, explained(tmp_path):
+        refuse(errno.EACCES)()
+    assert raised.value.exit_status is ExitStatus.CONFIG
+    monkeypatch.setattr("bridge.process_lock.take", refuse(errno.EACCES))
+    with pytest.raises(SpoolError, match="folder this user may write") as refused:
+        await Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw").open()
+    assert refused.value.exit_status is ExitStatus.CONFIG

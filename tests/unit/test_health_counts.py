@@ -1,0 +1,148 @@
+"""What is counted within the last minutes: a problem for each alert that counts the same, none for a single break."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from config.settings import RouteSettings, Settings
+from gateway.health import problems
+from gateway.health_counts import Counts
+from gateway.health_model import HealthLimits, HealthSnapshot, SpoolView
+from gateway.lifecycle import State
+from gateway.metrics import Metrics
+from gateway.readiness import ReadinessLimits, ReadinessSnapshot, SessionView, TopicView
+from gateway.vitals import Stalls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.problem import Problem
+
+S = 1_000_000_000
+LIMITS = HealthLimits(ReadinessLimits(overdue_after_ns=30 * S, metadata_stale_after_ns=7 * S))
+SESSION = SessionView("0", connected=True, subscribed=True, client_id="gw-0-0", window=1000)
+WELL = HealthSnapshot(ReadinessSnapshot(State.RUNNING, (SESSION,), S, (TopicView("orders", 6),), None))
+REFUSED = ("orders", "unreachable", "true")
+
+
+class Rig:
+    """A worker's counters, looked at once a minute."""
+
+    def __init__(self) -> None:
+        route = RouteSettings(name="a", filters=("a/#",), topic="orders")
+        self.metrics = Metrics(Settings(routes=(route,)))
+        self.counts = Counts(self.metrics)
+        self.now_ns = 1_000 * S
+        self.counts.look(self.now_ns)
+
+    def pass_by(self, minutes: int, then: Callable[[Metrics], None] = lambda _: None) -> None:
+        for _ in range(minutes):
+            self.now_ns += 60 * S
+            then(self.metrics)
+            self.counts.look(self.now_ns)
+
+    def problems(self, **changes: object) -> list[Problem]:
+        snapshot = replace(
+            WELL,
+            ten_minutes=self.counts.ten_minutes(),
+            quarter=self.counts.quarter(),
+            failing_ns=self.counts.failing_ns(self.now_ns, Stalls()),
+            **changes,  # type: ignore[arg-type]
+        )
+        return list(problems(snapshot, LIMITS))
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def batches(failed: int, sent: int) -> Callable[[Metrics], None]:
+    def count(metrics: Metrics) -> None:
+        metrics.kafka_send_failures.child(*REFUSED).value += failed
+        metrics.kafka_batch_records.child().observe_many(10, sent)
+
+    return count
+
+
+def lost(metrics: Metrics) -> None:
+    metrics.ledger_messages.child("lost").value += 7
+
+
+def taken_over(metrics: Metrics) -> None:
+    metrics.mqtt_disconnects.child("taken_over").value += 6
+
+
+def closed(metrics: Metrics) -> None:
+    metrics.mqtt_disconnects.child("closed").value += 4
+    metrics.mqtt_disconnects.child("requested").value += 100
+
+
+def renewals(metrics: Metrics) -> None:
+    metrics.kafka_renewal_failures.child().value += 4
+
+
+def interceptors(metrics: Metrics) -> None:
+    metrics.intercepts.child("mask", "passed").value += 90
+    metrics.intercepts.child("mask", "error").value += 10
+    metrics.intercepts.child("other", "passed").value += 90
+
+
+@pytest.mark.parametrize(
+    ("then", "kind", "severity", "words", "minutes"),
+    [
+        (lost, "messages-lost", "critical", "7 messages are lost", 15),
+        (taken_over, "client-id-shared", "critical", "6 connections", 10),
+        (closed, "mqtt-reconnecting", "warning", "4 MQTT connections ended", 10),
+        (renewals, "kafka-login-renewal-failing", "warning", "4 times", 15),
+        (interceptors, "interceptor-errors", "warning", "mask failed on 10 of 100 records", 10),
+    ],
+)
+def test_what_has_been_counted_is_told_and_forgotten(
+    rig: Rig, then: Callable[[Metrics], None], kind: str, severity: str, words: str, minutes: int
+) -> None:
+    assert rig.problems() == []
+    rig.pass_by(1, then)
+    [problem] = rig.problems()
+    assert (problem.id, problem.severity) == (kind, severity)
+    assert words in problem.text
+    rig.pass_by(minutes - 2)
+    assert [problem.id for problem in rig.problems()] == [kind]
+    rig.pass_by(2)
+    assert rig.problems() == []
+
+
+def test_batches_that_fail_are_told_when_it_goes_on_and_not_after_one_election(rig: Rig) -> None:
+    rig.pass_by(5, batches(0, 100))
+    rig.pass_by(1, batches(60, 40))
+    for _ in range(12):
+        rig.pass_by(1, batches(0, 100))
+        assert rig.problems() == []
+    rig.pass_by(10, batches(10, 90))
+    [problem] = rig.problems()
+    assert problem.id == "produce-errors"
+    assert "100 of 1000 batches" in problem.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"spool": SpoolView(10, 1000, 5, oldest_s=901.0)}, "spool-old"),
+        ({"intervals_waiting": 11}, "ledger-not-written"),
+        ({"half_closed": 21}, "sockets-pile-up"),
+    ],
+)
+def test_what_stands_too_high(rig: Rig, changes: dict[str, object], kind: str) -> None:
+    assert [problem.id for problem in rig.problems(**changes)] == [kind]
+
+
+def test_little_of_each_is_nothing(rig: Rig) -> None:
+    rig.pass_by(1, batches(1, 99))
+    rig.metrics.mqtt_disconnects.child("taken_over").value += 1
+    rig.metrics.intercepts.child("mask", "passed").value += 999
+    rig.metrics.intercepts.child("mask", "error").value += 1
+    spool = SpoolView(10, 1000, 5, oldest_s=899.0)
+    assert rig.problems(spool=spool, intervals_waiting=10, half_closed=20) == []

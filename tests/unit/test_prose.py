@@ -1,0 +1,120 @@
+"""Sentences on a terminal: in lines of its width, without a broken word; and as they are for a pipe."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+from pathlib import Path
+
+import pytest
+
+from config.prose import fitted, lines_of
+
+ROOT = Path(__file__).parents[2]
+LONG = "No gateway of instance 'plant' runs with data_dir " + "/var/lib/" + "x" * 70 + ". Check --config and more."
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_a_pipe_gets_the_text_as_it_is() -> None:
+    assert fitted(LONG, io.StringIO()) == LONG
+
+
+def test_no_word_is_broken_and_a_longer_one_has_a_line_of_its_own() -> None:
+    told = fitted(LONG, Terminal())
+    assert told.split() == LONG.split()
+    assert [line for line in told.splitlines() if len(line) > 80] == []
+    assert f"/var/lib/{'x' * 70}." in told.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("line", "begins"),
+    [
+        ("  - mqtt.sessions " + "word " * 20, "    word"),
+        ("worker 0     " + "word " * 20, " " * 13 + "word"),
+        ("  out of order               5  " + "word " * 20, " " * 32 + "word"),
+        ("  " + "word " * 20, "    word"),
+        ("word " * 20, "word"),
+    ],
+)
+def test_a_line_goes_on_below_what_it_began_with(line: str, begins: str) -> None:
+    first, *others = fitted(line.rstrip(), Terminal()).splitlines()
+    assert first.startswith(line[: len(begins)].rstrip())
+    assert others
+    for other in others:
+        assert re.match(" *", other)[0] == re.match(" *", begins)[0]  # type: ignore[index]
+
+
+def test_a_row_of_a_table_stays_whole() -> None:
+    row = "telemetry  telemetry          0            19        19        0        ?     ?     0  ok"
+    assert fitted(row, Terminal()) == row
+
+
+def test_a_command_stays_whole() -> None:
+    text = "There is a username already: change its password, which takes a moment, with `gateway auth user passwd`."
+    assert "`gateway auth user passwd`." in lines_of(text, 80)
+
+
+def in_terminal(folder: Path, *arguments: str) -> str:
+    """What the command writes to both its outputs on a terminal of 80 columns."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("GATEWAY_", "COLUMNS"))}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gateway.cli.main", *arguments],
+        stdin=slave, stdout=slave, stderr=slave, cwd=folder, env={**environment, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    os.close(slave)
+    told = b""
+    try:
+        while part := os.read(master, 65536):
+            told += part
+    except OSError:  # how a terminal without a process ends
+        pass
+    finally:
+        os.close(master)
+    process.wait(60)
+    return told.decode().replace("\r\n", "\n")
+
+
+ERRORS = [
+    ("run",),
+    ("verify",),
+    ("retire",),
+    ("config", "check"),
+    ("auth", "user", "list"),
+    ("auth", "explain"),
+    ("dlq", "replay"),
+    ("trial",),
+    ("init", "--filter", "a/#/b"),
+    ("topics", "plan", "--bogus"),
+    ("dev", "up", "--name", "no/name"),
+    ("demo", "--devices", "many"),
+]
+
+
+@pytest.mark.parametrize("arguments", ERRORS, ids=" ".join)
+def test_an_error_fits_the_terminal(arguments: tuple[str, ...]) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own are deep: a long path has a line of its own
+        if arguments == ("verify",):  # gets as far as Kafka
+            Path(folder, "gateway.toml").write_text('[kafka]\nbootstrap_servers = ["127.0.0.1:1"]\n')
+        told = in_terminal(Path(folder), *arguments)
+    assert len(told.split()) > 5, "a sentence at least"
+    assert "Traceback" not in told
+    assert [line for line in told.splitlines() if len(line) > 80] == []

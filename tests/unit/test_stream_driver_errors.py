@@ -1,0 +1,64 @@
+"""How a job's driver ends when Spark refuses something."""
+
+from __future__ import annotations
+
+import argparse
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from streaming import driver, options, reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class _Refusal(AnalysisException):
+    """As pyspark's: its text is the JVM's."""
+
+    def __init__(self, jvm_lives: Callable[[], bool]) -> None:
+        super().__init__("refused")
+        self._jvm_lives = jvm_lives
+
+    def __str__(self) -> str:
+        if not self._jvm_lives():
+            raise ConnectionRefusedError
+        return "there is no such table"
+
+
+def test_the_text_of_a_refusal_is_told_though_the_jvm_has_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lives = [True]
+
+    def refused(*_: Any) -> None:
+        raise _Refusal(lambda: lives[0])
+
+    settings = SimpleNamespace(
+        kafka=SimpleNamespace(bootstrap_servers=()), stream=SimpleNamespace(master="local", metrics=None)
+    )
+    spark = SimpleNamespace(session=None, tell_when_ended=lambda _tell: None)
+    spark.end = lambda: lives.__setitem__(0, False)
+    for place, name, played in (
+        (options, "add_arguments", lambda *_: None),
+        (options, "load_settings", lambda _: settings),
+        (options, "parse_spark_conf", lambda _: {}),
+        (reach, "require_kafka", lambda *_: None),
+        (reach, "require_master", lambda *_: None),
+        (driver, "serve", lambda *_: None),
+        (driver, "start_spark", lambda *_: spark),
+        (driver, "run_queries", refused),
+    ):
+        monkeypatch.setattr(place, name, played)
+    monkeypatch.setattr(
+        argparse.ArgumentParser,
+        "parse_args",
+        lambda *_: argparse.Namespace(jars="", conf=[], allow_data_loss=False),
+    )
+    monkeypatch.setattr(driver._Signals, "install", lambda _: None)
+    with pytest.raises(AnalysisException) as raised:
+        driver.main("silver", lambda *_: [[]], [])
+    assert raised.value.__notes__ == ["there is no such table"]
+    assert "there is no such table" in capsys.readouterr().out
