@@ -22,12 +22,13 @@ class BacklogState(Enum):
     |---|---|---|
     | no backlog | SPOOLS | Kafka has acknowledged nothing for ``spool.after``; the spool held something at the start |
     | SPOOLS | DRAINS | the last row is under way; or Kafka takes batches, and the disk takes longer for them |
-    | DRAINS | SPOOLS | Kafka has acknowledged nothing for ``spool.after``; or memory waits longer than a write takes |
+    | DRAINS | SPOOLS | Kafka took nothing it could for ``spool.after``; or memory waits longer than a write takes |
     | DRAINS | no backlog | the last row is in Kafka, and nothing is being written |
 
     A disk that is slow for the time of one outage would otherwise never be left: while it takes one batch, the next
     ones come, and reading back waits behind each write. Where a lot is in the spool, the last but one line makes both
-    take turns, so that no message waits much longer than two writes take."""
+    take turns, so that no message waits much longer than two writes take. After a write of a slow disk, partitions that
+    drain have it alone for as long as the write took. Those that Kafka does not take would keep it busy otherwise."""
 
     SPOOLS = "new batches go to the disk"
     DRAINS = "new batches wait in memory behind what the disk has"
@@ -37,7 +38,18 @@ class Backlog:
     """What of a partition is in the spool, or on its way there or back. All of it is older than what waits in memory
     alone, and goes before it."""
 
-    __slots__ = ("behind", "behind_messages", "loaded", "loading", "read_id", "since_ns", "state", "turn", "writing")
+    __slots__ = (
+        "behind",
+        "behind_messages",
+        "loaded",
+        "loading",
+        "read_id",
+        "read_ns",
+        "since_ns",
+        "state",
+        "turn",
+        "writing",
+    )
 
     def __init__(self) -> None:
         self.state = BacklogState.DRAINS
@@ -46,6 +58,7 @@ class Backlog:
         self.behind = 0  # batches on disk that have not been read back
         self.behind_messages = 0
         self.read_id = 0  # the last one read back, or known from before it was written
+        self.read_ns = 0  # the last read that Kafka had to wait for
         self.loaded: deque[Batch] = deque()  # read back
         self.loading = False
         self.turn = False  # what memory alone has, and the disk is not to have, goes next

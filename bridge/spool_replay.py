@@ -205,6 +205,8 @@ class Replay:
         self._lose(queue, backlog, answer.lost_batches, answer.lost_messages)
         if rows:
             backlog.read_id = rows[-1].id
+            if queue.in_flight is None and not backlog.loaded:
+                backlog.read_ns = self._clock_ns()
             for group in _alike(rows):
                 restored = self._restore(queue, group)
                 backlog.behind -= len(group)

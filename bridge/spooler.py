@@ -122,6 +122,7 @@ class Spooler:
         self._episodes = Episodes()
         self._retry_ns = 0
         self._write_ns = 0  # how long the last write took
+        self._wrote_ns = 0  # when it ended
         self._closed = False  # nothing goes to the disk or comes from it any more
         self.problem: str | None = None  # why the disk takes nothing at the moment
         self.full = False  # whether that is for want of room
@@ -213,7 +214,7 @@ class Spooler:
     def pump(self) -> None:
         """Write what has been flushed for the partitions that are spooling. Does not block."""
         if self._spooling and self._writer is None and not self._closed:
-            items = self._collect()
+            items = self._next_items()
             if items:
                 self._writer = asyncio.get_running_loop().create_task(self._write_all(items))
                 self._writer.add_done_callback(self._written_all)
@@ -271,10 +272,14 @@ class Spooler:
         oldest_ns, after_ns, backlog = queue.oldest_ns(), self._policy.after_ns, queue.backlog
         if not oldest_ns:
             return False
-        if max(oldest_ns, queue.last_acknowledged_ns) < now_ns - after_ns:
+        silent_ns = max(oldest_ns, queue.last_acknowledged_ns)
+        if backlog is None:
+            return silent_ns < now_ns - after_ns
+        # While everything that goes first is still on the disk, Kafka has nothing to acknowledge.
+        if (queue.in_flight or backlog.loaded) and max(silent_ns, backlog.read_ns) < now_ns - after_ns:
             return True
         # It waits for the disk to be emptied: not longer than the disk would take for it.
-        return backlog is not None and max(oldest_ns, backlog.since_ns) < now_ns - max(after_ns, self._write_ns)
+        return max(oldest_ns, backlog.since_ns) < now_ns - max(after_ns, self._write_ns)
 
     def _begin(self, queue: PartitionQueue) -> None:
         backlog = queue.backlog = queue.backlog or Backlog()
@@ -291,7 +296,7 @@ class Spooler:
             self.problem = None  # nothing is asked of the disk any more
 
     def _spare_slow_disk(self) -> None:
-        """After a write: drain the partitions for which the disk takes longer than Kafka does."""
+        """Before a write: drain the partitions for which the disk takes longer than Kafka does."""
         if self._write_ns < SLOW_NS or not self._policy.after_ns:
             return
         silent_ns = self._clock_ns() - self._policy.after_ns
@@ -303,6 +308,18 @@ class Spooler:
             awaited = queue.last_acknowledged_ns - queue.answered_in_ns <= backlog.since_ns
             if takes and (awaited or self._write_ns > 2 * queue.answered_in_ns):
                 self._drain(queue)
+
+    def _reads_first(self) -> bool:
+        """Whether a slow disk is left to the partitions that drain: after a write, no longer than that write took.
+
+        One thread serves the disk, and reads one partition at a time. Each read would wait for another write."""
+        if self._write_ns < SLOW_NS or self._clock_ns() > self._wrote_ns + self._write_ns:
+            return False
+        return any(backlog.state is BacklogState.DRAINS and backlog.holds for backlog in self._backlogs())
+
+    def _next_items(self) -> list[tuple[PartitionQueue, Batch]]:
+        self._spare_slow_disk()
+        return [] if self._reads_first() else self._collect()
 
     def _takes(self, batch: Batch) -> bool:
         return self._policy.acknowledges or batch.slot.qos == 0
@@ -350,8 +367,7 @@ class Spooler:
     async def _write_all(self, items: list[tuple[PartitionQueue, Batch]]) -> None:
         while items:
             await self._write(items)
-            self._spare_slow_disk()
-            items = [] if self._closed else self._collect()
+            items = [] if self._closed else self._next_items()
 
     def _written_all(self, task: asyncio.Task[None]) -> None:
         self._writer = None
@@ -376,7 +392,8 @@ class Spooler:
         ]
         try:
             ids = await self.store.append(rows)
-            self._write_ns = self._clock_ns() - now_ns
+            self._wrote_ns = self._clock_ns()
+            self._write_ns = self._wrote_ns - now_ns
         except (SpoolFullError, SpoolWriteError) as error:
             forget_frames(error)  # they have what was to be written: 4 MiB, and once more at each attempt
             self._not_written(items, error)

@@ -143,6 +143,109 @@ async def test_a_kafka_that_stops_again_while_the_spool_drains_is_spooled_again_
         assert numbers(kafka) == list(range(len(load.taken_s)))
 
 
+class Spread:
+    """Eight partitions under a steady load, of which Kafka takes nothing for ten seconds, and a slow disk."""
+
+    PARTITIONS = 8
+
+    def __init__(self, kafka: FakeKafka, path: SpoolPath) -> None:
+        self.path = path
+        self.topic = kafka.topic("t", self.PARTITIONS)
+        self.taken = [0] * self.PARTITIONS
+        self._stopped = False
+        self._task = asyncio.create_task(self._run())
+        path.spool.fsync_s = FSYNC_S
+
+    async def _run(self) -> None:
+        while not self._stopped:
+            for number, count in enumerate(self.taken):
+                self.path.append(self.path.slot("t", number), value_of(count))
+                self.taken[number] += 1
+                self.path.flush()
+            await asyncio.sleep(EVERY_S)
+
+    async def go_away(self) -> None:
+        await asyncio.sleep(1)
+        for place in self.topic.partitions:
+            place.has_leader = False
+        await asyncio.sleep(10)
+
+    def on_disk(self, *partitions: int) -> set[int]:
+        """Those of the partitions that have a backlog."""
+        queues = self.path.accumulator.partitions.queues
+        return {number for number in partitions if queues["t", number].backlog is not None}
+
+    async def stop(self) -> None:
+        self._stopped = True
+        await self._task
+        await self.path.drained()
+        for number, count in enumerate(self.taken):
+            found = [int(record.value or b"") for record in self.topic.partitions[number].log]
+            assert found == list(range(count)), f"partition {number}"
+
+
+@manual_time
+async def test_partitions_that_come_back_one_after_the_other_all_leave_a_slow_disk() -> None:
+    """While one partition is written, another waits to be read: not for Kafka, and so it is not written again."""
+    kafka = FakeKafka()
+    async with SpoolPath(kafka) as path:
+        load = Spread(kafka, path)
+        await load.go_away()
+        for place in load.topic.partitions:
+            place.has_leader = True
+            await asyncio.sleep(0.5)
+        everyone = range(load.PARTITIONS)
+        await path.until(lambda: not load.on_disk(*everyone), "all have left", within_s=2 * FSYNC_S)
+        appends = path.spool.appends
+        await asyncio.sleep(30)
+        assert path.spool.appends == appends, "the disk is left alone"
+        await load.stop()
+
+
+@manual_time
+async def test_a_partition_that_needs_a_slow_disk_keeps_no_other_on_it() -> None:
+    """One has no leader and is written all the time. The reads of the others do not each wait for a write."""
+    kafka = FakeKafka()
+    async with SpoolPath(kafka) as path:
+        load = Spread(kafka, path)
+        await load.go_away()
+        stuck, *others = range(load.PARTITIONS)
+        for number in others:
+            load.topic.partitions[number].has_leader = True
+        await path.until(lambda: not load.on_disk(*others), "they leave", within_s=3 * FSYNC_S)
+        appends = path.spool.appends
+
+        def written() -> bool:
+            assert not load.on_disk(*others), "they stay out"
+            return path.spool.appends >= appends + 5
+
+        await path.until(written, "the one that needs the disk gets it", within_s=6 * FSYNC_S)
+        assert load.on_disk(stuck)
+        load.topic.partitions[stuck].has_leader = True
+        await load.stop()
+
+
+@manual_time
+async def test_what_waits_for_a_slow_disk_to_be_read_is_not_late_at_kafka() -> None:
+    """A read takes two seconds, twice ``spool.after``: Kafka has nothing to acknowledge. Then it takes 0.5 s."""
+    kafka = FakeKafka()
+    kafka.topic("t")
+    async with SpoolPath(kafka) as path:
+        path.spool.fsync_s = FSYNC_S
+        load = Load(path)
+        await asyncio.sleep(1)
+        kafka.freeze()
+        await path.until(lambda: path.disk.messages > 0, "it is written", within_s=3 * FSYNC_S)
+        path.spool.latency_s = lambda: 2.0
+        kafka.latency_s = lambda: 0.5
+        kafka.thaw()
+        await path.until(lambda: backlog_of(path) is None, "the spool is left", within_s=3 * FSYNC_S)
+        appends = path.spool.appends
+        await asyncio.sleep(10)
+        assert path.spool.appends == appends
+        await load.stop()
+
+
 @pytest.mark.parametrize("disk_s", [0.0, 0.2])
 def test_a_disk_that_is_fast_enough_goes_on_taking_what_comes(disk_s: float) -> None:
     @manual_time
