@@ -162,17 +162,26 @@ class Handshake:
             return  # more sessions than separate filters: this one only stands by
         self._granted = asyncio.get_running_loop().create_future()
         self._subscriptions = subscriptions
+        self._packet_id = self._send_subscribe(subscriptions)
+        await self._answer(self._granted, ended, "SUBSCRIBE", self._settings.connect_timeout.total_seconds(), silent_s)
+
+    def repeat(self, subscriptions: Sequence[Subscription]) -> None:
+        """Subscribe again to the same; nobody waits for the answer. Raises ConnectError."""
+        self._send_subscribe(subscriptions)
+
+    def _send_subscribe(self, subscriptions: Sequence[Subscription]) -> int | None:
+        """Returns the packet id. Raises ConnectError."""
         filters: Any = [(subscription.filter, subscription.qos) for subscription in subscriptions]
         if self._v5:
             # Without Retain As Published the retain flag would not arrive; retained messages are for new subscriptions.
             filters = [
                 (text, SubscribeOptions(qos=qos, retainAsPublished=True, retainHandling=1)) for text, qos in filters
             ]
-        result, self._packet_id = self.client.subscribe(filters)
+        result, packet_id = self.client.subscribe(filters)
         if result != paho.MQTT_ERR_SUCCESS:
             raise ConnectError(f"{self._address}: SUBSCRIBE was not sent: {paho.error_string(result)}", "other")
         self.client.loop_write()
-        await self._answer(self._granted, ended, "SUBSCRIBE", self._settings.connect_timeout.total_seconds(), silent_s)
+        return packet_id
 
     async def _answer(
         self,

@@ -53,6 +53,7 @@ log = structlog.get_logger("mqtt")
 
 NO_MATCHING_SUBSCRIBERS = 0x10  # PUBACK's reason code (MQTT 5.0 section 3.4.2.1); a retained message was taken
 OVERRUN_SHOWN_NS = 900_000_000_000
+REPEAT_S = 5.0  # from SUBACK to the second SUBSCRIBE of a connection
 _REFUSALS = frozenset({"credentials", "not_authorised"})  # what a broker may say of a token
 
 
@@ -337,6 +338,7 @@ class Session:
                 if not first.done():
                     first.set_result(None)
                 await self._drop_stale_filters(connection)
+                await self._repeat_subscriptions(connection)
                 label, self.problem = await asyncio.shield(connection.ended)
                 news = siblings.news
                 now_ns = time.monotonic_ns()
@@ -573,6 +575,22 @@ class Session:
             lost.absent(self.plan.name, self.plan.client_id, broker, mqtt.addresses, expiry_ms)
         else:
             lost.ended(self.plan.client_id)
+
+    async def _repeat_subscriptions(self, connection: Connection) -> None:
+        """Ask for several shared filters once more, some seconds after SUBACK.
+
+        HiveMQ CE 2025.5 may mark a member as one without shared filters when it connects while the broker is busy, and
+        asks for several in one SUBSCRIBE. Its acknowledgements then fetch nothing, and messages stay in the queue until
+        it subscribes again. MQTT 5 alone: in 3.1.1 brokers answer each SUBSCRIBE with retained messages."""
+        handshake = self._handshake
+        if self._settings.mqtt.protocol != "5" or handshake is None:
+            return
+        await either({connection.ended}, REPEAT_S)
+        shared = [one for one in self.plan.subscriptions if one.filter.startswith("$share/")]
+        if len(shared) > 1 and not connection.ended.done() and not self._stopping:
+            with contextlib.suppress(ConnectError):  # there is no connection any more, as its end is about to say
+                handshake.repeat(shared)
+            log.debug("mqtt_subscriptions_repeated", session=self.plan.name)
 
     async def _drop_stale_filters(self, connection: Connection) -> None:
         """Leave filters of earlier settings, which a session that the broker kept still has: nobody wants their

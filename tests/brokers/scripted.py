@@ -362,6 +362,7 @@ class ScriptedBroker:
 
     def subscribe(self, link: Link, session: Session, request: packets.Subscribe) -> None:
         self.subscribes.append(request)
+        link.subscribes += 1
         rules = self.rules
         if not rules.answers_subscribe:
             return
@@ -391,6 +392,8 @@ class ScriptedBroker:
                     self._deliver(session, message, options, retain=True)
         if rules.after_suback:
             link.send(rules.after_suback)
+        if rules.forgets_members:
+            self._pump(session)
 
     def unsubscribe(self, session: Session, text: str) -> None:
         session.filters.pop(text, None)
@@ -481,6 +484,8 @@ class ScriptedBroker:
             self._send(session, packet_id, flying)
 
     def _window(self, session: Session, link: Link) -> int:
+        if self.rules.forgets_members and link.subscribes < 2:
+            return 0
         return 1 if self.rules.slow_start and not link.acknowledged else session.window
 
     def _send(self, session: Session, packet_id: int, flying: Flying, *, dup: bool = False) -> None:

@@ -33,6 +33,7 @@ class Link(asyncio.Protocol):
         self.goodbye = False  # a DISCONNECT came: no will
         self.heard = asyncio.get_running_loop().time()
         self.acknowledged = False  # it has acknowledged something
+        self.subscribes = 0
         self.written = 0
         self.progress = (0, self.heard)  # bytes that have left the buffer, and when that was last seen to move
         self.log: list[Packet] = []

@@ -25,6 +25,7 @@ class Rules:
     max_inflight: int = 32
     queue: int = 1000
     slow_start: bool = False  # one message until the first acknowledgement of a connection, as HiveMQ CE does
+    forgets_members: bool = False  # sends nothing until a connection's second SUBSCRIBE, as HiveMQ CE may do
     max_mailbox: int | None = 1000  # messages that wait for a session's process, which is killed beyond; None: no limit
     max_awaiting_rel: int = 100  # QoS 2 messages of one client without PUBREL
     max_packet: int = 1 << 20  # bytes behind the fixed header

@@ -107,6 +107,26 @@ async def test_subscriptions_are_sent_again_also_to_a_session_that_is_present() 
         assert broker.session("gateway-0-0").filters.keys() == {"$share/gateway/devices/#"}
 
 
+@pytest.mark.parametrize(("protocol", "filters", "asked"), [("5", 2, 2), ("5", 1, 1), ("3.1.1", 2, 1)])
+async def test_several_shared_filters_are_asked_for_twice_on_a_connection(
+    protocol: str, filters: int, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HiveMQ CE may send a member nothing until its second SUBSCRIBE; in 3.1.1 that would bring retained messages."""
+    monkeypatch.setattr("gateway.mqtt.session.REPEAT_S", 0.0)
+    texts = ["devices/+", "alarms/+"][:filters]
+    routes = [{"name": "telemetry", "filters": texts, "topic": "telemetry"}]
+    rules, mqtt = Rules(forgets_members=asked == 2), {"protocol": protocol}
+    async with ScriptedBroker(rules) as broker, running(broker, mqtt=mqtt, routes=routes) as (path, _):
+        publish(broker, range(5))
+        await until(lambda: not missing(path, 5), "all five")
+        broker.link("gateway-0-0").transport.abort()
+        await until(lambda: broker.session("gateway-0-0").connects == 2, "it comes back")
+        publish(broker, range(5, 10))
+        await until(lambda: not missing(path, 10), "all ten")
+        wanted = {f"$share/gateway/{text}" for text in texts}
+        assert [{text for text, _ in request.filters} for request in broker.subscribes] == [wanted] * 2 * asked
+
+
 async def test_suback_behind_a_window_of_messages_is_waited_for_as_long_as_something_comes() -> None:
     """A resumed session is sent what it held before SUBACK: to cut it then is to begin again for ever."""
     async with ScriptedBroker() as broker, running(broker, mqtt={"connect_timeout": "300ms"}) as (path, (session,)):
