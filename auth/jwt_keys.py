@@ -21,8 +21,8 @@ from jwt.algorithms import get_default_algorithms
 
 from bridge.fresh_secret import fresh
 from config.errors import ConfigError
-from config.jwt_secrets import decoded_secret
-from config.secret_files import FileSecret
+from config.values.jwt_secrets import decoded_secret
+from config.values.secret_files import FileSecret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

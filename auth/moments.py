@@ -7,7 +7,7 @@ __all__ = ["format_moment", "parse_moment"]
 from datetime import UTC, datetime
 from typing import Final
 
-from config.grammar import parse_duration
+from config.values.grammar import parse_duration
 
 _GRAMMAR: Final = (
     'a moment is a date ("2027-01-31", which begins at midnight UTC), a date and time with its zone '

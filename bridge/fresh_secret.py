@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from config.secret_files import FileSecret
+from config.values.secret_files import FileSecret
 
 if TYPE_CHECKING:
     from pydantic import SecretStr

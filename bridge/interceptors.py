@@ -110,7 +110,8 @@ class Context:
 class Interceptor:
     """The port, with what most interceptors leave as it is. Others need not inherit: the shape counts.
 
-    ``Options`` is a model (``config.model.Table``) that the settings are checked against; without one, ``configure``
+    ``Options`` is a model (``config.values.model.Table``) that the settings are checked against; without one,
+    ``configure``
     gets them as a mapping. ``drop_reasons`` lists the reasons of its ``Drop`` answers; it may be set in ``configure``.
     """
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final, Literal
 from bridge.filters import covered_by_all, covers, example_topic, intersection
 from bridge.routing import RESERVED_FILTER, Route, Router
 from config.errors import ConfigError
-from config.live import same
-from config.patterns import compile_pattern
+from config.loading.live import same
+from config.values.patterns import compile_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

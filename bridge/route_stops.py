@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from config.grammar import format_duration
+from config.values.grammar import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from bridge.errors import BridgeError
 from bridge.wire import DeadLetterReason
 from config.errors import ConfigError
-from config.patterns import compile_pattern
 from config.routes import ANY_TOPIC
+from config.values.patterns import compile_pattern
 
 if TYPE_CHECKING:
     from config.settings import RouteSettings

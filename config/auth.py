@@ -22,10 +22,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
-from config.addresses import HttpUrlText
-from config.grammar import ByteCount, Count, Duration
-from config.model import Table
 from config.tls import TlsSettings
+from config.values.addresses import HttpUrlText
+from config.values.grammar import ByteCount, Count, Duration
+from config.values.model import Table
 
 Identity = Literal["username", "clientid", "common_name", "address"]
 Host = Annotated[str, Field(min_length=1, max_length=253)]

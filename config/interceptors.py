@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, SecretStr, model_validator
 
-from config.model import Table
+from config.values.model import Table
 
 
 class InterceptorSettings(Table):

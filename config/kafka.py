@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
-from config.addresses import KafkaAddressText
-from config.grammar import ByteCount, Count, Duration
-from config.model import Table
-from config.names import KafkaTopicName, ReplicationFactor
 from config.tls import TlsSettings
 from config.tokens import TokenSettings
+from config.values.addresses import KafkaAddressText
+from config.values.grammar import ByteCount, Count, Duration
+from config.values.model import Table
+from config.values.names import KafkaTopicName, ReplicationFactor
 
 
 class SaslSettings(Table):

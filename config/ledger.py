@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from config.grammar import Duration
-from config.model import Table
-from config.names import check_kafka_topic
+from config.values.grammar import Duration
+from config.values.model import Table
+from config.values.names import check_kafka_topic
 
 
 def _check_topic(text: str) -> str:

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
-from config.addresses import MqttAddressText
-from config.grammar import ByteCount, Count, Duration, WholeSeconds
-from config.model import Table
 from config.tls import TlsSettings
 from config.tokens import TokenSettings
+from config.values.addresses import MqttAddressText
+from config.values.grammar import ByteCount, Count, Duration, WholeSeconds
+from config.values.model import Table
 
 
 class ProxySettings(Table):

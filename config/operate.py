@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from config.addresses import KafkaAddressText, parse_http_url
-from config.grammar import Duration
 from config.kafka import SaslSettings
-from config.model import Table
 from config.tls import TlsSettings
+from config.values.addresses import KafkaAddressText, parse_http_url
+from config.values.grammar import Duration
+from config.values.model import Table
 
 
 def _check_emqx_url(text: str) -> str:

@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from config.grammar import Count
 from config.interceptors import InterceptorSettings
-from config.model import Table
-from config.names import KafkaTopicName, MqttFilter, Template
-from config.patterns import compile_pattern
+from config.values.grammar import Count
+from config.values.model import Table
+from config.values.names import KafkaTopicName, MqttFilter, Template
+from config.values.patterns import compile_pattern
 
 ANY_TOPIC = r"[A-Za-z0-9._-]{1,249}"  # all that Kafka allows
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from config.grammar import parse_bytes, parse_duration
+from config.values.grammar import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

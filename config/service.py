@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
-from config.grammar import ByteCount, Count, Duration
-from config.model import Table
-from config.names import KafkaTopicName
+from config.values.grammar import ByteCount, Count, Duration
+from config.values.model import Table
+from config.values.names import KafkaTopicName
 
 
 class FlowSettings(Table):

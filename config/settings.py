@@ -1,4 +1,4 @@
-"""The typed settings tree. ``config.load`` fills it; every other room reads it.
+"""The typed settings tree. ``config.loading.load`` fills it; every other room reads it.
 
 The tables live in the modules beside this one and are exported here, so that ``from config.settings import …`` finds
 them all.
@@ -42,7 +42,6 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from config.auth import AuthSettings
-from config.grammar import Count, Duration
 from config.interceptors import InterceptorSettings
 from config.kafka import KafkaSettings, SaslSettings, TopicSettings, TopicsSettings
 from config.ledger import LedgerSettings
@@ -54,10 +53,12 @@ from config.spool import SpoolSettings
 from config.stream import StreamSettings
 from config.tls import TlsSettings
 from config.tokens import OAuthSettings, TokenSettings
+from config.values.grammar import Count, Duration
 
 
 class Settings(BaseSettings):
-    """All settings of a gateway. Made directly it takes its arguments and defaults alone; ``config.load.load`` reads
+    """All settings of a gateway. Made directly it takes its arguments and defaults alone; ``config.loading.load.load``
+    reads
     the sources."""
 
     model_config = SettingsConfigDict(
@@ -159,7 +160,8 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments alone: ``config.load`` merges the sources itself, since it has to know where each value came
+        """Arguments alone: ``config.loading.load`` merges the sources itself, since it has to know where each value
+        came
         from."""
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)

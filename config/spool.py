@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from config.grammar import ByteCount, Duration
-from config.model import Table
+from config.values.grammar import ByteCount, Duration
+from config.values.model import Table
 
 _SPARE_BYTES = 64 << 20  # what a spool needs beside its files
 

@@ -8,9 +8,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from config.grammar import Count, Duration
-from config.model import Table
-from config.names import KafkaTopicName
 from config.stream_jobs import (
     AnomalySettings,
     AuditSettings,
@@ -20,6 +17,9 @@ from config.stream_jobs import (
     LakeSettings,
     SilverSettings,
 )
+from config.values.grammar import Count, Duration
+from config.values.model import Table
+from config.values.names import KafkaTopicName
 
 
 class StreamMetricsSettings(Table):

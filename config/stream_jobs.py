@@ -17,10 +17,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from config.grammar import ByteCount, Count, Duration
-from config.model import Table
-from config.names import KafkaTopicName
-from config.window_shapes import check_windows
+from config.values.grammar import ByteCount, Count, Duration
+from config.values.model import Table
+from config.values.names import KafkaTopicName
+from config.values.window_shapes import check_windows
 
 _Kept = Annotated[Duration, Field(ge=timedelta(days=1), le=timedelta(days=36_600))] | None
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
-from config.model import Table
+from config.values.model import Table
 
 
 class TlsSettings(Table):

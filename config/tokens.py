@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
-from config.addresses import HttpUrlText
-from config.grammar import Duration
-from config.model import Table
 from config.tls import TlsSettings
+from config.values.addresses import HttpUrlText
+from config.values.grammar import Duration
+from config.values.model import Table
 
 
 class OAuthSettings(Table):

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from config.grammar import format_bytes, format_duration
 from config.origins import DEFAULT, Origin, Problem
 from config.schema import Field, Path, find
 from config.settings import Settings
+from config.values.grammar import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bridge.fresh_secret import fresh
-from config.addresses import is_loopback
+from config.values.addresses import is_loopback
 
 if TYPE_CHECKING:
     from config.settings import HttpSettings

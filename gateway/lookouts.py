@@ -13,7 +13,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from config.live import same
+from config.loading.live import same
 from gateway.data_directory import emqx_path
 from gateway.lifecycle import State
 

@@ -8,7 +8,7 @@ import re
 import time
 from datetime import UTC, datetime
 
-from config.grammar import parse_duration
+from config.values.grammar import parse_duration
 
 
 def moment(unix_s: float) -> str:

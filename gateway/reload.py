@@ -30,7 +30,7 @@ from bridge.kafka_connection import cluster_id
 from bridge.route_change import moved
 from bridge.routing import Router
 from config.errors import GatewayError
-from config.live import same
+from config.loading.live import same
 from gateway.group_plan import group_plans
 from gateway.lifecycle import State
 

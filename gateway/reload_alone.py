@@ -20,7 +20,7 @@ from gateway.reports import Reports, take_request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from config.load import Loaded
+    from config.loading.load import Loaded
     from gateway.reload_plan import Wish
     from gateway.worker import Worker
 

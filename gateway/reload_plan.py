@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from config.errors import ConfigError
-from config.live import Change, changes, only_live
-from config.load import check_relations
+from config.loading.live import Change, changes, only_live
+from config.loading.load import check_relations
 
 if TYPE_CHECKING:
-    from config.load import Loaded
+    from config.loading.load import Loaded
     from config.settings import Settings
 
 

@@ -8,14 +8,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus
-from config.live import changes
+from config.loading.live import changes
 from gateway.moments import moment
 from gateway.problem import Problem
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from config.load import Loaded
+    from config.loading.load import Loaded
     from config.settings import Settings
     from gateway.reload_plan import Plan, Wish
 

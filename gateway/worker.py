@@ -526,7 +526,8 @@ class Worker:
 
     def adopt(self, settings: Settings, router: Router, chains: Chains) -> tuple[str, ...]:
         """Go on with other settings from the next message on, in one step of the event loop. They may differ in what
-        ``config.live`` calls live. Returns the routes that were stopped: what is held of them is the caller's to let
+        ``config.loading.live`` calls live. Returns the routes that were stopped: what is held of them is the caller's
+        to let
         go."""
         self.settings = settings
         self.router = router

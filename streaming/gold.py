@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
 
-from config.window_shapes import WindowShape, parse_window, step_of
+from config.values.window_shapes import WindowShape, parse_window, step_of
 from streaming import driver, gold_transforms, lake_tables
 from streaming.checkpoint import prepare_checkpoint
 from streaming.device_schemas import load_device_schemas

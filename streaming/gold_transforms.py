@@ -3,10 +3,10 @@ named for; no session, no I/O.
 
     rows ─▶ panes ─▶ rolled_up ─▶ gold_rows
 
-A *pane* is the tumbling window of the greatest common length of all windows (``config.window_shapes.step_of``), per
-level, key and signal. Longer windows are put together from panes, not from readings: an hour of a busy type is sixty
-rows to read again when a reading comes, instead of millions. Counts, means and standard deviations of parts add up to
-those of the whole exactly, but for rounding.
+A *pane* is the tumbling window of the greatest common length of all windows (``config.values.window_shapes.step_of``),
+per level, key and signal. Longer windows are put together from panes, not from readings: an hour of a busy type is
+sixty rows to read again when a reading comes, instead of millions. Counts, means and standard deviations of parts add
+up to those of the whole exactly, but for rounding.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from config.window_shapes import step_of
+from config.values.window_shapes import step_of
 from streaming.silver_schema import FIXED
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from config.window_shapes import WindowShape
+    from config.values.window_shapes import WindowShape
     from streaming.time_ranges import TimeRange
 
 LEVELS: Final = ("device", "type", "site")

@@ -126,7 +126,7 @@ def overrides(arguments: Namespace) -> dict[str, Any]:
 
 def load_settings(arguments: Namespace) -> Settings:
     """All settings, the command line's on top. Raises ConfigError."""
-    from config.load import load  # late: showing a command's help should not load all settings
+    from config.loading.load import load  # late: showing a command's help should not load all settings
 
     return load(arguments.config, overrides=overrides(arguments)).settings
 

@@ -11,8 +11,8 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING
 
-from config.addresses import parse_kafka_address
 from config.errors import ConfigError
+from config.values.addresses import parse_kafka_address
 from streaming.errors import KafkaUnavailableError, MasterUnavailableError
 
 if TYPE_CHECKING:

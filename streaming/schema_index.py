@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from config.error_words import words
 from config.errors import ConfigError
-from config.model import Table
+from config.values.model import Table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Any
 
-from config.load import load
+from config.loading.load import load
 from gateway.doctor.examine import Options, examine
 from gateway.doctor.model import Severity, exit_status
 

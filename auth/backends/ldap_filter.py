@@ -11,12 +11,12 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from auth.backends.ldap_messages import OCTETS, SEQUENCE, element
-from config.auth_placeholders import split_placeholders
+from config.values.auth_placeholders import split_placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from config.auth_placeholders import Placeholder
+    from config.values.auth_placeholders import Placeholder
 
     Encoder = Callable[[Mapping[str, bytes]], bytes]
 

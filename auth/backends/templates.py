@@ -7,12 +7,12 @@ __all__ = ["LoginTemplate", "usable"]
 from typing import TYPE_CHECKING, Final
 
 from auth.wording import NAME_MAX
-from config.auth_placeholders import quoted_placeholder, split_placeholders
 from config.errors import ConfigError
+from config.values.auth_placeholders import quoted_placeholder, split_placeholders
 
 if TYPE_CHECKING:
     from auth.model import LoginRequest
-    from config.auth_placeholders import Placeholder
+    from config.values.auth_placeholders import Placeholder
 
 
 class LoginTemplate:

@@ -17,7 +17,7 @@ from auth.errors import CredentialError
 from auth.waiting import until_due, until_set
 from bridge.ports import Credential
 from config.errors import GatewayError, forget_frames
-from config.grammar import format_duration
+from config.values.grammar import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

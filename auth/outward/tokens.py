@@ -14,7 +14,7 @@ from auth.outward.renewal import PollPlan, RenewalPlan
 from auth.outward.token_text import LONGEST, problem_of_token, token_expiry_ns
 from bridge.ports import Credential
 from config.errors import ConfigError
-from config.secret_files import FileSecret
+from config.values.secret_files import FileSecret
 
 if TYPE_CHECKING:
     import random
@@ -31,7 +31,7 @@ def token_source(settings: TokenSettings, where: str) -> CredentialSource:
         return OAuthTokens(settings.oauth, f"{where}.oauth", renew_at=settings.renew_at)
     if settings.file is not None:
         return FileToken(settings.file, f"{where}.file")
-    assert settings.value is not None, "config.relations_tokens sees to it"
+    assert settings.value is not None, "config.relations.tokens sees to it"
     if isinstance(settings.value, FileSecret):
         return FileToken(settings.value.file, f"{where}.value_file")
     return StaticToken(settings.value.get_secret_value(), f"{where}.value")

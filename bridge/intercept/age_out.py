@@ -12,8 +12,8 @@ from pydantic import Field
 from bridge.errors import BridgeError
 from bridge.intercept.paths import parse_path
 from bridge.interceptors import Drop, Interceptor
-from config.grammar import Duration  # noqa: TC001 - pydantic reads the annotation
-from config.model import Table
+from config.values.grammar import Duration  # noqa: TC001 - pydantic reads the annotation
+from config.values.model import Table
 
 if TYPE_CHECKING:
     from bridge.interceptors import Context

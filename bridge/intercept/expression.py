@@ -27,7 +27,7 @@ from bridge.filter_trie import FilterTrie
 from bridge.filters import validate_filter
 from bridge.intercept.paths import MISSING, parse_path
 from config.errors import GatewayError
-from config.patterns import Pattern, compile_pattern
+from config.values.patterns import Pattern, compile_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable

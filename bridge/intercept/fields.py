@@ -11,7 +11,7 @@ from pydantic import Field
 from bridge.intercept.paths import MISSING, Path, parse_path
 from bridge.interceptors import Interceptor
 from bridge.template import MissingValue
-from config.model import Table
+from config.values.model import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from bridge.intercept.expression import Expression, MissingFieldError
 from bridge.interceptors import Drop, Interceptor
-from config.model import Table
+from config.values.model import Table
 
 if TYPE_CHECKING:
     from bridge.interceptors import Context

@@ -11,7 +11,7 @@ from pydantic import Field
 from bridge.interceptors import Interceptor
 from bridge.template import MissingValue
 from bridge.wire import RESERVED_PREFIXES
-from config.model import Table
+from config.values.model import Table
 
 if TYPE_CHECKING:
     from bridge.interceptors import Context

@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from bridge.errors import BridgeError
 from bridge.interceptors import Interceptor
 from config.extras import how_to_install
-from config.model import Table
+from config.values.model import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from pydantic import Field, SecretStr
 from bridge.intercept.paths import MISSING, parse_path
 from bridge.interceptors import Interceptor
 from bridge.record import dump_json
-from config.model import Table
+from config.values.model import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

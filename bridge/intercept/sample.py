@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from bridge.interceptors import Drop, Interceptor
-from config.model import Table
+from config.values.model import Table
 
 if TYPE_CHECKING:
     from bridge.interceptors import Context

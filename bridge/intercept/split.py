@@ -13,7 +13,7 @@ from bridge.errors import BridgeError
 from bridge.intercept.paths import MISSING, Path, parse_path
 from bridge.interceptors import Drop, Interceptor
 from bridge.record import dump_json
-from config.model import Table
+from config.values.model import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

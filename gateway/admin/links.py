@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from config.addresses import parse_kafka_address
+from config.values.addresses import parse_kafka_address
 from gateway.admin.errors import AdminError, AdminRetriableError, BrokerSilentError, BrokerUnreachableError
 from gateway.admin.link import Link
 from gateway.admin.model import Answers, Broker, Unanswered

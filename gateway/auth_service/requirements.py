@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from config.load import Loaded
+    from config.loading.load import Loaded
     from config.settings import AuthSettings
 
 # Module names, and the packages that have them.

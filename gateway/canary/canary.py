@@ -23,7 +23,7 @@ from bridge.errors import UnreachableError
 from bridge.message import MessageView
 from bridge.routing import RouteError
 from config.errors import GatewayError, forget_frames
-from config.grammar import format_duration
+from config.values.grammar import format_duration
 from gateway.canary.account import LEGS, CanaryAccount
 from gateway.canary.problems import canary_problem
 from gateway.canary.reader import EndReader

@@ -90,7 +90,7 @@ def mention_unanswered(unanswered: Iterable[Unanswered]) -> None:
 
 def duration(text: str) -> float:
     """An argument such as ``30s`` or ``2min``, in seconds."""
-    from config.grammar import parse_duration
+    from config.values.grammar import parse_duration
 
     try:
         return parse_duration(text).total_seconds()

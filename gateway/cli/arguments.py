@@ -14,7 +14,7 @@ from config.errors import ExitStatus, GatewayError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from config.load import Loaded
+    from config.loading.load import Loaded
     from config.settings import LogSettings
 
 _Result = TypeVar("_Result")
@@ -34,9 +34,10 @@ def add_config(parser: argparse.ArgumentParser, what: str = "the gateway's setti
 
 
 def load_noted(path: Path | None, *, overrides: Mapping[str, Any] | None = None) -> Loaded:
-    """As ``config.load.load``, but says so where nothing at all sets one: what follows is about the defaults then, and
+    """As ``config.loading.load.load``, but says so where nothing at all sets one: what follows is about the defaults
+    then, and
     somebody in the wrong folder would not know."""
-    from config.load import load  # not at the top: help should not pay for pydantic
+    from config.loading.load import load  # not at the top: help should not pay for pydantic
     from gateway.cli.table import mention
 
     loaded = load(path, overrides=overrides)

@@ -74,7 +74,7 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from auth.first_start import FirstStart
-    from config.load import load
+    from config.loading.load import load
 
     settings, missing = _settings(arguments.config)
     folder = (arguments.secrets or settings.data_dir / "auth" / "secrets").absolute()
@@ -88,7 +88,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _settings(config: Path | None) -> tuple[Settings, bool]:
     """The settings, and whether they name files of secrets that are still to be made. Raises ConfigError."""
     from config.errors import ConfigError
-    from config.load import load
+    from config.loading.load import load
 
     try:
         return load_noted(config).settings, False

@@ -34,7 +34,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from gateway import memory
 
     memory.use_one_arena()
-    from config.load import load
+    from config.loading.load import load
     from gateway.auth_service.requirements import require_servable
 
     loaded = load(arguments.config)

@@ -16,7 +16,7 @@ from gateway.cli.table import tell
 if TYPE_CHECKING:
     import argparse
 
-    from config.load import Loaded
+    from config.loading.load import Loaded
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -60,7 +60,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _load(arguments: argparse.Namespace) -> Loaded:
-    from config.load import load  # not at the top: other commands should not pay for pydantic
+    from config.loading.load import load  # not at the top: other commands should not pay for pydantic
 
     return load(getattr(arguments, "config", None))
 
@@ -86,7 +86,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def check_run(loaded: Loaded) -> tuple[list[str], list[str]]:
     """Problems and warnings beyond loading, for a gateway that is to run here."""
-    from config.load import require_runnable
+    from config.loading.load import require_runnable
 
     problems, warnings = _check_routes(loaded)
     try:
@@ -193,7 +193,7 @@ def _check_routes(loaded: Loaded) -> tuple[list[str], list[str]]:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from config.show import as_data, as_text
+    from config.loading.show import as_data, as_text
 
     try:
         loaded = _load(arguments)
@@ -212,7 +212,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _reference(arguments: argparse.Namespace) -> int:
     del arguments
-    from config.reference import reference
+    from config.loading.reference import reference
 
     print(reference(), end="")
     return ExitStatus.OK

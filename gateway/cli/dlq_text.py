@@ -8,7 +8,7 @@ import string
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from config.grammar import format_duration
+from config.values.grammar import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

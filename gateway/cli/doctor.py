@@ -15,7 +15,7 @@ from gateway.doctor.model import GROUPS
 if TYPE_CHECKING:
     import argparse
 
-    from config.load import Loaded
+    from config.loading.load import Loaded
     from gateway.doctor.examine import Options
     from gateway.doctor.model import Report, Severity
     from gateway.doctor.mqtt_facts import Device
@@ -78,7 +78,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from config.load import load
+    from config.loading.load import load
     from gateway.doctor.model import exit_status
 
     device = _device(arguments)
@@ -118,7 +118,7 @@ def _device(arguments: argparse.Namespace) -> Device | None:
         return None
     if name is None or file is None:
         raise UsageError("--device-user and --device-password-file go together.")
-    from config.secret_files import read_secret
+    from config.values.secret_files import read_secret
     from gateway.doctor.mqtt_facts import Device
 
     try:

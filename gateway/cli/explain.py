@@ -82,7 +82,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from config.load import load
+    from config.loading.load import load
     from gateway.explain import Message, explain
 
     message = Message(

@@ -147,7 +147,7 @@ def _text(file: Path) -> str:
 
 
 def _mqtt(text: str | None) -> str | None:
-    from config.addresses import parse_mqtt_address
+    from config.values.addresses import parse_mqtt_address
 
     if text is not None:
         try:

@@ -123,7 +123,7 @@ def _problems(text: str) -> list[str]:
     """Why a gateway would not start with it; a password's file may come later."""
     import tempfile
 
-    from config.load import load
+    from config.loading.load import load
     from gateway.cli.config import check_run
 
     with tempfile.TemporaryDirectory(prefix="gateway-init-") as folder:

@@ -16,7 +16,7 @@ from gateway.cli.table import mention, print_json, say, tell
 if TYPE_CHECKING:
     import argparse
 
-    from config.load import Loaded
+    from config.loading.load import Loaded
     from gateway.reports import Outcome
 
 _DESCRIPTION: Final = """\
@@ -62,7 +62,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from config.load import load, require_runnable
+    from config.loading.load import load, require_runnable
     from gateway.reload_plan import Wish
     from gateway.running import find_running
 
@@ -95,7 +95,7 @@ def _check_routes(loaded: Loaded) -> None:
 
 
 def _show(outcome: Outcome, loaded: Loaded) -> None:
-    from config.live import Change
+    from config.loading.live import Change
 
     details = outcome.details
     here = None if loaded.file is None else str(loaded.file.absolute())

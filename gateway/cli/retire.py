@@ -16,7 +16,7 @@ from gateway.cli.table import tell
 if TYPE_CHECKING:
     import argparse
 
-    from config.load import Loaded
+    from config.loading.load import Loaded
     from config.settings import Settings
 
 POLL_S = 0.05
@@ -91,7 +91,7 @@ def _retire_slots(loaded: Loaded, left: set[int]) -> int:
     """Nobody runs: be each slot's worker for as long as it takes to drain and end what waits for it."""
     import asyncio
 
-    from config.load import require_runnable
+    from config.loading.load import require_runnable
     from gateway import logs
     from gateway.worker_run import run_worker
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from config.load import Loaded
+    from config.loading.load import Loaded
     from gateway.lifecycle import StopReport
     from gateway.signals import StopSignals
 
@@ -99,7 +99,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _load(arguments: argparse.Namespace) -> Loaded:
     """Blocks; raises ConfigError for settings that cannot be run with."""
-    from config.load import load, require_runnable
+    from config.loading.load import load, require_runnable
 
     loaded = load(arguments.config, overrides={} if arguments.workers is None else {"workers": arguments.workers})
     require_runnable(loaded)
@@ -137,7 +137,7 @@ def _run_member(sock: socket.socket, role: str) -> int:
         if role == "successor":
             _load_gently()
         _import_worker()
-    from config.transfer import from_json
+    from config.loading.transfer import from_json
     from gateway.supervisor.member import Membership, name_process
 
     name_process()
@@ -163,7 +163,12 @@ def _run_member(sock: socket.socket, role: str) -> int:
 def _import_worker() -> None:
     import importlib
 
-    for name in ("config.transfer", "gateway.worker", "gateway.supervisor.member", "prometheus_client.exposition"):
+    for name in (
+        "config.loading.transfer",
+        "gateway.worker",
+        "gateway.supervisor.member",
+        "prometheus_client.exposition",
+    ):
         importlib.import_module(name)
 
 

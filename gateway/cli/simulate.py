@@ -15,8 +15,8 @@ from gateway.cli.arguments import UsageError, add_config, add_json, between, loa
 from gateway.cli.table import tell
 
 if TYPE_CHECKING:
-    from config.addresses import MqttAddress
     from config.settings import Settings
+    from config.values.addresses import MqttAddress
     from gateway.demo.fleet import FleetCounts, FleetSettings
     from gateway.demo.mischief import FaultShares
     from gateway.demo.simulation import SimulationAccount
@@ -95,7 +95,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _length(text: str) -> float:
-    from config.grammar import parse_duration
+    from config.values.grammar import parse_duration
 
     try:
         seconds = parse_duration(text).total_seconds()
@@ -150,7 +150,7 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _address(settings: Settings) -> MqttAddress:
-    from config.addresses import parse_mqtt_address
+    from config.values.addresses import parse_mqtt_address
 
     return parse_mqtt_address(settings.mqtt.addresses[0])
 
@@ -185,7 +185,7 @@ def _check_size(fleet: FleetSettings, duration_s: float) -> None:
 
 def _ask(arguments: argparse.Namespace, fleet: FleetSettings, address: MqttAddress) -> None:
     """Load on somebody's broker is put there only on purpose. Raises UsageError."""
-    from config.addresses import is_loopback
+    from config.values.addresses import is_loopback
 
     if arguments.yes or is_loopback(address.host):
         return

@@ -129,7 +129,7 @@ def _as_data(folder: Path, status: SpoolStatus | None, settings: Settings) -> di
 
 
 def _as_text(folder: Path, status: SpoolStatus | None, settings: Settings) -> str:
-    from config.grammar import format_bytes
+    from config.values.grammar import format_bytes
 
     if status is None:
         return f"{folder.absolute()}: nothing was ever spooled here.\n"

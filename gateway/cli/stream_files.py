@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ConfigError, ExitStatus
-from config.grammar import format_bytes
+from config.values.grammar import format_bytes
 from gateway.cli.admin_common import answered_yes
 from gateway.cli.arguments import load_noted
 from gateway.cli.table import mention, print_json, say, table

@@ -115,7 +115,7 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     import secrets  # here and not above, as everything that other commands do not need: it takes 5 ms to load
 
-    from config.load import load
+    from config.loading.load import load
     from gateway.trial.plan import TrialPlan
 
     overrides: dict[str, Any] = {}
@@ -155,7 +155,7 @@ def _publisher(arguments: argparse.Namespace) -> tuple[str, str] | None:
         return None
     if name is None or file is None:
         raise UsageError("--publisher-username and --publisher-password-file go together.")
-    from config.secret_files import read_secret
+    from config.values.secret_files import read_secret
 
     try:
         return name, read_secret(file)

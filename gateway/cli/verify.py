@@ -62,7 +62,7 @@ def _moment(text: str) -> int:
 
 
 def _length(text: str) -> int:
-    from config.grammar import parse_duration
+    from config.values.grammar import parse_duration
 
     try:
         return round(parse_duration(text).total_seconds() * 1000)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bridge.ports import CredentialSource
-    from config.load import Loaded
+    from config.loading.load import Loaded
     from config.settings import Settings
     from gateway.doctor.model import Findings
 

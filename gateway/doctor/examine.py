@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from bridge.routing import Router
-    from config.load import Loaded
+    from config.loading.load import Loaded
     from gateway.admin.model import Cluster
     from gateway.doctor.kafka_facts import Known
     from gateway.doctor.mqtt_facts import Device

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from bridge.kafka_probe import ProbeError, open_link
-from config.addresses import parse_kafka_address
+from config.values.addresses import parse_kafka_address
 from gateway.doctor.endpoint import Endpoint, reach
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from bridge.filters import Subscription
 from bridge.tls import TlsFiles
-from config.addresses import parse_mqtt_address
 from config.errors import GatewayError
+from config.values.addresses import parse_mqtt_address
 from gateway.doctor.endpoint import Endpoint, reach
 from gateway.doctor.threads import call
 from gateway.mqtt.errors import ConnectError
@@ -23,8 +23,8 @@ from gateway.mqtt.probe import Visit, visit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from config.addresses import MqttAddress
     from config.settings import MqttSettings, Settings
+    from config.values.addresses import MqttAddress
     from gateway.outward import Outward
 
 

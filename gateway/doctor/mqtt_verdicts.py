@@ -7,8 +7,8 @@ __all__ = ["judge_addresses", "judge_door", "judge_login", "judge_rest", "judge_
 import re
 from typing import TYPE_CHECKING, Final
 
-from config.addresses import is_loopback, parse_mqtt_address
 from config.errors import ExitStatus
+from config.values.addresses import is_loopback, parse_mqtt_address
 from gateway.doctor.endpoint_verdicts import SLOW_S, judge_endpoint
 from gateway.doctor.wording import bytes_text, milliseconds, some
 from gateway.mqtt import reasons

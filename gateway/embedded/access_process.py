@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from auth.first_start import FirstStart
-from config.load import load
+from config.loading.load import load
 from gateway.embedded.access import AccessEndpoint
 from gateway.embedded.errors import EmbeddedError
 from gateway.embedded.ports import PortReservation, reserve_ports

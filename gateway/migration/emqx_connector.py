@@ -6,7 +6,7 @@ __all__ = ["put_connector"]
 
 from typing import TYPE_CHECKING, Any, Final
 
-from config.addresses import parse_kafka_address
+from config.values.addresses import parse_kafka_address
 
 if TYPE_CHECKING:
     from gateway.migration.findings import Imported

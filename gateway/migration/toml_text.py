@@ -68,7 +68,7 @@ def check_text(text: str) -> tuple[str, ...]:
     interceptors. Returns what the loading warns of. Raises ImportError_ when it cannot be used."""
     from bridge.interceptor_loading import load_chains
     from bridge.routing import Router
-    from config.load import load
+    from config.loading.load import load
 
     document = tomllib.loads(text)
     with tempfile.TemporaryDirectory(prefix="gateway-import-") as folder:

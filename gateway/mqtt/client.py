@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from paho.mqtt.reasoncodes import ReasonCode
 
     from bridge.filters import Subscription
-    from config.addresses import MqttAddress
     from config.settings import MqttSettings
+    from config.values.addresses import MqttAddress
     from gateway.mqtt.login import Shown
 
 log = structlog.get_logger("mqtt")

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from paho.mqtt.properties import Properties
     from paho.mqtt.reasoncodes import ReasonCode
 
-    from config.addresses import MqttAddress
     from config.settings import MqttSettings
+    from config.values.addresses import MqttAddress
     from gateway.mqtt.login import Login
 
 Qos = Literal[0, 1, 2]

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bridge.filters import Subscription
-    from config.addresses import MqttAddress
     from config.settings import MqttSettings
+    from config.values.addresses import MqttAddress
     from gateway.mqtt.login import Shown
 
 _TICK_S: Final = 0.05

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from paho.mqtt.client import MQTT_ERR_SUCCESS, error_string
 
-from config.addresses import parse_mqtt_address
 from config.error_words import words
+from config.values.addresses import parse_mqtt_address
 from gateway.mqtt import reasons
 from gateway.mqtt.client import Handshake
 from gateway.mqtt.errors import ConnectError

@@ -28,8 +28,8 @@ from gateway.mqtt.errors import ConnectError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from config.addresses import MqttAddress
     from config.settings import MqttSettings
+    from config.values.addresses import MqttAddress
 
 NO_SHARED = 0x9E
 # MQTT 5.0 section 2.4.

@@ -12,12 +12,12 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from config.addresses import is_loopback, parse_server_reference
+from config.values.addresses import is_loopback, parse_server_reference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from config.addresses import MqttAddress
+    from config.values.addresses import MqttAddress
 
 SERVER_MOVED = 0x9D  # for good; for now it is 0x9C, use another server
 REDIRECTIONS = frozenset((0x9C, SERVER_MOVED))

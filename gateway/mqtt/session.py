@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from config.addresses import parse_mqtt_address
 from config.error_words import words
 from config.errors import forget_frames
+from config.values.addresses import parse_mqtt_address
 from gateway.lifecycle import StopVerb
 from gateway.mqtt import reasons
 from gateway.mqtt.client import Handshake, either

@@ -16,7 +16,7 @@ import structlog
 
 from config.error_words import words
 from config.errors import GatewayError
-from config.transfer import from_json
+from config.loading.transfer import from_json
 from gateway import memory
 from gateway.identity import holder
 from gateway.lifecycle import StopVerb

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 
 import structlog
 
-from config.transfer import to_json
+from config.loading.transfer import to_json
 from gateway.answers import Answer
 from gateway.supervisor.channel import Channel, open_channel
 from gateway.supervisor.cpu import cpu_ticks

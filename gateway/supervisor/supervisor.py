@@ -41,7 +41,7 @@ from gateway.supervisor.reload import FleetReload
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from config.load import Loaded
+    from config.loading.load import Loaded
     from config.settings import Settings
     from gateway.reload_plan import Wish
     from gateway.reports import Operation

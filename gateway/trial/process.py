@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ExitStatus, GatewayError
-from config.transfer import to_json
+from config.loading.transfer import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from bridge.errors import RefusedError, TopicMissingError, UnreachableError
 from bridge.kafka_connection import cluster_id
 from bridge.kafka_reader import TopicReader
 from bridge.kafka_topics import Topics
-from config.addresses import parse_mqtt_address
+from config.values.addresses import parse_mqtt_address
 from gateway.mqtt.device import DeviceConnection, DeviceRefusedError, Way
 from gateway.mqtt.login import Login
 from gateway.outward import Outward, kafka_login

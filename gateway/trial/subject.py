@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from config.errors import GatewayError
-from config.transfer import from_json
+from config.loading.transfer import from_json
 from gateway import logs, memory
 from gateway.lifecycle import State, StopRequest, StopVerb
 from gateway.worker import Worker

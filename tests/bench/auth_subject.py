@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from config.load import load
+from config.loading.load import load
 from gateway import logs, memory
 from gateway.auth_service.process import AuthProcess
 from gateway.auth_service.server import AuthServer

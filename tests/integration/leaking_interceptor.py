@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pydantic import SecretStr  # noqa: TC002 - read when the table is made
 
 from bridge.interceptors import Interceptor
-from config.model import Table
+from config.values.model import Table
 
 if TYPE_CHECKING:
     from bridge.interceptors import Context

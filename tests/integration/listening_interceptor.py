@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge.interceptors import Interceptor
-from config.model import Table
+from config.values.model import Table
 
 if TYPE_CHECKING:
     from bridge.errors import BridgeError

@@ -23,7 +23,7 @@ from bridge.message import Properties
 from bridge.partitioner import partition_for
 from bridge.wire import DeadLetterReason
 from config.errors import ExitStatus
-from config.load import load
+from config.loading.load import load
 from config.wording import as_toml
 from gateway.cli.dlq_reader import DeadLetterReader
 from gateway.cli.dlq_replay import Outcome, ReplayRun

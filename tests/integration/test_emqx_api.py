@@ -10,8 +10,8 @@ import pytest
 from pydantic import SecretStr
 
 from config.errors import ExitStatus
-from config.secret_files import FileSecret
 from config.settings import EmqxSettings
+from config.values.secret_files import FileSecret
 from gateway.emqx.api import EmqxApi, EmqxApiError, EmqxRefusedError
 from tests.brokers.emqx_rest import EmqxRest
 from tests.brokers.packets import Message

@@ -19,8 +19,8 @@ from bridge.kafka_connection import cluster_id
 from bridge.kafka_login import KafkaLogin
 from bridge.kafka_session import open_connection
 from bridge.kafka_topics import Topics
-from config.secret_files import FileSecret
 from config.settings import Settings
+from config.values.secret_files import FileSecret
 from gateway.admin.errors import AdminRefusedError
 from gateway.admin.kafka import KafkaAdmin
 from gateway.embedded.kafka import KafkaCluster, TokenCheck

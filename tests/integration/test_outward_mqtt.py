@@ -15,7 +15,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from bridge.certificate import validity
-from config.secret_files import FileSecret
+from config.values.secret_files import FileSecret
 from gateway.lifecycle import StopVerb
 from gateway.mqtt import renewal
 from gateway.mqtt.errors import MqttRefusedError

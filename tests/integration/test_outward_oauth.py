@@ -15,8 +15,8 @@ from pydantic import SecretStr
 from auth.errors import CredentialError
 from auth.outward.tokens import OAuthTokens
 from config.errors import ConfigError, GatewayError
-from config.secret_files import FileSecret
 from config.settings import OAuthSettings, TlsSettings
+from config.values.secret_files import FileSecret
 from tests.servers.authority import Authority
 from tests.servers.identity_provider import IdentityProvider
 

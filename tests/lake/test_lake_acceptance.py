@@ -16,7 +16,7 @@ import paho.mqtt.client as mqtt
 import pandas as pd
 import pytest
 
-from config.load import load
+from config.loading.load import load
 from streaming import lake_tables
 from streaming.lake import DeltaTable
 from streaming.progress import BatchEvent

@@ -18,7 +18,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField
 
 from config.errors import ConfigError
 from config.settings import Settings
-from config.window_shapes import parse_window, step_of
+from config.values.window_shapes import parse_window, step_of
 from streaming import gold, gold_transforms
 from streaming.job import JobContext
 from streaming.lake import DeltaTable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from config.window_shapes import WindowShape
+    from config.values.window_shapes import WindowShape
 
 SILVER = silver_schema(
     [

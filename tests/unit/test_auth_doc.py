@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from config.errors import ExitStatus
-from config.load import load
+from config.loading.load import load
 from gateway.cli import auth_common
 from gateway.cli.main import main
 

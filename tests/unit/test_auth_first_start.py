@@ -18,7 +18,7 @@ from auth.model import AccessRequest, Subject
 from auth.rules import decide
 from auth.store import Store, database_path
 from config.errors import ConfigError
-from config.load import load
+from config.loading.load import load
 from gateway.cli.main import main
 from gateway.trial.plan import TrialPlan
 

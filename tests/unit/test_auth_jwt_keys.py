@@ -16,7 +16,7 @@ from auth.jwt_parsing import parse_token
 from auth.model import Allow, LoginRequest
 from config.auth import AuthJwtSettings
 from config.errors import ConfigError
-from config.secret_files import FileSecret
+from config.values.secret_files import FileSecret
 from tests.servers.identity_provider import make_key
 from tests.unit.jwt_tokens import NOW_S, PAIRS, SECRET, key, key_file, pem, token
 

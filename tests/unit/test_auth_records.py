@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from auth.backends.record import Record, RecordError, read_record
 from auth.backends.templates import LoginTemplate
 from auth.model import LoginRequest
-from config.auth_placeholders import quoted_placeholder, split_placeholders
 from config.errors import ConfigError
+from config.values.auth_placeholders import quoted_placeholder, split_placeholders
 
 
 def test_a_row_with_nothing_in_it() -> None:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from config.errors import ConfigError
-from config.load import Loaded, load
+from config.loading.load import Loaded, load
+from config.loading.show import as_data, as_text
+from config.loading.transfer import from_json, to_json
 from config.schema import environment_name
 from config.settings import Settings
-from config.show import as_data, as_text
-from config.transfer import from_json, to_json
 from gateway.logs import configure, redact
 from tests.canaries import MARK, Canary, canaries, environment_of
 from tests.chaos.harness import to_toml

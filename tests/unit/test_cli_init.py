@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from config.errors import ExitStatus
-from config.load import load
+from config.loading.load import load
 from gateway.cli.main import main
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-import config.load
+import config.loading.load
 from config.errors import GatewayError
 from gateway.cli import main as module
 from gateway.cli.main import main
@@ -92,7 +92,7 @@ def test_a_command_without_any_settings_says_so(
     monkeypatch.chdir(tmp_path)
     Path("file.csv").write_text("user_id,password,is_superuser\nx,secret,false\n")
     Path("acl.conf").write_text('{allow, all, all, ["a"]}.\n')
-    monkeypatch.setattr(config.load, "load", lambda *_, **__: NoSettings())
+    monkeypatch.setattr(config.loading.load, "load", lambda *_, **__: NoSettings())
     monkeypatch.setattr("gateway.embedded.java.ensure_java", lambda *_: (_ for _ in ()).throw(WantedError("no Java")))
     assert main(VERBS[verb]) == 1
     assert "gateway: There is no settings file: looked in /here.\n" in capsys.readouterr().err

@@ -26,10 +26,10 @@ from auth.first_start import GATEWAY_USER, FirstStart, emqx_files
 from auth.model import AccessRequest, Subject
 from auth.rules import decide
 from auth.store import Store, database_path
-from config.load import load, require_runnable
+from config.loading.load import load, require_runnable
+from config.loading.sources import RESERVED
 from config.schema import environment_names
 from config.settings import Settings
-from config.sources import RESERVED
 from tests.brokers.emqx_conf import AuthConf, HttpConf, flatten, read_auth_conf, read_hocon
 from tests.brokers.emqx_rules import Client, judge, parse_acl_conf
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from config.errors import ConfigError
-from config.load import load, require_runnable
+from config.loading.load import load, require_runnable
 from tests.credential_cases import BEARER, KAFKA_TOKEN, OAUTH, SCRAM, SECRET
 from tests.unit.test_config_relations import route
 

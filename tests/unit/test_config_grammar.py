@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.grammar import format_bytes, format_duration, parse_bytes, parse_duration
+from config.values.grammar import format_bytes, format_duration, parse_bytes, parse_duration
 
 
 @pytest.mark.parametrize(

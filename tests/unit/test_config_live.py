@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from config.errors import ConfigError
-from config.live import Change, changes, only_live
-from config.load import load
+from config.loading.live import Change, changes, only_live
+from config.loading.load import load
 from config.schema import dotted, walk
 from config.settings import Settings
 from gateway.reload_plan import Wish, plan_reload
@@ -16,7 +16,7 @@ from gateway.reload_plan import Wish, plan_reload
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from config.load import Loaded
+    from config.loading.load import Loaded
 
 BASE = """
 instance = "plant-7"
@@ -136,7 +136,7 @@ def test_what_is_merged_differs_in_nothing_that_needs_a_restart(tmp_path: Path) 
 
 def test_the_documents_name_what_is_live() -> None:
     """docs/reload.md and the command's help speak of paths that exist."""
-    from config.live import LIVE, OTHER
+    from config.loading.live import LIVE, OTHER
 
     paths = {dotted(path) for path, _ in walk(Settings)}
     assert set(LIVE) | set(OTHER) <= paths

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from config.errors import ConfigError, ExitStatus
-from config.grammar import BYTES_GRAMMAR, DURATION_GRAMMAR
-from config.load import Loaded, load, require_runnable
+from config.loading.load import Loaded, load, require_runnable
 from config.settings import Settings
+from config.values.grammar import BYTES_GRAMMAR, DURATION_GRAMMAR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -522,7 +522,7 @@ def test_a_gateway_needs_the_files_that_tls_reads() -> None:
 
 def test_loading_is_quick_in_a_fresh_process() -> None:
     """CPU time of import and load, so that a busy machine does not fail it: some 0.2 s with compiled modules."""
-    code = "import time; from config.load import load; load(environ={}); print(time.process_time())"
+    code = "import time; from config.loading.load import load; load(environ={}); print(time.process_time())"
     environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path("cache").absolute())}
     root = Path(__file__).parents[2]
     runs = []

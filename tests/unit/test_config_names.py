@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import filters as bridge_filters
-from config.addresses import is_loopback, parse_kafka_address, parse_mqtt_address
-from config.names import (
+from config.values.addresses import is_loopback, parse_kafka_address, parse_mqtt_address
+from config.values.names import (
     check_kafka_topic,
     check_mqtt_filter,
     disjoint_groups,

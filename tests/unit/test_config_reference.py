@@ -11,10 +11,10 @@ import pytest
 
 from bridge import wire
 from config.errors import ExitStatus
-from config.reference import reference
+from config.loading.reference import reference
+from config.loading.sources import RESERVED
 from config.schema import Field, environment_names, fields_of, texts_of
 from config.settings import RouteSettings, Settings
-from config.sources import RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,4 +100,4 @@ def test_every_variable_that_the_code_reads_is_known() -> None:
             text = path.read_text(encoding="utf-8")
             read = re.findall(r"""(?:environ(?:\.get)?|getenv)\s*[\[(]\s*["'](GATEWAY_\w+)""", text)
             unknown += [f"{name} in {path.relative_to(ROOT)}" for name in read if name not in known]
-    assert not unknown, "add them to config.sources.RESERVED"
+    assert not unknown, "add them to config.loading.sources.RESERVED"

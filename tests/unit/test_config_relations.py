@@ -9,21 +9,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from config import (
-    relations_auth,
-    relations_auth_backends,
-    relations_credentials,
-    relations_flow,
-    relations_http,
-    relations_jwt,
-    relations_kafka,
-    relations_mqtt,
-    relations_operate,
-    relations_spool,
-)
 from config.errors import ConfigError
-from config.load import Loaded, load
-from config.relations import View, check
+from config.loading.load import Loaded, load
+from config.relations import auth as relations_auth
+from config.relations import auth_backends as relations_auth_backends
+from config.relations import credentials as relations_credentials
+from config.relations import flow as relations_flow
+from config.relations import http as relations_http
+from config.relations import jwt as relations_jwt
+from config.relations import kafka as relations_kafka
+from config.relations import mqtt as relations_mqtt
+from config.relations import operate as relations_operate
+from config.relations import spool as relations_spool
+from config.relations.rules import View, check
 from config.schema import dotted, walk
 from config.settings import Settings
 from tests import credential_cases, operate_cases
@@ -762,7 +760,7 @@ def view_of(text: str, file: Path) -> View:
     """The view that a load of ``text`` checks, found by loading it with the rules turned off."""
     file.write_text(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("config.load.check", lambda *_: [])
+        patch.setattr("config.loading.load.check", lambda *_: [])
         loaded: Loaded = load(environ={})
     return View(loaded.settings, loaded.provenance)
 

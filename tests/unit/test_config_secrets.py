@@ -12,9 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 from config.errors import ConfigError
-from config.load import load
+from config.loading.load import load
+from config.loading.show import as_data, as_text
 from config.settings import KafkaSettings, MqttSettings, SaslSettings, Settings
-from config.show import as_data, as_text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from config.errors import ExitStatus
-from config.load import load
-from config.reference import reference
-from config.show import as_data, as_text
+from config.loading.load import load
+from config.loading.reference import reference
+from config.loading.show import as_data, as_text
 from gateway.cli.config import add_parser
 from gateway.cli.main import main
 

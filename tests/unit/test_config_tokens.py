@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from config.addresses import is_readable_on_the_way, parse_http_url
 from config.errors import ConfigError
-from config.load import Loaded, load
+from config.loading.load import Loaded, load
+from config.values.addresses import is_readable_on_the_way, parse_http_url
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.toml_lines import line_numbers
+from config.loading.toml_lines import line_numbers
 from config.wording import as_toml
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from config.errors import ConfigError
-from config.load import load, require_runnable
+from config.loading.load import load, require_runnable
 from gateway.cli import demo as command
 from gateway.demo import faults as faults_module
 from gateway.demo.account import Tally, examine

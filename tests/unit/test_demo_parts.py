@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from config.errors import ConfigError
-from config.load import load, require_runnable
+from config.loading.load import load, require_runnable
 from gateway.cli import demo as command
 from gateway.demo.children import Child, ChildError, in_thread
 from gateway.demo.latency import Latencies

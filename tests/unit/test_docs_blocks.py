@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from config.load import load
+from config.loading.load import load
 from gateway.cli import main as module
 from gateway.cli.config import check_run
 from gateway.cli.parser import Parser

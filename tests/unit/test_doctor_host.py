@@ -12,7 +12,7 @@ import pytest
 
 from bridge.ports import Credential
 from config.errors import ExitStatus, GatewayError
-from config.load import load
+from config.loading.load import load
 from gateway.doctor import config_checks
 from gateway.doctor.host_facts import DiskFacts, HostFacts, ProcessFacts, gather
 from gateway.doctor.host_verdicts import judge_host

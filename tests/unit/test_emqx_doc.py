@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 
 from bridge.routing import Router
-from config.load import load
+from config.loading.load import load
 from gateway.canary.account import LEGS
 from tests.brokers.emqx_conf import flatten, read_hocon
 from tests.brokers.emqx_rules import Client, judge, parse_acl_conf

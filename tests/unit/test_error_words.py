@@ -24,10 +24,10 @@ from bridge.kafka_connection import why_unreachable
 from bridge.kafka_login import KafkaLogin
 from bridge.kafka_probe import ProbeError, open_link
 from bridge.tls import tls_context
-from config.addresses import parse_mqtt_address
 from config.error_words import system_number, words
 from config.errors import ConfigError
 from config.settings import KafkaSettings, MqttSettings, TlsSettings
+from config.values.addresses import parse_mqtt_address
 from gateway.doctor.endpoint import _text as doctor_text
 from gateway.mqtt.reasons import connect_error
 

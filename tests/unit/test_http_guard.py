@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from config.secret_files import FileSecret
 from config.settings import HttpSettings, HttpTlsSettings
+from config.values.secret_files import FileSecret
 from gateway.http_guard import Guard, Question
 
 TOKEN = "0123456789abcdef:with-a-colon"

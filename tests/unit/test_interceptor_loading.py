@@ -20,11 +20,11 @@ from bridge.message import MessageView
 from bridge.record import Record
 from config.errors import ConfigError
 from config.extras import how_to_install
-from config.load import load
-from config.model import Table
+from config.loading.load import load
+from config.loading.show import as_data, as_text
+from config.loading.transfer import from_json, to_json
 from config.settings import Settings
-from config.show import as_data, as_text
-from config.transfer import from_json, to_json
+from config.values.model import Table
 
 if TYPE_CHECKING:
     from bridge.interceptors import Chains, Context

@@ -17,7 +17,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from config.load import load
+from config.loading.load import load
 from tests.servers.authority import Authority
 
 if TYPE_CHECKING:

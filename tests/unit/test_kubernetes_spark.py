@@ -14,7 +14,7 @@ import pyspark
 import pytest
 import yaml
 
-from config.load import load
+from config.loading.load import load
 from streaming.options import JOBS, add_arguments, parse_spark_conf
 
 if TYPE_CHECKING:

@@ -101,7 +101,15 @@ def test_the_spark_jobs_load_nothing_of_the_gateway() -> None:
 
 
 def test_the_settings_load_without_any_client_library() -> None:
-    heavy = loaded_by("config.load") & {"paho", "aiokafka", "aiohttp", "pyspark", "jpype", "rich", "prometheus_client"}
+    heavy = loaded_by("config.loading.load") & {
+        "paho",
+        "aiokafka",
+        "aiohttp",
+        "pyspark",
+        "jpype",
+        "rich",
+        "prometheus_client",
+    }
     assert not heavy
 
 

@@ -13,9 +13,9 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 from socks import GeneralProxyError, HTTPError, ProxyConnectionError
 
-from config.addresses import parse_mqtt_address
 from config.errors import ExitStatus
 from config.settings import MqttSettings
+from config.values.addresses import parse_mqtt_address
 from gateway.metrics import CONNECT_FAILURES, DISCONNECTS
 from gateway.mqtt import reasons
 from gateway.mqtt.errors import ConnectError, MqttRefusedError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from config.addresses import parse_mqtt_address
+from config.values.addresses import parse_mqtt_address
 from gateway.mqtt.servers import MAX_HOPS, Redirection, Servers
 
 A, B = "mqtt://a.example:1883", "mqtt://b.example:1884"

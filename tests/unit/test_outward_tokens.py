@@ -20,8 +20,8 @@ from auth.outward.token_text import problem_of_token, token_expiry_ns
 from auth.outward.tokens import FileToken, OAuthTokens, StaticToken, token_source
 from bridge.ports import Credential
 from config.errors import ConfigError
-from config.secret_files import FileSecret
 from config.settings import OAuthSettings, TokenSettings
+from config.values.secret_files import FileSecret
 from tests.unit.jwt_tokens import NOW_S, hand_made, token
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from config.patterns import PatternError, compile_pattern
+from config.values.patterns import PatternError, compile_pattern
 
 # What the two engines, left to themselves, see differently; and some that they do not.
 TEXTS = (

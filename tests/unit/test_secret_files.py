@@ -10,9 +10,9 @@ import structlog
 from structlog.testing import capture_logs
 
 from bridge.fresh_secret import fresh
-from config.load import load
-from config.secret_files import FileSecret
-from config.transfer import from_json, to_json
+from config.loading.load import load
+from config.loading.transfer import from_json, to_json
+from config.values.secret_files import FileSecret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

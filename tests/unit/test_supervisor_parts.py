@@ -17,9 +17,9 @@ import pytest
 from pydantic import SecretStr
 
 from config.errors import ConfigError, GatewayError
-from config.load import load
+from config.loading.load import load
+from config.loading.transfer import from_json, to_json
 from config.settings import Settings
-from config.transfer import from_json, to_json
 from gateway.answers import Answer
 from gateway.identity import IdentityError
 from gateway.lifecycle import StopRequest, StopVerb

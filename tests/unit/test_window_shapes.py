@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.window_shapes import WindowShape, check_windows, parse_window, step_of
+from config.values.window_shapes import WindowShape, check_windows, parse_window, step_of
 
 
 def minutes(count: int) -> timedelta:

@@ -7,8 +7,8 @@ __all__ = ["REFUSED", "WARNED"]
 from itertools import permutations
 from typing import TYPE_CHECKING
 
-from config.grammar import format_bytes
-from config.relations import Rule, View
+from config.relations.rules import Rule, View
+from config.values.grammar import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

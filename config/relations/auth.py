@@ -7,8 +7,8 @@ __all__ = ["REFUSED", "WARNED"]
 import re
 from typing import TYPE_CHECKING, Final
 
-from config.addresses import is_loopback
-from config.relations import Rule, View
+from config.relations.rules import Rule, View
+from config.values.addresses import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

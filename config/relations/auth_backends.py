@@ -6,8 +6,8 @@ __all__ = ["REFUSED", "WARNED"]
 
 from typing import TYPE_CHECKING, Final
 
-from config.auth_placeholders import quoted_placeholder, split_placeholders
-from config.relations import Rule, View
+from config.relations.rules import Rule, View
+from config.values.auth_placeholders import quoted_placeholder, split_placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

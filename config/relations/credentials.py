@@ -8,10 +8,10 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING
 
-from config.addresses import is_loopback, parse_kafka_address, parse_mqtt_address
-from config.relations import Rule, View
-from config.relations_mqtt import tls_files, unverified
-from config.relations_tokens import token_refused, token_warned
+from config.relations.mqtt import tls_files, unverified
+from config.relations.rules import Rule, View
+from config.relations.tokens import token_refused, token_warned
+from config.values.addresses import is_loopback, parse_kafka_address, parse_mqtt_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from config.grammar import format_duration
 from config.schema import Field, Path, dotted, fields_of
+from config.values.grammar import format_duration
 from config.wording import as_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from config.load import Loaded
+    from config.loading.load import Loaded
     from config.origins import Origin
 
 _MASK = "********"

@@ -17,26 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from config import (
-    relations_auth,
-    relations_auth_backends,
-    relations_credentials,
-    relations_flow,
-    relations_http,
-    relations_jwt,
-    relations_kafka,
-    relations_mqtt,
-    relations_operate,
-    relations_spool,
-)
 from config.errors import ConfigError
+from config.loading.sources import EnvironmentSource, FileSource, Layer, OverrideSource, SecretsDirectorySource
 from config.origins import Origin, Problem, SecretFile
-from config.relations import View, check
+from config.relations import auth, auth_backends, credentials, flow, http, jwt, kafka, mqtt, operate, spool
+from config.relations.rules import View, check
 from config.schema import Path as SettingPath
 from config.schema import dotted, find
-from config.secret_files import FileSecret, read_secret
 from config.settings import Settings
-from config.sources import EnvironmentSource, FileSource, Layer, OverrideSource, SecretsDirectorySource
+from config.values.secret_files import FileSecret, read_secret
 from config.wording import describe, origin_of
 
 if TYPE_CHECKING:
@@ -75,16 +64,16 @@ class Loaded:
 
 
 _RELATIONS = (
-    relations_mqtt,
-    relations_kafka,
-    relations_credentials,
-    relations_flow,
-    relations_spool,
-    relations_jwt,
-    relations_auth,
-    relations_auth_backends,
-    relations_operate,
-    relations_http,
+    mqtt,
+    kafka,
+    credentials,
+    flow,
+    spool,
+    jwt,
+    auth,
+    auth_backends,
+    operate,
+    http,
 )
 _REFUSED = tuple(rule for relations in _RELATIONS for rule in relations.REFUSED)
 _WARNED = tuple(rule for relations in _RELATIONS for rule in relations.WARNED)

@@ -7,10 +7,10 @@ __all__ = ["REFUSED", "WARNED"]
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from config.grammar import format_bytes
-from config.names import check_kafka_topic
-from config.relations import Rule, View
-from config.relations_mqtt import tls_files, unverified, wrong_placeholder
+from config.relations.mqtt import tls_files, unverified, wrong_placeholder
+from config.relations.rules import Rule, View
+from config.values.grammar import format_bytes
+from config.values.names import check_kafka_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

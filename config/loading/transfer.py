@@ -17,9 +17,9 @@ from typing import Any
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from config.errors import ConfigError
-from config.grammar import format_duration
-from config.secret_files import FileSecret
 from config.settings import Settings
+from config.values.grammar import format_duration
+from config.values.secret_files import FileSecret
 
 _FILE, _VALUE = "$secret_file", "$secret"  # no setting, header or option has such a name
 

@@ -6,13 +6,13 @@ __all__ = ["token_refused", "token_warned"]
 
 from typing import TYPE_CHECKING
 
-from config.addresses import is_readable_on_the_way
 from config.schema import dotted
+from config.values.addresses import is_readable_on_the_way
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from config.relations import View
+    from config.relations.rules import View
     from config.tokens import TokenSettings
 
 _SOURCES = ("value", "file", "oauth")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic_core import PydanticUndefined
 
 from config.errors import ExitStatus
-from config.grammar import BYTES_GRAMMAR, DURATION_GRAMMAR
+from config.loading.sources import RESERVED
 from config.schema import Field, Path, dotted, environment_name, fields_of, texts_of
 from config.settings import Settings
-from config.sources import RESERVED
+from config.values.grammar import BYTES_GRAMMAR, DURATION_GRAMMAR
 from config.wording import as_toml, shown
 
 if TYPE_CHECKING:

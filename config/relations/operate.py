@@ -6,10 +6,10 @@ __all__ = ["REFUSED", "WARNED"]
 
 from typing import TYPE_CHECKING
 
-from config.addresses import is_readable_on_the_way
-from config.names import filter_covers
-from config.relations import Rule, View
-from config.relations_mqtt import tls_files, unverified, wrong_placeholder
+from config.relations.mqtt import tls_files, unverified, wrong_placeholder
+from config.relations.rules import Rule, View
+from config.values.addresses import is_readable_on_the_way
+from config.values.names import filter_covers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 
-from config.grammar import format_duration, parse_duration
+from config.values.grammar import format_duration, parse_duration
 
 WINDOWS_GRAMMAR = 'a window is "LENGTH tumbling" or "LENGTH sliding STEP", such as "1h tumbling" or "15m sliding 5m"'
 

@@ -6,7 +6,7 @@ __all__ = ["REFUSED", "WARNED"]
 
 from typing import TYPE_CHECKING
 
-from config.relations import Rule, View
+from config.relations.rules import Rule, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,10 +7,10 @@ __all__ = ["REFUSED", "WARNED"]
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from config.addresses import parse_mqtt_address
-from config.grammar import format_duration
-from config.names import disjoint_groups, filter_covers, placeholders
-from config.relations import Rule, View
+from config.relations.rules import Rule, View
+from config.values.addresses import parse_mqtt_address
+from config.values.grammar import format_duration
+from config.values.names import disjoint_groups, filter_covers, placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

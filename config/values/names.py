@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field
 
-from config.grammar import Count
+from config.values.grammar import Count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

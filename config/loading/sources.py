@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, SecretStr
 from pydantic_settings import PydanticBaseSettingsSource
 
+from config.loading.toml_lines import line_numbers
 from config.origins import Origin, Problem, SecretFile
 from config.schema import PREFIX, Field, Path, dotted, environment_name, environment_names, fields_of, walk
-from config.secret_files import FileSecret, read_secret
 from config.settings import Settings
-from config.toml_lines import line_numbers
+from config.values.secret_files import FileSecret, read_secret
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo

@@ -6,10 +6,10 @@ __all__ = ["REFUSED", "WARNED"]
 
 from typing import TYPE_CHECKING
 
-from config.addresses import is_readable_on_the_way
-from config.jwt_secrets import SECRET_BYTES, decoded_secret
-from config.names import placeholders
-from config.relations import Rule, View
+from config.relations.rules import Rule, View
+from config.values.addresses import is_readable_on_the_way
+from config.values.jwt_secrets import SECRET_BYTES, decoded_secret
+from config.values.names import placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
