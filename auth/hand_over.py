@@ -28,7 +28,7 @@ from auth.model import AccessRequest
 from auth.rule_conditions import concerns
 from auth.rule_topics import covered, parse_topic, shared
 from auth.rules import decide
-from bridge.filters import FilterError, validate_filter
+from bridge.routing.filters import FilterError, validate_filter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

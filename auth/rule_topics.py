@@ -15,7 +15,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bridge.filters import FilterError, covers, intersection, split_share, validate_filter
+from bridge.routing.filters import FilterError, covers, intersection, split_share, validate_filter
 
 if TYPE_CHECKING:
     from auth.model import Action, Subject
@@ -158,7 +158,8 @@ def _is_topic(text: str) -> bool:
 
 
 def covered(wide: str, narrow: str) -> bool:
-    """Whether the filter ``wide`` matches all that ``narrow``, a topic or filter, stands for. As ``bridge.filters``
+    """Whether the filter ``wide`` matches all that ``narrow``, a topic or filter, stands for. As
+    ``bridge.routing.filters``
     has it; the usual filters, without '+', are compared as text."""
     if "+" in wide:
         return covers(wide, narrow)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from bridge.template import Template
+    from bridge.routing.template import Template
 
 log = structlog.get_logger("interceptors")
 

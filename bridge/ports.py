@@ -1,7 +1,7 @@
 """What the data path asks of the outside: a Kafka producer, a store on disk, a token to show.
 
-Implementations match by shape. ``bridge.kafka`` is the one on aiokafka; the tests have one in memory that obeys the
-same suite."""
+Implementations match by shape. ``bridge.kafka.producer`` is the one on aiokafka; the tests have one in memory that
+obeys the same suite."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from asyncio import Future
 
     from bridge.errors import BridgeError
-    from bridge.spool import ReadResult, SpoolBatch
+    from bridge.spool.spool import ReadResult, SpoolBatch
 
 Headers = Sequence[tuple[str, bytes | None]]
 """A list: the real builder takes nothing else. Typed as a sequence, for a list of pairs without None is one too."""

@@ -8,8 +8,8 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bridge.spool import spool_path
-from bridge.spool_adoption import adopt_spool
+from bridge.spool.adoption import adopt_spool
+from bridge.spool.spool import spool_path
 from gateway import durable
 from gateway.data_directory import (
     clean_path,

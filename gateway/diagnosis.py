@@ -28,7 +28,7 @@ from gateway.vitals import quantile
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from bridge.contacts import Contact
+    from bridge.kafka.contacts import Contact
     from gateway.observation import Observation
     from gateway.vitals import Window
     from gateway.worker_view import WorkerView

@@ -1,8 +1,8 @@
 """What would become of one message: sent through the data path's own parts, with something to listen at each of them.
 
 Nothing is connected. Routing, templates, interceptors, dead letters and the choice of the partition are the objects of
-the running gateway (`bridge.dispatch`, its slow lane), fed with one message; what is written here is only what they
-were asked and what they answered.
+the running gateway (`bridge.produce.dispatch`, its slow lane), fed with one message; what is written here is only what
+they were asked and what they answered.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from bridge.accumulator import Accumulator
-from bridge.dead_letter import DeadLetters
-from bridge.dispatch import Dispatcher, TopicNameError
-from bridge.filters import difference, matches
-from bridge.interceptor_loading import load_chains
+from bridge.intercept.loading import load_chains
 from bridge.interceptors import Chain, Chains, Drop
 from bridge.message import NO_PROPERTIES, MessageView
+from bridge.produce.accumulator import Accumulator
+from bridge.produce.dead_letter import DeadLetters
+from bridge.produce.dispatch import Dispatcher, TopicNameError
 from bridge.record import Record
-from bridge.routing import RESERVED_FILTER, Router
-from bridge.topic_rule import RouteError
+from bridge.routing.filters import difference, matches
+from bridge.routing.router import RESERVED_FILTER, Router
+from bridge.routing.topic_rule import RouteError
 from gateway.group_plan import group_plans
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bridge.interceptors import Stage
     from bridge.message import Properties
     from bridge.ports import Append, Headers
-    from bridge.routing import Route
+    from bridge.routing.router import Route
     from config.settings import Settings
 
 _DELAYED: Final = "$delayed/"

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from bridge.errors import RefusedError, TopicMissingError
-from bridge.ledger_intervals import LedgerIntervals
-from bridge.ledger_records import Author
-from bridge.ledger_writer import LedgerPlan, LedgerWriter
+from bridge.ledger_topic.intervals import LedgerIntervals
+from bridge.ledger_topic.records import Author
+from bridge.ledger_topic.writer import LedgerPlan, LedgerWriter
 from gateway import durable
 from gateway.data_directory import explained
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from bridge.kafka import KafkaProducer
-    from bridge.kafka_topics import Topics
+    from bridge.kafka.producer import KafkaProducer
+    from bridge.kafka.topics import Topics
     from bridge.ledger import Ledger
     from bridge.ports import Producer
     from config.settings import Settings

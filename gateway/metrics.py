@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from bridge.interceptors import Chains
     from bridge.ledger import Ledger
-    from bridge.ledger_intervals import LedgerIntervals
+    from bridge.ledger_topic.intervals import LedgerIntervals
     from config.settings import Settings
     from gateway.lifecycle import Lifecycle
 

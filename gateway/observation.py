@@ -20,7 +20,7 @@ from gateway.vitals import Lasting, Rates, Vitals, Window
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from bridge.partitions import PartitionQueue
+    from bridge.produce.partitions import PartitionQueue
     from bridge.wire import DeadLetterReason
     from config.settings import Settings
     from gateway.metrics import Metrics

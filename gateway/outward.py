@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bridge.kafka_login import KafkaLogin
+from bridge.kafka.login import KafkaLogin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence

@@ -7,9 +7,9 @@
 
 Nothing is lost on the way: the new routes stand before the first message of a new filter can come, and behind them the
 former ones, for what the broker has queued under filters that are about to go (`Router.before`). No order is lost
-either: routes that may take a topic to another partition than it had (`bridge.route_change`) hold their messages until
-all that was taken before is durable. Nobody is disconnected. The hot path does not know of any of this: its tables are
-emptied and fill up again.
+either: routes that may take a topic to another partition than it had (`bridge.routing.change`) hold their messages
+until all that was taken before is durable. Nobody is disconnected. The hot path does not know of any of this: its
+tables are emptied and fill up again.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from bridge.errors import RetriableError
-from bridge.interceptor_loading import load_chains, warm_up
+from bridge.intercept.loading import load_chains, warm_up
 from bridge.interceptors import Chains
-from bridge.kafka_connection import cluster_id
-from bridge.route_change import moved
-from bridge.routing import Router
+from bridge.kafka.connection import cluster_id
+from bridge.routing.change import moved
+from bridge.routing.router import Router
 from config.errors import GatewayError
 from config.loading.live import same
 from gateway.group_plan import group_plans
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from pydantic import SecretStr
 
-    from bridge.filters import Subscription
+    from bridge.routing.filters import Subscription
     from config.settings import Settings
     from gateway.mqtt.session import Session
     from gateway.worker import Worker

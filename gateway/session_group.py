@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bridge.accumulator import Accumulator
-from bridge.dead_letter import DeadLetters
-from bridge.dispatch import Dispatcher
+from bridge.produce.accumulator import Accumulator
+from bridge.produce.dead_letter import DeadLetters
+from bridge.produce.dispatch import Dispatcher
 from gateway.group_plan import client_id
 from gateway.mqtt.flow import SHORTEST_PACE_NS, Flow
 from gateway.mqtt.orphans import OrphanSession
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from datetime import timedelta
 
-    from bridge.batch import Span
-    from bridge.filters import Subscription
+    from bridge.dead_letters.route_stops import RouteStops
     from bridge.interceptors import Chains
     from bridge.ledger import Ledger
-    from bridge.parking import TopicLocator
     from bridge.ports import BatchBuilder
-    from bridge.route_stops import RouteStops
-    from bridge.routing import Router
-    from bridge.sender import Sender
+    from bridge.produce.batch import Span
+    from bridge.produce.parking import TopicLocator
+    from bridge.produce.sender import Sender
+    from bridge.routing.filters import Subscription
+    from bridge.routing.router import Router
     from bridge.wire import DeadLetterReason
     from gateway.group_plan import GroupPlan
     from gateway.lifecycle import StopVerb

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from bridge.errors import SpoolWriteError
-from bridge.spool import Spool, spool_path
-from bridge.spooler import Spooler, SpoolPolicy
+from bridge.produce.spooler import Spooler, SpoolPolicy
+from bridge.spool.spool import Spool, spool_path
 from gateway.lifecycle import StopVerb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bridge.ledger import Ledger
-    from bridge.sender import Sender
-    from bridge.spool_recovery import SpoolReport
+    from bridge.produce.sender import Sender
+    from bridge.spool.recovery import SpoolReport
     from config.settings import Settings
     from gateway.metrics import Metrics
 

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING
 import structlog
 
 from bridge.backoff import Backoff
-from bridge.contacts import Contacts
-from bridge.dead_letter import DeadLetters, stored_letters
-from bridge.dead_letter_limit import DeadLetterLimit
+from bridge.dead_letters.limit import DeadLetterLimit
+from bridge.dead_letters.route_stops import RouteStops
 from bridge.errors import BridgeError, LeaderMissingError, PoisonedError, RetriableError, TimestampError
-from bridge.interceptor_loading import load_chains
+from bridge.intercept.loading import load_chains
 from bridge.interceptors import RecordMetadata
-from bridge.kafka import KafkaProducer
-from bridge.kafka_login import KafkaLogin
-from bridge.kafka_topics import Topics
+from bridge.kafka.contacts import Contacts
+from bridge.kafka.login import KafkaLogin
+from bridge.kafka.producer import KafkaProducer
+from bridge.kafka.topic_watch import TopicWatch
+from bridge.kafka.topics import Topics
 from bridge.ledger import Ledger
-from bridge.ledger_intervals import SessionLoss
-from bridge.partitions import Partitions
-from bridge.route_stops import RouteStops
-from bridge.routing import Router
-from bridge.sender import Sender, SenderPolicy
-from bridge.spool import spool_path
-from bridge.topic_watch import TopicWatch
+from bridge.ledger_topic.intervals import SessionLoss
+from bridge.produce.dead_letter import DeadLetters, stored_letters
+from bridge.produce.partitions import Partitions
+from bridge.produce.sender import Sender, SenderPolicy
+from bridge.routing.router import Router
+from bridge.spool.spool import spool_path
 from config.errors import GatewayError
 from gateway import logs
 from gateway.answers import WorkerAnswers
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from datetime import timedelta
 
-    from bridge.accumulator import Accumulator, Slot
-    from bridge.batch import Batch
     from bridge.certificate import Validity
     from bridge.interceptors import Chains
+    from bridge.produce.accumulator import Accumulator, Slot
+    from bridge.produce.batch import Batch
     from bridge.wire import DeadLetterReason
     from config.settings import Settings
     from gateway.diagnosis import Diagnosis
@@ -268,7 +268,7 @@ class Worker:
         self.config = config
         self.observation.sources.append(config.problems)
 
-    # --- topics (bridge.parking.TopicLocator)
+    # --- topics (bridge.produce.parking.TopicLocator)
     # -------------------------------------------------------------------------------------
 
     def partition_count(self, topic: str) -> int | None:
@@ -383,7 +383,7 @@ class Worker:
         self.kafka_problem = str(error)
         await asyncio.sleep(delay_ns / 1e9)
 
-    # --- what is counted (bridge.sender.SenderObserver)
+    # --- what is counted (bridge.produce.sender.SenderObserver)
     # ----------------------------------------------------------------------------
 
     def batch_stored(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from bridge.contacts import Contacts
-    from bridge.kafka import KafkaProducer
-    from bridge.kafka_login import KafkaLogin
+    from bridge.kafka.contacts import Contacts
+    from bridge.kafka.login import KafkaLogin
+    from bridge.kafka.producer import KafkaProducer
     from bridge.ledger import Ledger
-    from bridge.partitions import Partitions
-    from bridge.routing import Router
-    from bridge.sender import Sender
+    from bridge.produce.partitions import Partitions
+    from bridge.produce.sender import Sender
+    from bridge.routing.router import Router
     from config.settings import Settings
     from gateway.identity import Identity
     from gateway.ledger_log import LedgerLog

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bridge.errors import SpoolFullError
-from bridge.spool import SpoolBatch
+from bridge.spool.spool import SpoolBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

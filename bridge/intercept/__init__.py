@@ -1,2 +1,2 @@
-"""The built-in interceptors, a module for each. ``bridge.interceptor_loading`` lists their names; none is imported
+"""The built-in interceptors, a module for each. ``bridge.intercept.loading`` lists their names; none is imported
 before a route uses it."""

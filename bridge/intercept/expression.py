@@ -23,9 +23,9 @@ from RestrictedPython.compile import compile_restricted_eval
 from RestrictedPython.transformer import RestrictingNodeTransformer
 
 from bridge.errors import BridgeError
-from bridge.filter_trie import FilterTrie
-from bridge.filters import validate_filter
 from bridge.intercept.paths import MISSING, parse_path
+from bridge.routing.filter_trie import FilterTrie
+from bridge.routing.filters import validate_filter
 from config.errors import GatewayError
 from config.values.patterns import Pattern, compile_pattern
 

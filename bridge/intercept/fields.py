@@ -10,7 +10,7 @@ from pydantic import Field
 
 from bridge.intercept.paths import MISSING, Path, parse_path
 from bridge.interceptors import Interceptor
-from bridge.template import MissingValue
+from bridge.routing.template import MissingValue
 from config.values.model import Table
 
 if TYPE_CHECKING:

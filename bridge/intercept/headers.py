@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from bridge.interceptors import Interceptor
-from bridge.template import MissingValue
+from bridge.routing.template import MissingValue
 from bridge.wire import RESERVED_PREFIXES
 from config.values.model import Table
 

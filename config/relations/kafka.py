@@ -122,7 +122,7 @@ def _route_topics(view: View) -> Iterator[str]:
     for number, route in enumerate(view.settings.routes):
         say = view.say("routes", number, "topic")
         if "$" in route.topic:
-            continue  # a template: bridge.template reads it, and bridge.topic_rule checks what it makes
+            continue  # a template: bridge.routing.template reads it, and bridge.routing.topic_rule checks what it makes
         try:
             check_kafka_topic(route.topic)
         except ValueError as error:

@@ -138,7 +138,8 @@ KafkaTopicName = Annotated[str, AfterValidator(check_kafka_topic)]
 """The name of a Kafka topic, known to be valid."""
 
 Template = str
-"""Text with ``${…}`` placeholders for values of a message. ``bridge.template`` reads it, and is the judge of it."""
+"""Text with ``${…}`` placeholders for values of a message. ``bridge.routing.template`` reads it, and is the judge of
+it."""
 
 ReplicationFactor = Annotated[Count, Field(ge=-1, le=32767), AfterValidator(_check_replication)]
 """Copies of a partition: -1 for the broker's default, or at least 1 (a 16-bit number in Kafka's protocol)."""

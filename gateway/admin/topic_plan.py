@@ -11,7 +11,7 @@ __all__ = ["ACTIONS", "Step", "StepKind", "Wanted", "plan", "templated", "wanted
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from bridge.template import Template
+from bridge.routing.template import Template
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

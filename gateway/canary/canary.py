@@ -21,7 +21,7 @@ import structlog
 from bridge.backoff import Backoff
 from bridge.errors import UnreachableError
 from bridge.message import MessageView
-from bridge.routing import RouteError
+from bridge.routing.router import RouteError
 from config.errors import GatewayError, forget_frames
 from config.values.grammar import format_duration
 from gateway.canary.account import LEGS, CanaryAccount
@@ -33,8 +33,8 @@ from gateway.mqtt.publisher import Publisher
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bridge.kafka_login import KafkaLogin
-    from bridge.routing import Router
+    from bridge.kafka.login import KafkaLogin
+    from bridge.routing.router import Router
     from config.settings import Settings
     from gateway.canary.account import Lost
     from gateway.metrics import Metrics

@@ -10,7 +10,7 @@ from aiokafka import TopicPartition
 from aiokafka import errors as kafka_errors
 
 from bridge.errors import RefusedError, UnreachableError
-from bridge.kafka_connection import REFUSED, connection_options, make_consumer, stop_consumer, why_unreachable
+from bridge.kafka.connection import REFUSED, connection_options, make_consumer, stop_consumer, why_unreachable
 from config.error_words import words
 from config.errors import GatewayError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bridge.errors import BridgeError
-    from bridge.kafka_login import KafkaLogin
+    from bridge.kafka.login import KafkaLogin
     from config.settings import KafkaSettings
 
 _METADATA_AGE_MS: Final = 10_000  # a leader that moved is noticed by the refusal of the old one

@@ -136,7 +136,7 @@ async def _read(
     reading: Reader,
     bounds: tuple[int | None, int | None],
 ) -> None:
-    from bridge.kafka_reader import TopicReader
+    from bridge.kafka.reader import TopicReader
     from gateway.outward import kafka_login
 
     since_ms, until_ms = bounds

@@ -124,7 +124,7 @@ def _spools_too_large(loaded: Loaded) -> list[str]:
 
 def _topics_to_make(loaded: Loaded) -> str:
     """Which Kafka topics a start needs, as far as the settings name them; empty when it makes them itself."""
-    from bridge.routing import Router
+    from bridge.routing.router import Router
 
     settings = loaded.settings
     if settings.kafka.topics.create or not settings.routes:
@@ -162,7 +162,7 @@ def _check_auth(loaded: Loaded) -> tuple[list[str], list[str]]:
 def _check_routes(loaded: Loaded) -> tuple[list[str], list[str]]:
     """Problems and warnings of templates and of routes among each other, which the bridge judges when it compiles
     them."""
-    from bridge.routing import Router
+    from bridge.routing.router import Router
 
     settings = loaded.settings
     problems: list[str] = []
@@ -178,13 +178,13 @@ def _check_routes(loaded: Loaded) -> tuple[list[str], list[str]]:
         router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.own_topics)
     except ConfigError as error:
         return [f"routes ({loaded.origin('routes')}): {problem}" for problem in error.problems], []
-    from bridge.interceptor_loading import load_chains
+    from bridge.intercept.loading import load_chains
 
     try:
         load_chains(settings).close()
     except ConfigError as error:
         return list(error.problems), []
-    from bridge.route_lint import SURE, lint
+    from bridge.routing.lint import SURE, lint
 
     doubtful = [
         f"{one.sentence} Better: {one.advice}" for one in lint(settings) if one.id in SURE and one.severity == "warn"

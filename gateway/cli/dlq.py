@@ -17,7 +17,7 @@ from gateway.cli.table import print_json, tell
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
 
-    from bridge.dead_letter_reading import DeadLetter, Place
+    from bridge.dead_letters.reading import DeadLetter, Place
     from config.settings import Settings
     from gateway.cli.dlq_reader import DeadLetterReader
     from gateway.cli.dlq_selection import Filter, Selection
@@ -102,7 +102,7 @@ def _positive(text: str) -> int:
 
 
 def _filter(arguments: argparse.Namespace) -> Filter:
-    from bridge.filters import FilterError, validate_filter
+    from bridge.routing.filters import FilterError, validate_filter
     from gateway.cli.dlq_selection import Filter
 
     try:

@@ -13,27 +13,27 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from bridge.accumulator import Accumulator
-from bridge.batch import Span
-from bridge.dead_letter import DeadLetters
-from bridge.dispatch import Dispatcher, TopicNameError
 from bridge.errors import BridgeError, RetriableError, UnreachableError
-from bridge.interceptor_loading import load_chains
-from bridge.kafka import KafkaProducer
-from bridge.kafka_topics import Topics
-from bridge.routing import Router
-from bridge.sender import Sender, SenderPolicy
+from bridge.intercept.loading import load_chains
+from bridge.kafka.producer import KafkaProducer
+from bridge.kafka.topics import Topics
+from bridge.produce.accumulator import Accumulator
+from bridge.produce.batch import Span
+from bridge.produce.dead_letter import DeadLetters
+from bridge.produce.dispatch import Dispatcher, TopicNameError
+from bridge.produce.sender import Sender, SenderPolicy
+from bridge.routing.router import Router
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bridge.accumulator import Slot
-    from bridge.batch import Batch
-    from bridge.dead_letter_reading import DeadLetter, Place
-    from bridge.kafka_login import KafkaLogin
+    from bridge.dead_letters.reading import DeadLetter, Place
+    from bridge.dead_letters.replay_marks import Mark
+    from bridge.kafka.login import KafkaLogin
     from bridge.message import Properties
     from bridge.ports import BatchBuilder, StoredRecord
-    from bridge.replay_marks import Mark
+    from bridge.produce.accumulator import Slot
+    from bridge.produce.batch import Batch
     from bridge.wire import DeadLetterReason
     from config.settings import Settings
 
@@ -195,7 +195,7 @@ class ReplayPath:
         if not await self._producer.refresh_metadata():
             raise UnreachableError("Kafka gave no metadata; are all brokers down?")
 
-    # --- bridge.sender.SenderObserver
+    # --- bridge.produce.sender.SenderObserver
 
     def batch_stored(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None:
         del offset, now_ns

@@ -6,13 +6,13 @@ __all__ = ["DeadLetterReader", "Partition", "TopicFacts"]
 
 from typing import TYPE_CHECKING
 
-from bridge.dead_letter_reading import Assembler
-from bridge.kafka_reader import Partition, TopicFacts, TopicReader
+from bridge.dead_letters.reading import Assembler
+from bridge.kafka.reader import Partition, TopicFacts, TopicReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bridge.dead_letter_reading import DeadLetter, Place
+    from bridge.dead_letters.reading import DeadLetter, Place
 
 
 class DeadLetterReader(TopicReader):

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from bridge.replay_marks import Mark, MarkKind
+from bridge.dead_letters.replay_marks import Mark, MarkKind
 from gateway.cli import dlq_text
 from gateway.cli.dlq_path import ReplayPath
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from bridge.dead_letter_reading import DeadLetter, Place
+    from bridge.dead_letters.reading import DeadLetter, Place
     from config.settings import Settings
     from gateway.cli.dlq_path import Destination, Fate
     from gateway.cli.dlq_reader import DeadLetterReader

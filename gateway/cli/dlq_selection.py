@@ -9,14 +9,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bridge.dead_letter_reading import Assembler, Place
-from bridge.filters import matches
-from bridge.replay_marks import Marks
+from bridge.dead_letters.reading import Assembler, Place
+from bridge.dead_letters.replay_marks import Marks
+from bridge.routing.filters import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bridge.dead_letter_reading import DeadLetter
+    from bridge.dead_letters.reading import DeadLetter
     from gateway.cli.dlq_reader import DeadLetterReader, Partition
 
 _PLACE = re.compile(r"(?:([A-Za-z0-9._-]{1,249})/)?(\d+):(\d+)", re.ASCII)

@@ -13,8 +13,8 @@ from config.values.grammar import format_duration
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from bridge.dead_letter_reading import DeadLetter
-    from bridge.replay_marks import Marks, Replay
+    from bridge.dead_letters.reading import DeadLetter
+    from bridge.dead_letters.replay_marks import Marks, Replay
     from gateway.cli.dlq_reader import TopicFacts
 
 _PRINTABLE = frozenset(string.printable) - frozenset("\r\x0b\x0c")

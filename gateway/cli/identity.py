@@ -76,7 +76,7 @@ def _adopt(arguments: argparse.Namespace) -> int:
 
 def _cluster_id(settings: Settings) -> tuple[str | None, str | None]:
     """The cluster's id; else why it is not known."""
-    from bridge.kafka_connection import cluster_id
+    from bridge.kafka.connection import cluster_id
     from gateway.outward import kafka_login
 
     async def ask() -> str | None:

@@ -83,8 +83,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _check_routes(loaded: Loaded) -> None:
     """Raises ConfigError for routes and interceptors that the gateway could not use either."""
-    from bridge.interceptor_loading import load_chains
-    from bridge.routing import Router
+    from bridge.intercept.loading import load_chains
+    from bridge.routing.router import Router
 
     settings = loaded.settings
     try:

@@ -12,7 +12,7 @@ from gateway.cli.arguments import add_config, add_json, load_noted
 if TYPE_CHECKING:
     import argparse
 
-    from bridge.route_lint import Finding
+    from bridge.routing.lint import Finding
     from config.settings import RouteSettings, Settings
 
 _LINT_EPILOG = """\
@@ -98,7 +98,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _row(settings: Settings, route: RouteSettings) -> dict[str, Any]:
-    from bridge.routing import Route
+    from bridge.routing.router import Route
     from config.errors import ConfigError
 
     chain = [one.label for one in (*settings.interceptors, *route.interceptors)]
@@ -120,7 +120,7 @@ def _row(settings: Settings, route: RouteSettings) -> dict[str, Any]:
 
 
 def _lint(arguments: argparse.Namespace) -> int:
-    from bridge.route_lint import lint
+    from bridge.routing.lint import lint
     from gateway.cli.table import print_json, say, tell
 
     settings = _settings(arguments)

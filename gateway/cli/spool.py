@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from bridge.spool import SpoolBatch
-    from bridge.spool_inspect import SpoolStatus
-    from bridge.spool_store import Store
+    from bridge.spool.inspect import SpoolStatus
+    from bridge.spool.spool import SpoolBatch
+    from bridge.spool.store import Store
     from config.settings import Settings
 
 _CHUNK_BYTES: Final = 4 << 20  # read, or stored, at a time
@@ -83,7 +83,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _load(arguments: argparse.Namespace) -> tuple[Settings, Path]:
-    from bridge.spool import spool_path
+    from bridge.spool.spool import spool_path
 
     settings = load_noted(arguments.config).settings
     worker = settings.worker if arguments.worker is None else arguments.worker
@@ -91,7 +91,7 @@ def _load(arguments: argparse.Namespace) -> tuple[Settings, Path]:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from bridge.spool_inspect import inspect, unreadable
+    from bridge.spool.inspect import inspect, unreadable
 
     settings, folder = _load(arguments)
     status = inspect(folder)
@@ -159,7 +159,7 @@ def _mib(size: int) -> str:
 @contextmanager
 def _opened(settings: Settings, folder: Path) -> Iterator[Store]:
     """The spool, ours alone. What was damaged is said on stderr."""
-    from bridge.spool_store import Store
+    from bridge.spool.store import Store
     from gateway import logs
 
     undo = logs.configure(settings.log.model_copy(update={"level": "error"}))
@@ -201,7 +201,7 @@ def _stored(store: Store) -> Iterator[SpoolBatch]:
 
 
 def _empty(store: Store) -> None:
-    from bridge.spool_store import Removal
+    from bridge.spool.store import Removal
 
     everything = [(0, (1 << 63) - 1)]
     store.remove([Removal(one.topic, one.partition, [], everything) for one in store.totals()])

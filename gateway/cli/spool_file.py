@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
-from bridge.spool import SpoolBatch
+from bridge.spool.spool import SpoolBatch
 from config.error_words import words
 from config.errors import GatewayError
 

@@ -15,8 +15,8 @@ from gateway.cli.arguments import UsageError, add_config, load_noted, moment, po
 from gateway.cli.table import mention, tell
 
 if TYPE_CHECKING:
-    from bridge.dead_letter_reading import DeadLetter, LoggedRecord
-    from bridge.kafka_reader import Partition, TopicReader
+    from bridge.dead_letters.reading import DeadLetter, LoggedRecord
+    from bridge.kafka.reader import Partition, TopicReader
     from config.settings import Settings
     from gateway.cli.tail_selection import TailFilter
 
@@ -137,7 +137,7 @@ def _topics(arguments: argparse.Namespace, settings: Settings) -> tuple[str, ...
 
 
 def _filter(arguments: argparse.Namespace) -> TailFilter:
-    from bridge.filters import FilterError, validate_filter
+    from bridge.routing.filters import FilterError, validate_filter
     from gateway.cli.tail_selection import TailFilter
 
     where = None
@@ -162,7 +162,7 @@ def _filter(arguments: argparse.Namespace) -> TailFilter:
 
 
 async def _tail(arguments: argparse.Namespace, settings: Settings, topics: tuple[str, ...], wanted: TailFilter) -> int:
-    from bridge.kafka_reader import TopicReader
+    from bridge.kafka.reader import TopicReader
     from gateway.cli.tail_text import LinePrinter, as_json_line
     from gateway.outward import kafka_login
 
@@ -239,8 +239,8 @@ class _Letters:
     """Records one by one; dead letters put together from their parts, without the marks of replays."""
 
     def __init__(self, *, dead_letters: bool) -> None:
-        from bridge.dead_letter_reading import Assembler
-        from bridge.replay_marks import Marks
+        from bridge.dead_letters.reading import Assembler
+        from bridge.dead_letters.replay_marks import Marks
 
         self._assembler = Assembler() if dead_letters else None
         self._marks = Marks()

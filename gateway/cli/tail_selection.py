@@ -7,15 +7,15 @@ __all__ = ["TailFilter", "as_letter", "as_record"]
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bridge.dead_letter_reading import DeadLetter
+from bridge.dead_letters.reading import DeadLetter
 from bridge.errors import BridgeError
-from bridge.filters import matches
 from bridge.message import MessageView
 from bridge.record import Record
+from bridge.routing.filters import matches
 from config.error_words import words
 
 if TYPE_CHECKING:
-    from bridge.dead_letter_reading import LoggedRecord
+    from bridge.dead_letters.reading import LoggedRecord
     from bridge.intercept.expression import Expression
 
 

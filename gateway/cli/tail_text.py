@@ -15,7 +15,7 @@ from bridge import wire
 from gateway.cli.dlq_text import moment, one_line, readable
 
 if TYPE_CHECKING:
-    from bridge.dead_letter_reading import DeadLetter
+    from bridge.dead_letters.reading import DeadLetter
 
 _TOPIC_CELLS = 40
 _DEVICE_CELLS = 24

@@ -13,7 +13,7 @@ from gateway.doctor.wording import many, milliseconds, some
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bridge.kafka_probe import ProbeError
+    from bridge.kafka.probe import ProbeError
     from config.settings import KafkaSettings
     from gateway.doctor.kafka_facts import BrokerFacts, Known, Place
     from gateway.doctor.model import Findings

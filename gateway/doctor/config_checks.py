@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from bridge.certificate import validity
-from bridge.routing import Router
+from bridge.routing.router import Router
 from bridge.tls import tls_context
 from config.errors import ConfigError, ExitStatus, GatewayError
 from gateway.data_directory import explained

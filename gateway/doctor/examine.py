@@ -21,7 +21,7 @@ from gateway.supervisor.cpu import worker_count
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from bridge.routing import Router
+    from bridge.routing.router import Router
     from config.loading.load import Loaded
     from gateway.admin.model import Cluster
     from gateway.doctor.kafka_facts import Known
@@ -195,7 +195,7 @@ class _Examination:
         )
 
     async def _look_at_kafka(self, outward: Outward) -> None:
-        from bridge.kafka_login import KafkaLogin
+        from bridge.kafka.login import KafkaLogin
         from gateway.admin.kafka import KafkaAdmin
         from gateway.doctor import admin_facts, broker_verdicts, cluster_verdicts, topic_verdicts
         from gateway.doctor.kafka_facts import Asking

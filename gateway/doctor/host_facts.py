@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bridge.spool import spool_path
+from bridge.spool.spool import spool_path
 from gateway.machine_facts import control_groups, cpu_pressure
 
 if TYPE_CHECKING:

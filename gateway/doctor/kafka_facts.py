@@ -8,15 +8,15 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from bridge.kafka_probe import ProbeError, open_link
+from bridge.kafka.probe import ProbeError, open_link
 from config.values.addresses import parse_kafka_address
 from gateway.doctor.endpoint import Endpoint, reach
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from bridge.kafka_login import KafkaLogin
-    from bridge.kafka_probe import BrokerLink, Layout, Produced
+    from bridge.kafka.login import KafkaLogin
+    from bridge.kafka.probe import BrokerLink, Layout, Produced
     from config.settings import Settings
 
 Place = tuple[str, int]

@@ -10,7 +10,7 @@ import secrets
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from bridge.filters import Subscription
+from bridge.routing.filters import Subscription
 from bridge.tls import TlsFiles
 from config.errors import GatewayError
 from config.values.addresses import parse_mqtt_address

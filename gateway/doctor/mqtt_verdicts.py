@@ -16,7 +16,7 @@ from gateway.mqtt import reasons
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bridge.filters import Subscription
+    from bridge.routing.filters import Subscription
     from config.settings import MqttSettings, Settings
     from gateway.doctor.model import Findings
     from gateway.doctor.mqtt_facts import AddressFacts, DoorFacts

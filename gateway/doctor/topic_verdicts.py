@@ -13,7 +13,7 @@ from gateway.doctor.wording import many, some
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from bridge.kafka_probe import Layout, PartitionLayout
+    from bridge.kafka.probe import Layout, PartitionLayout
     from config.settings import Settings
     from gateway.doctor.admin_facts import AdminFacts
     from gateway.doctor.kafka_facts import BrokerFacts, Known, Place

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bridge.filters import FilterError, covers, intersection, split_share, validate_filter
+from bridge.routing.filters import FilterError, covers, intersection, split_share, validate_filter
 from gateway.migration.emqx_action import put_action
 from gateway.migration.emqx_connector import put_connector
 from gateway.migration.emqx_sql import SqlError, Statement, parse_sql

@@ -7,7 +7,7 @@ __all__ = ["UNKNOWN", "Words", "WordsError"]
 import re
 from typing import TYPE_CHECKING, Final
 
-from bridge.filters import FilterError, validate_filter
+from bridge.routing.filters import FilterError, validate_filter
 from gateway.migration.emqx_sql import Comparison, Constant, Field, Junction, Negation
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from bridge import wire
 from bridge.intercept.paths import MISSING, parse_path
 
 if TYPE_CHECKING:
-    from bridge.dead_letter_reading import LoggedRecord
+    from bridge.dead_letters.reading import LoggedRecord
     from bridge.intercept.paths import Path
 
 _DIGEST_BYTES: Final = 16

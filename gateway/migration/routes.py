@@ -6,7 +6,7 @@ __all__ = ["arranged"]
 
 from typing import TYPE_CHECKING, Any
 
-from bridge.filters import covers
+from bridge.routing.filters import covers
 
 if TYPE_CHECKING:
     from gateway.migration.findings import Imported

@@ -12,7 +12,7 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.filters import FilterError, covers, intersection, split_share, validate_filter
+from bridge.routing.filters import FilterError, covers, intersection, split_share, validate_filter
 from gateway.migration.findings import Imported, ImportError_
 from gateway.migration.routes import arranged
 from gateway.migration.telegraf_output import put_output

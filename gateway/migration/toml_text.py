@@ -66,8 +66,8 @@ def _bare(path: str) -> str:
 def check_text(text: str) -> tuple[str, ...]:
     """Load the file as the gateway would, with files of placeholders where it names secrets, and compile its routes and
     interceptors. Returns what the loading warns of. Raises ImportError_ when it cannot be used."""
-    from bridge.interceptor_loading import load_chains
-    from bridge.routing import Router
+    from bridge.intercept.loading import load_chains
+    from bridge.routing.router import Router
     from config.loading.load import load
 
     document = tomllib.loads(text)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from paho.mqtt.reasoncodes import ReasonCode
 
-    from bridge.filters import Subscription
+    from bridge.routing.filters import Subscription
     from config.settings import MqttSettings
     from config.values.addresses import MqttAddress
     from gateway.mqtt.login import Shown

@@ -25,9 +25,9 @@ from gateway.mqtt.packets import packet_name
 from gateway.mqtt.servers import REDIRECTIONS, Redirection
 
 if TYPE_CHECKING:
-    from bridge.accumulator import Accumulator
-    from bridge.batch import Span
-    from bridge.dispatch import Dispatcher
+    from bridge.produce.accumulator import Accumulator
+    from bridge.produce.batch import Span
+    from bridge.produce.dispatch import Dispatcher
     from gateway.mqtt.client import PahoClient
     from gateway.mqtt.flow import Flow
     from gateway.mqtt.ingest import Ingest

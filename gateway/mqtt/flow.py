@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from bridge.accumulator import Accumulator
-    from bridge.batch import Span
     from bridge.ledger import Ledger
-    from bridge.sender import Sender
+    from bridge.produce.accumulator import Accumulator
+    from bridge.produce.batch import Span
+    from bridge.produce.sender import Sender
 
 SPAN_BYTES = 1 << 20
 RATE_AT_SHORTEST = (

@@ -18,16 +18,16 @@ import time
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from bridge.dispatch import TopicNameError
+from bridge.produce.dispatch import TopicNameError
 from bridge.wire import MQTT_TOPIC, DeadLetterReason
 from gateway.mqtt.errors import MalformedPacketError
 from gateway.mqtt.packets import packet_name
 from gateway.mqtt.properties import without_expiry
 
 if TYPE_CHECKING:
-    from bridge.accumulator import Accumulator
-    from bridge.dead_letter import DeadLetters
-    from bridge.dispatch import Dispatcher, Entry
+    from bridge.produce.accumulator import Accumulator
+    from bridge.produce.dead_letter import DeadLetters
+    from bridge.produce.dispatch import Dispatcher, Entry
 
 PUBLISH, PUBREL, PUBCOMP, PINGRESP = 0x30, 0x62, 0x70, 0xD0
 # First bytes of what else a broker may send: CONNACK, PUBACK, PUBREC, PUBCOMP, SUBACK, UNSUBACK, DISCONNECT, AUTH, each

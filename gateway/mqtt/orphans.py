@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from bridge.filters import Subscription
+from bridge.routing.filters import Subscription
 from gateway.lifecycle import StopVerb
 from gateway.mqtt.errors import ConnectError
 from gateway.mqtt.session import Session, SessionPlan

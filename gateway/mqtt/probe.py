@@ -28,7 +28,7 @@ from gateway.mqtt.errors import ConnectError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bridge.filters import Subscription
+    from bridge.routing.filters import Subscription
     from config.settings import MqttSettings
     from config.values.addresses import MqttAddress
     from gateway.mqtt.login import Shown

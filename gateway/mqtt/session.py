@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
     from paho.mqtt.reasoncodes import ReasonCode
 
-    from bridge.accumulator import Accumulator
     from bridge.certificate import Validity
-    from bridge.dead_letter import DeadLetters
-    from bridge.dispatch import Dispatcher
-    from bridge.filters import Subscription
     from bridge.ledger import Ledger
+    from bridge.produce.accumulator import Accumulator
+    from bridge.produce.dead_letter import DeadLetters
+    from bridge.produce.dispatch import Dispatcher
+    from bridge.routing.filters import Subscription
     from config.settings import Settings
     from gateway.lost_sessions import LostSessions
     from gateway.metrics import Metrics

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bridge.errors import RefusedError, TopicMissingError, UnreachableError
-from bridge.kafka_connection import cluster_id
-from bridge.kafka_reader import TopicReader
-from bridge.kafka_topics import Topics
+from bridge.kafka.connection import cluster_id
+from bridge.kafka.reader import TopicReader
+from bridge.kafka.topics import Topics
 from config.values.addresses import parse_mqtt_address
 from gateway.mqtt.device import DeviceConnection, DeviceRefusedError, Way
 from gateway.mqtt.login import Login
@@ -31,8 +31,8 @@ from gateway.trial.publisher import Publisher
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bridge.dead_letter_reading import LoggedRecord
-    from bridge.kafka_login import KafkaLogin
+    from bridge.dead_letters.reading import LoggedRecord
+    from bridge.kafka.login import KafkaLogin
     from config.settings import Settings
     from gateway.trial.cleanup import Cleanup
     from gateway.trial.plan import TrialPlan

@@ -25,7 +25,7 @@ from gateway.lifecycle import State, StopRequest, StopVerb
 from gateway.worker import Worker
 
 if TYPE_CHECKING:
-    from bridge.batch import Batch
+    from bridge.produce.batch import Batch
     from config.settings import Settings
 
 _REPORT_S = 0.05

@@ -10,7 +10,7 @@ __all__ = ["Span", "TooMuchError", "Verdict", "verify"]
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from bridge.ledger_records import LedgerRecordError, LostSessionRecord, PartitionRecord, decode
+from bridge.ledger_topic.records import LedgerRecordError, LostSessionRecord, PartitionRecord, decode
 from config.errors import ExitStatus, GatewayError
 from gateway.moments import moment
 from gateway.verify.lives import Lives
@@ -19,7 +19,7 @@ from gateway.verify.place import Place
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bridge.ledger_records import LedgerRecord
+    from bridge.ledger_topic.records import LedgerRecord
     from gateway.verify.lives import Life
     from gateway.verify.log import KafkaLog, LedgerRow, TopicView
     from gateway.verify.place import PlaceResult

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from bridge.ledger_records import PartitionRecord, WorkerRecord
+    from bridge.ledger_topic.records import PartitionRecord, WorkerRecord
 
 Ending = Literal["stopped", "crashed", "running", "silent"]
 

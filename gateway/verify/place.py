@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from bridge.ledger_records import PartitionRecord
+    from bridge.ledger_topic.records import PartitionRecord
     from gateway.verify.lives import Window
     from gateway.verify.log import FoundRecord, PartitionView, TopicView
 

@@ -16,7 +16,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from bridge import wire
 from bridge.errors import BridgeError, RefusedError, TopicMissingError, UnreachableError
-from bridge.kafka_connection import (
+from bridge.kafka.connection import (
     REFUSED,
     connection_options,
     make_admin,
@@ -24,7 +24,7 @@ from bridge.kafka_connection import (
     stop_consumer,
     why_unreachable,
 )
-from bridge.kafka_login import KafkaLogin
+from bridge.kafka.login import KafkaLogin
 from config.error_words import words
 from gateway.verify.log import FoundRecord, LedgerRow, PartitionView, TopicView
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from bridge.contacts import Contacts
+from bridge.kafka.contacts import Contacts
 from gateway.cli.main import main
 from gateway.instruments import EventLoopProbe
 from gateway.vitals import Vitals
 from gateway.worker import Worker
 
 if TYPE_CHECKING:
-    from bridge.batch import Batch
+    from bridge.produce.batch import Batch
 
 
 def _stored(self: Worker, batch: Batch, partition: int, offset: int, _now_ns: int) -> None:

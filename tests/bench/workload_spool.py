@@ -12,7 +12,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Final
 
-from bridge.spool import Spool, SpoolBatch
+from bridge.spool.spool import Spool, SpoolBatch
 from tests.bench.measurement import Measurement
 
 if TYPE_CHECKING:

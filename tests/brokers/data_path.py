@@ -10,13 +10,13 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from bridge.accumulator import Accumulator
-from bridge.dead_letter import DeadLetters
-from bridge.dispatch import Dispatcher
 from bridge.ledger import Ledger
 from bridge.ports import StoredRecord
-from bridge.routing import Router
-from bridge.sender import Sender, SenderPolicy
+from bridge.produce.accumulator import Accumulator
+from bridge.produce.dead_letter import DeadLetters
+from bridge.produce.dispatch import Dispatcher
+from bridge.produce.sender import Sender, SenderPolicy
+from bridge.routing.router import Router
 from config.settings import Settings
 from gateway.lifecycle import StopVerb
 from gateway.metrics import Metrics
@@ -27,9 +27,9 @@ from gateway.mqtt.properties import parse_properties
 from gateway.mqtt.session import DataPath, Session, SessionPlan
 
 if TYPE_CHECKING:
-    from bridge.batch import Batch, Span
     from bridge.errors import BridgeError
     from bridge.ports import BatchBuilder, Headers
+    from bridge.produce.batch import Batch, Span
     from gateway.lost_sessions import LostSessions
 
 PARTITIONS = 4

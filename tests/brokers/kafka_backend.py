@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from bridge.kafka import KafkaProducer
+from bridge.kafka.producer import KafkaProducer
 from bridge.ports import StoredRecord
 from config.settings import KafkaSettings
 from gateway.embedded.kafka import KafkaCluster

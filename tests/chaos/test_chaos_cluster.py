@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 from aiokafka.client import ConnectionGroup
 
-from bridge.contacts import Contacts
-from bridge.kafka import KafkaProducer
+from bridge.kafka.contacts import Contacts
+from bridge.kafka.producer import KafkaProducer
 from config.errors import ExitStatus
 from gateway.doctor.model import Severity
 from tests.brokers.kafka_backend import kafka_settings, read_topic

@@ -11,8 +11,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from structlog.testing import capture_logs
 
-from bridge.kafka_login import KafkaLogin
-from bridge.routing import Router
+from bridge.kafka.login import KafkaLogin
+from bridge.routing.router import Router
 from config.settings import MqttSettings, Settings
 from gateway.canary.canary import Canary
 from gateway.metrics import Metrics

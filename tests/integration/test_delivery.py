@@ -15,8 +15,8 @@ import pytest
 
 from bridge import wire
 from bridge.errors import IncarnationError, PoisonedError, RefusedError
-from bridge.kafka import KafkaProducer
-from bridge.sender import SenderPolicy
+from bridge.kafka.producer import KafkaProducer
+from bridge.produce.sender import SenderPolicy
 from bridge.wire import DeadLetterReason
 from tests.brokers.kafka_backend import kafka_settings, read_topic
 from tests.brokers.topics import create_topic, delete_topics

@@ -17,10 +17,10 @@ from confluent_kafka.admin import AdminClient
 
 from bridge import wire
 from bridge.errors import BridgeError
-from bridge.headers import property_headers
-from bridge.kafka import KafkaProducer
+from bridge.kafka.producer import KafkaProducer
 from bridge.message import Properties
-from bridge.partitioner import partition_for
+from bridge.produce.partitioner import partition_for
+from bridge.routing.headers import property_headers
 from bridge.wire import DeadLetterReason
 from config.errors import ExitStatus
 from config.loading.load import load

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bridge.filters import Subscription
+from bridge.routing.filters import Subscription
 from config.values.addresses import parse_mqtt_address
 from gateway.doctor.model import Severity
 from gateway.doctor.mqtt_facts import Device

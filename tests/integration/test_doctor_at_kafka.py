@@ -16,8 +16,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from paho.mqtt.enums import CallbackAPIVersion
 
-from bridge.kafka_login import KafkaLogin
-from bridge.kafka_session import open_connection
+from bridge.kafka.login import KafkaLogin
+from bridge.kafka.session import open_connection
 from config.settings import KafkaSettings
 from gateway.cli.main import main
 from gateway.doctor.model import Severity

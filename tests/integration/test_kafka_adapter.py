@@ -16,9 +16,9 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from confluent_kafka.admin import AdminClient
 
 from bridge.errors import IncarnationError, PoisonedError, TimestampError, UnreachableError
-from bridge.kafka import KafkaProducer
-from bridge.kafka_batch import KafkaBatch
-from bridge.kafka_connection import cluster_id
+from bridge.kafka.batch import KafkaBatch
+from bridge.kafka.connection import cluster_id
+from bridge.kafka.producer import KafkaProducer
 from bridge.ports import StoredRecord
 from bridge.wire import DeadLetterReason
 from tests.producer_port import NOW_MS, PATIENCE_S, RECORDS, ProducerPort, fill, running, sent, values

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 from aiokafka.protocol.produce import ProduceRequest
 
 from bridge.errors import BridgeError, ReplicasMissingError
-from bridge.kafka import KafkaProducer
-from bridge.kafka_batch import REQUEST_BYTES
+from bridge.kafka.batch import REQUEST_BYTES
+from bridge.kafka.producer import KafkaProducer
 from tests.brokers.kafka_backend import KafkaBackend, kafka_settings
 from tests.brokers.topics import delete_topics
 from tests.integration.test_kafka_adapter import wrap_send

@@ -10,7 +10,7 @@ from gateway.embedded.jars import resolve
 from gateway.embedded.java import ensure_java, jvm_environment
 from tests.unit.test_kafka_error_codes import REVIEWED
 
-OURS_ALONE = {-1, 8}  # sent again though Kafka's own client would not: bridge.kafka_errors says why
+OURS_ALONE = {-1, 8}  # sent again though Kafka's own client would not: bridge.kafka.error_codes says why
 
 
 def test_kafka_s_own_table_of_errors() -> None:

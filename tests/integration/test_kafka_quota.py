@@ -7,8 +7,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from bridge.contacts import Contacts
-from bridge.kafka import KafkaProducer
+from bridge.kafka.contacts import Contacts
+from bridge.kafka.producer import KafkaProducer
 from tests.brokers.kafka_backend import kafka_settings, read_topic
 from tests.brokers.quotas import limit_producer
 from tests.producer_port import fill, running, values

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from bridge.certificate import validity_of_der
 from bridge.errors import BridgeError, RefusedError, RetriableError, UnreachableError
-from bridge.kafka import KafkaProducer
+from bridge.kafka.producer import KafkaProducer
 from config.errors import ConfigError, ExitStatus
 from config.settings import Settings
 from gateway.admin.kafka import KafkaAdmin

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from bridge.errors import BridgeError, RefusedError, RetriableError, TopicMissingError
-from bridge.kafka_topics import Topics
+from bridge.kafka.topics import Topics
 from config.errors import ExitStatus
 from tests.producer_port import running, sent, values
 

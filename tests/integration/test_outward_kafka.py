@@ -12,13 +12,13 @@ from aiokafka.errors import SaslAuthenticationFailed
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from structlog.testing import capture_logs
 
-from bridge import kafka_client
 from bridge.errors import BridgeError, RefusedError, UnreachableError
-from bridge.kafka import KafkaProducer
-from bridge.kafka_connection import cluster_id
-from bridge.kafka_login import KafkaLogin
-from bridge.kafka_session import open_connection
-from bridge.kafka_topics import Topics
+from bridge.kafka import client as kafka_client
+from bridge.kafka.connection import cluster_id
+from bridge.kafka.login import KafkaLogin
+from bridge.kafka.producer import KafkaProducer
+from bridge.kafka.session import open_connection
+from bridge.kafka.topics import Topics
 from config.settings import Settings
 from config.values.secret_files import FileSecret
 from gateway.admin.errors import AdminRefusedError
@@ -138,7 +138,7 @@ async def test_a_bad_token_is_refused_in_a_sentence_and_its_source_told(
 async def test_aiokafka_itself_takes_a_refused_token_for_an_accepted_one(
     cluster: KafkaCluster, provider: IdentityProvider
 ) -> None:
-    """Why connections are of a kind of our own. When this fails, ``bridge.kafka_session`` may do less."""
+    """Why connections are of a kind of our own. When this fails, ``bridge.kafka.session`` may do less."""
     settings = settings_for(cluster, "SASL_PLAINTEXT", OAUTH)
     login = KafkaLogin(settings, MadeTokens(lambda: provider.sign({"sub": "gateway", "aud": "others"})))
     host, _, port = cluster.sasl_bootstrap.partition(":")

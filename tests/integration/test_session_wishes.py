@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bridge.filters import Subscription
+from bridge.routing.filters import Subscription
 from gateway.lifecycle import StopVerb
 from gateway.session_registry import SessionRegistry
 from tests.brokers.data_path import MemoryPath, make_settings

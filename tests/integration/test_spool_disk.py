@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bridge.errors import SpoolWriteError
-from bridge.spool import Spool, SpoolBatch
+from bridge.spool.spool import Spool, SpoolBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,19 +8,19 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from bridge.accumulator import Accumulator
-from bridge.dead_letter import DeadLetters
 from bridge.ledger import Ledger
-from bridge.sender import Sender, SenderPolicy
+from bridge.produce.accumulator import Accumulator
+from bridge.produce.dead_letter import DeadLetters
+from bridge.produce.sender import Sender, SenderPolicy
 from tests.unit.manual_time import ManualLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bridge.accumulator import Slot
-    from bridge.batch import Batch, Span
     from bridge.errors import BridgeError
     from bridge.ports import BatchBuilder, Headers, ProducerFactory
+    from bridge.produce.accumulator import Slot
+    from bridge.produce.batch import Batch, Span
     from bridge.wire import DeadLetterReason
     from config.settings import RouteSettings
     from tests.unit.fake_kafka import FakeKafka

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bridge.errors import SpoolFullError, SpoolWriteError
-from bridge.spool import ReadResult, SpoolBatch, StoredBatch
+from bridge.spool.spool import ReadResult, SpoolBatch, StoredBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -9,10 +9,10 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 from bridge import wire
-from bridge.ledger_intervals import LedgerIntervals
-from bridge.ledger_records import Author, decode
-from bridge.ledger_writer import LedgerPlan, LedgerWriter
-from bridge.partitioner import partition_for
+from bridge.ledger_topic.intervals import LedgerIntervals
+from bridge.ledger_topic.records import Author, decode
+from bridge.ledger_topic.writer import LedgerPlan, LedgerWriter
+from bridge.produce.partitioner import partition_for
 from gateway.verify.check import Span, verify
 from gateway.verify.log import FoundRecord, LedgerRow, PartitionView, TopicView
 from tests.unit.data_path import Path
@@ -20,8 +20,8 @@ from tests.unit.data_path import Path
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from bridge.batch import Batch
-    from bridge.ledger_records import LedgerRecord
+    from bridge.ledger_topic.records import LedgerRecord
+    from bridge.produce.batch import Batch
     from gateway.verify.check import Verdict
     from tests.unit.fake_kafka import FakeKafka
 

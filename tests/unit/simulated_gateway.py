@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bridge.accumulator import Accumulator
-from bridge.dead_letter import DeadLetters
-from bridge.dead_letter_limit import DeadLetterLimit
-from bridge.dispatch import Dispatcher
+from bridge.dead_letters.limit import DeadLetterLimit
+from bridge.dead_letters.route_stops import RouteStops
 from bridge.errors import TopicMissingError, UnreachableError
 from bridge.interceptors import Chain, Chains, Drop, Stage
+from bridge.kafka.topic_watch import TopicWatch
 from bridge.ledger import Ledger
-from bridge.partitions import Partitions
-from bridge.route_stops import RouteStops
-from bridge.sender import Sender, SenderPolicy
-from bridge.spooler import Spooler, SpoolPolicy
-from bridge.topic_watch import TopicWatch
+from bridge.produce.accumulator import Accumulator
+from bridge.produce.dead_letter import DeadLetters
+from bridge.produce.dispatch import Dispatcher
+from bridge.produce.partitions import Partitions
+from bridge.produce.sender import Sender, SenderPolicy
+from bridge.produce.spooler import Spooler, SpoolPolicy
 from gateway.mqtt.flow import Flow
 from gateway.mqtt.properties import parse_properties
 from tests.unit.data_path import Observer
@@ -28,8 +28,8 @@ from tests.unit.fake_spool import FakeSpool
 from tests.unit.simulated_mqtt import MAX_RECORD
 
 if TYPE_CHECKING:
-    from bridge.batch import Span
     from bridge.ports import BatchBuilder
+    from bridge.produce.batch import Span
     from bridge.record import Record
     from tests.unit.simulation import World
 
@@ -189,7 +189,7 @@ class Gateway:
             {*self.world.router.kafka_topics, DEAD_LETTERS, *self.world.beside, *made}
         )
 
-    # --- bridge.parking.TopicLocator
+    # --- bridge.produce.parking.TopicLocator
 
     def partition_count(self, topic: str) -> int | None:
         return self.topics.partition_count(topic)

@@ -13,7 +13,7 @@ from gateway.mqtt.ingest import Ingest
 from tests.brokers.packets import publish, pubrel, user_property
 
 if TYPE_CHECKING:
-    from bridge.batch import Span
+    from bridge.produce.batch import Span
     from tests.unit.simulation import World
 
 WINDOW = 60
@@ -115,7 +115,8 @@ class Session:
 
 
 class Connection:
-    """Between its session's bytes and the data path (``gateway.mqtt.flow.Paced``, ``bridge.accumulator.Owner``)."""
+    """Between its session's bytes and the data path (``gateway.mqtt.flow.Paced``,
+    ``bridge.produce.accumulator.Owner``)."""
 
     def __init__(self, session: Session) -> None:
         self.session = session

@@ -23,7 +23,7 @@ from unittest.mock import patch
 
 from bridge import wire
 from bridge.errors import IncarnationError, PoisonedError, TimestampError
-from bridge.routing import Router
+from bridge.routing.router import Router
 from bridge.wire import DeadLetterReason
 from config.settings import RouteSettings
 from tests.unit.fake_kafka import DOWN, FakeBatch, FakeKafka, FakePartition

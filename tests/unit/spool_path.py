@@ -6,8 +6,8 @@ __all__ = ["SpoolPath", "numbers"]
 
 from typing import TYPE_CHECKING, Self
 
-from bridge.dead_letter import DeadLetters
-from bridge.spooler import Spooler, SpoolPolicy
+from bridge.produce.dead_letter import DeadLetters
+from bridge.produce.spooler import Spooler, SpoolPolicy
 from tests.unit.data_path import DEAD_LETTERS, Path, value_of
 from tests.unit.fake_spool import FakeDisk, FakeSpool
 

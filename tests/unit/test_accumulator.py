@@ -11,14 +11,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from bridge.accumulator import SMALL_BATCH_BYTES, Accumulator, Slot
-from bridge.batch import Batch, Span
 from bridge.ledger import Ledger
+from bridge.produce.accumulator import SMALL_BATCH_BYTES, Accumulator, Slot
+from bridge.produce.batch import Batch, Span
 from tests.unit.fake_kafka import FakeBatch
 
 if TYPE_CHECKING:
-    from bridge.partitions import PartitionQueue
     from bridge.ports import StoredRecord
+    from bridge.produce.partitions import PartitionQueue
 
 LIMIT = 400  # bytes of a batch: a few records fill it
 

@@ -17,7 +17,7 @@ from bridge.errors import (
     TopicMissingError,
     UnreachableError,
 )
-from bridge.kafka_errors import translate
+from bridge.kafka.error_codes import translate
 from bridge.wire import DeadLetterReason
 from config.errors import ExitStatus
 from gateway.metrics import send_failure_labels

@@ -16,9 +16,9 @@ from bridge import wire
 from bridge.intercept.age_out import NoTimestampError
 from bridge.intercept.expression import Expression, ExpressionError, MissingFieldError
 from bridge.intercept.json_schema import InvalidDocumentError
+from bridge.intercept.loading import load_chains
 from bridge.intercept.paths import MISSING, parse_path
 from bridge.intercept.split import NotSplitError
-from bridge.interceptor_loading import load_chains
 from bridge.interceptors import Drop
 from bridge.message import MessageView, Properties
 from bridge.record import NotJsonError, Record

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.spool import Spool, SpoolBatch, spool_path
+from bridge.spool.spool import Spool, SpoolBatch, spool_path
 from config.errors import ExitStatus
 from gateway.cli.main import main
 
@@ -143,7 +143,7 @@ def test_an_interrupted_import_goes_on(
     assert json.loads(output(capsys))["removed"] is True
     assert stored(folder, "site-a") == []
     monkeypatch.setattr("gateway.cli.spool._CHUNK_BYTES", 1)
-    from bridge.spool_store import Store
+    from bridge.spool.store import Store
 
     real, left = Store.append, 3
 
@@ -194,7 +194,7 @@ def test_an_import_that_does_not_fit_is_refused(folder: Path, capsys: pytest.Cap
     assert main(["spool", "export", "out.spool"]) == 0
     Path("gateway.toml").write_text('instance = "site-a"\n[spool]\nmax_bytes = "2MiB"\n')
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bridge.spool_record.SpoolBatch.stored_bytes", 1 << 20)
+        patch.setattr("bridge.spool.record.SpoolBatch.stored_bytes", 1 << 20)
         assert main(["spool", "import", "out.spool"]) == ExitStatus.FAILED
     assert "spool.max_bytes = 2097152" in capsys.readouterr().err
     assert len(stored(folder, "site-a")) == BATCHES

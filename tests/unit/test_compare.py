@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from bridge.dead_letter_reading import LoggedRecord, Place
+from bridge.dead_letters.reading import LoggedRecord, Place
 from config.errors import ExitStatus
 from gateway.migration.compare import ComparisonError, Span, Table
 from gateway.migration.identity import Reader, parse_identity

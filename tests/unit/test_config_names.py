@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge import filters as bridge_filters
+from bridge.routing import filters as bridge_filters
 from config.values.addresses import is_loopback, parse_kafka_address, parse_mqtt_address
 from config.values.names import (
     check_kafka_topic,

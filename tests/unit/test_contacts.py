@@ -10,11 +10,11 @@ from unittest.mock import Mock
 import pytest
 from aiokafka.errors import AuthenticationFailedError, NodeNotReadyError, RequestTimedOutError
 
-from bridge.contacts import FORGOTTEN_NS, PROBE_EVERY_NS, SUSPECT_NS, Contacts
 from bridge.errors import RefusedError
-from bridge.kafka import KafkaProducer
-from bridge.kafka_batch import Handover
-from bridge.kafka_errors import AnswerError
+from bridge.kafka.batch import Handover
+from bridge.kafka.contacts import FORGOTTEN_NS, PROBE_EVERY_NS, SUSPECT_NS, Contacts
+from bridge.kafka.error_codes import AnswerError
+from bridge.kafka.producer import KafkaProducer
 from config.settings import KafkaSettings
 
 LIST = [(1, "a", 9092), (2, "b", 9092), (3, "c", 9092)]

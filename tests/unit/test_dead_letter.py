@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bridge import wire
-from bridge.dead_letter import HEADER_BYTES, KEY_BYTES, PART_BYTES, SMALL_PART_BYTES
 from bridge.errors import BridgeError, PoisonedError
-from bridge.partitioner import partition_for
+from bridge.produce.dead_letter import HEADER_BYTES, KEY_BYTES, PART_BYTES, SMALL_PART_BYTES
+from bridge.produce.partitioner import partition_for
 from bridge.wire import DeadLetterReason
 from config.settings import RouteSettings
 from tests.unit.data_path import DEAD_LETTERS, Path
@@ -18,8 +18,8 @@ from tests.unit.fake_kafka import FakeKafka
 from tests.unit.manual_time import manual_time
 
 if TYPE_CHECKING:
-    from bridge.accumulator import Slot
     from bridge.ports import StoredRecord
+    from bridge.produce.accumulator import Slot
 
 ERROR = BridgeError("The template found no value.")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bridge.dead_letter_limit import STEPS, DeadLetterLimit, Excess
+from bridge.dead_letters.limit import STEPS, DeadLetterLimit, Excess
 from config.settings import DeadLetterSettings
 
 SECOND = 1_000_000_000

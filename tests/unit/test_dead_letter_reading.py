@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import wire
-from bridge.dead_letter import HEADER_BYTES, PART_BYTES
-from bridge.dead_letter_reading import Assembler, LoggedRecord, Place
+from bridge.dead_letters.reading import Assembler, LoggedRecord, Place
 from bridge.errors import BridgeError
-from bridge.headers import property_headers
 from bridge.message import Properties
+from bridge.produce.dead_letter import HEADER_BYTES, PART_BYTES
+from bridge.routing.headers import property_headers
 from bridge.wire import DeadLetterReason
 from tests.unit.data_path import DEAD_LETTERS, Path
 from tests.unit.fake_kafka import FakeKafka

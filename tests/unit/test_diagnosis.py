@@ -10,11 +10,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from bridge import wire
-from bridge.batch import Batch
 from bridge.certificate import Validity
 from bridge.errors import BridgeError, LeaderMissingError, PoisonedError, UnreachableError
 from bridge.interceptors import InterceptorError
-from bridge.kafka_batch import KafkaBatch
+from bridge.kafka.batch import KafkaBatch
+from bridge.produce.batch import Batch
 from bridge.wire import DeadLetterReason
 from config.settings import KafkaSettings, RouteSettings, Settings
 from gateway import pace

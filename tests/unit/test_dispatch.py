@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bridge import wire
-from bridge.dispatch import NO_ROUTE, REMEMBERED_BYTES, STATUS, Dispatcher, TopicNameError
 from bridge.errors import BridgeError, RefusedError, TopicMissingError, UnreachableError
 from bridge.message import Properties
-from bridge.parking import LOCATE_RETRY_S
-from bridge.partitioner import partition_for
-from bridge.routing import Router
+from bridge.produce.dispatch import NO_ROUTE, REMEMBERED_BYTES, STATUS, Dispatcher, TopicNameError
+from bridge.produce.parking import LOCATE_RETRY_S
+from bridge.produce.partitioner import partition_for
+from bridge.routing.router import Router
 from bridge.wire import DeadLetterReason
 from config.settings import RouteSettings
 from tests.unit.data_path import DEAD_LETTERS, Path
@@ -71,7 +71,7 @@ class Rig:
         self.parsed.append(raw)
         return parse(raw)
 
-    # bridge.parking.TopicLocator
+    # bridge.produce.parking.TopicLocator
 
     def partition_count(self, topic: str) -> int | None:
         return self.path.partition_count(topic)

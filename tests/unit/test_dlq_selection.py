@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bridge.dead_letter_reading import DeadLetter, Place
-from bridge.replay_marks import Marks
+from bridge.dead_letters.reading import DeadLetter, Place
+from bridge.dead_letters.replay_marks import Marks
 from gateway.cli import dlq_text
 from gateway.cli.dlq_reader import TopicFacts
 from gateway.cli.dlq_selection import Filter, find, parse_place

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bridge.kafka_probe import BrokerAddress, Layout, PartitionLayout, ProbeError, Produced
+from bridge.kafka.probe import BrokerAddress, Layout, PartitionLayout, ProbeError, Produced
 from config.errors import ExitStatus
 from gateway.admin.errors import AdminRefusedError, BrokerSilentError
 from gateway.admin.model import (

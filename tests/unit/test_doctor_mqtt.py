@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.certificate import Validity
-from bridge.filters import Subscription
+from bridge.routing.filters import Subscription
 from config.errors import ExitStatus
 from gateway.doctor.emqx_checks import EmqxFacts, client_ids, judge_emqx, session_pattern
 from gateway.doctor.endpoint import Endpoint, Step, TlsStep

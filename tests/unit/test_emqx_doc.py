@@ -6,7 +6,7 @@ import re
 import textwrap
 from pathlib import Path
 
-from bridge.routing import Router
+from bridge.routing.router import Router
 from config.loading.load import load
 from gateway.canary.account import LEGS
 from tests.brokers.emqx_conf import flatten, read_hocon

@@ -20,9 +20,9 @@ from jwt.exceptions import MissingRequiredClaimError
 
 from auth.backends.network_causes import network_cause
 from auth.fetching import Fetcher, FetchError
-from bridge.kafka_connection import why_unreachable
-from bridge.kafka_login import KafkaLogin
-from bridge.kafka_probe import ProbeError, open_link
+from bridge.kafka.connection import why_unreachable
+from bridge.kafka.login import KafkaLogin
+from bridge.kafka.probe import ProbeError, open_link
 from bridge.tls import tls_context
 from config.error_words import system_number, words
 from config.errors import ConfigError

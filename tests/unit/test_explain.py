@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bridge.message import Properties
-from bridge.partitioner import partition_for
+from bridge.produce.partitioner import partition_for
 from config.settings import Settings
 from gateway.cli.main import main
 from gateway.explain import Explanation, Message, explain

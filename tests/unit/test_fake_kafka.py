@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bridge.kafka_batch import KafkaBatch
+from bridge.kafka.batch import KafkaBatch
 from tests.producer_port import ProducerPort
 from tests.unit.fake_kafka import DOWN, FakeBatch, FakeKafka, FakePartition
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paho.mqtt.client import topic_matches_sub
 
-from bridge.filter_trie import FilterTrie
-from bridge.filters import (
+from bridge.routing.filter_trie import FilterTrie
+from bridge.routing.filters import (
     FilterError,
     Overlap,
     Subscription,

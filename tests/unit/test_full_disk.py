@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from bridge.errors import SpoolError, SpoolWriteError
-from bridge.spool import Spool
+from bridge.spool.spool import Spool
 from config.errors import ExitStatus, GatewayError
 from gateway.data_directory import explained
 from gateway.identity import Ending, Identity

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bridge import wire
-from bridge.dispatch import REMEMBERED_BYTES, Dispatcher
 from bridge.errors import PoisonedError, TopicMissingError
-from bridge.interceptor_loading import load_chains
+from bridge.intercept.loading import load_chains
 from bridge.interceptors import INTERCEPTOR_ERROR, Drop, Interceptor
 from bridge.message import Properties
 from bridge.ports import StoredRecord
-from bridge.routing import Router
+from bridge.produce.dispatch import REMEMBERED_BYTES, Dispatcher
+from bridge.routing.router import Router
 from bridge.wire import DeadLetterReason
 from config.settings import Settings
 from tests.unit.data_path import DEAD_LETTERS, Path
@@ -205,7 +205,7 @@ class Rig:
 
 def keys_apart(count: int, partitions: int) -> list[dict[str, str]]:
     """Elements whose keys lie in different partitions."""
-    from bridge.partitioner import partition_for
+    from bridge.produce.partitioner import partition_for
 
     found: dict[int, str] = {}
     number = 0

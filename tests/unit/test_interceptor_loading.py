@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bridge.interceptor_loading import BUILT_IN, GROUP, load_chains
+from bridge.intercept.loading import BUILT_IN, GROUP, load_chains
 from bridge.interceptors import Drop, Interceptor
 from bridge.message import MessageView
 from bridge.record import Record
@@ -226,7 +226,7 @@ def test_the_built_in_ones_are_registered_like_anybody_elses() -> None:
 
 def test_starting_without_interceptors_imports_none_of_them() -> None:
     code = (
-        "import sys, bridge.dispatch, bridge.interceptor_loading\n"
+        "import sys, bridge.produce.dispatch, bridge.intercept.loading\n"
         "heavy = {'RestrictedPython', 'jsonschema_rs', 'bridge.intercept.filter'} & set(sys.modules)\n"
         "sys.exit(repr(heavy) if heavy else 0)\n"
     )

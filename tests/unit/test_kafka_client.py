@@ -15,9 +15,9 @@ from aiokafka.client import ConnectionGroup
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.structs import BrokerMetadata
 
-from bridge import kafka_client
-from bridge.kafka_client import Client
-from bridge.kafka_login import KafkaLogin
+from bridge.kafka import client as kafka_client
+from bridge.kafka.client import Client
+from bridge.kafka.login import KafkaLogin
 from config.settings import KafkaSettings
 
 

@@ -18,7 +18,7 @@ from bridge.errors import (
     TimestampError,
     UnreachableError,
 )
-from bridge.kafka_errors import AnswerError, outcome, translate
+from bridge.kafka.error_codes import AnswerError, outcome, translate
 from bridge.wire import DeadLetterReason
 
 REVIEWED: dict[str, dict[int, str]] = {

@@ -9,7 +9,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.cluster import ClusterMetadata
 
-from bridge.kafka_leaders import STALE_S, Leaders
+from bridge.kafka.leaders import STALE_S, Leaders
 
 PLACE = TopicPartition("t", 0)
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from aiokafka.client import ConnectionGroup
 
-from bridge.contacts import Contact, Contacts
+from bridge.kafka.contacts import Contact, Contacts
 from tests.brokers.rig import until
 from tests.unit.test_kafka_client import Wire, make, wire, within
 
 if TYPE_CHECKING:
-    from bridge.kafka_client import Client
+    from bridge.kafka.client import Client
 
 __all__ = ["wire"]  # a fixture
 

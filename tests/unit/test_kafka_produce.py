@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from aiokafka.protocol.produce import ProduceResponse_v8
 
-from bridge.kafka_produce import Produce, named_records
+from bridge.kafka.produce import Produce, named_records
 
 STORED: tuple[object, ...] = (3, 0, 17, -1, 5, [], None)
 FAULTS: dict[str, tuple[object, ...]] = {

@@ -10,8 +10,8 @@ import pytest
 
 from bridge import wire
 from bridge.ledger import LedgerSnapshot
-from bridge.ledger_intervals import Entry, EntryKey, Interval
-from bridge.ledger_records import Author, partition_records, worker_record
+from bridge.ledger_topic.intervals import Entry, EntryKey, Interval
+from bridge.ledger_topic.records import Author, partition_records, worker_record
 from config.errors import ExitStatus
 from tests.spark import one_spark
 

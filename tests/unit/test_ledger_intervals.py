@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import bridge.ledger_intervals as module
+import bridge.ledger_topic.intervals as module
 from bridge.ledger import LedgerSnapshot
-from bridge.ledger_intervals import Entry, EntryKey, LedgerIntervals
+from bridge.ledger_topic.intervals import Entry, EntryKey, LedgerIntervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from bridge import wire
 from bridge.errors import IncarnationError, PoisonedError
 from bridge.ledger import LedgerSnapshot
-from bridge.ledger_intervals import Interval
-from bridge.ledger_records import Author, PartitionRecord, WorkerRecord, decode, worker_record
+from bridge.ledger_topic.intervals import Interval
+from bridge.ledger_topic.records import Author, PartitionRecord, WorkerRecord, decode, worker_record
 from tests.unit.fake_kafka import FakeKafka
 from tests.unit.ledger_path import GATEWAY, INTERVAL_MS, LEDGER, LedgerPath, ledger_partition, ledger_records
 from tests.unit.manual_time import manual_time
@@ -235,7 +235,7 @@ def test_a_record_of_a_version_that_knew_no_copies_is_read() -> None:
 def test_what_is_no_ledger_record_is_said_to_be_none() -> None:
     import pytest
 
-    from bridge.ledger_records import LedgerRecordError
+    from bridge.ledger_topic.records import LedgerRecordError
 
     for value in (None, b"", b"{}", b"[]", b'{"v":1,"kind":"partition"}', b'{"v":"x"}', b"\xff"):
         with pytest.raises(LedgerRecordError, match="no record of a ledger"):

@@ -17,15 +17,15 @@ import pytest
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.errors import KafkaConnectionError, RequestTimedOutError
 
-from bridge import spooler as spooler_module
-from bridge.accumulator import Accumulator
 from bridge.errors import SpoolWriteError
-from bridge.kafka import KafkaProducer
-from bridge.kafka_batch import Handover, KafkaBatch, Request
+from bridge.kafka.batch import Handover, KafkaBatch, Request
+from bridge.kafka.producer import KafkaProducer
 from bridge.ledger import Ledger
-from bridge.partitions import Partitions
-from bridge.spool import Spool, SpoolBatch
-from bridge.spooler import Spooler, SpoolPolicy
+from bridge.produce import spooler as spooler_module
+from bridge.produce.accumulator import Accumulator
+from bridge.produce.partitions import Partitions
+from bridge.produce.spooler import Spooler, SpoolPolicy
+from bridge.spool.spool import Spool, SpoolBatch
 from config.errors import forget_frames
 from config.settings import KafkaSettings
 from tests.brokers.rig import until

@@ -14,7 +14,7 @@ from tests.brokers.data_path import MemoryPath, make_settings
 from tests.brokers.rig import until
 
 if TYPE_CHECKING:
-    from bridge.batch import Span
+    from bridge.produce.batch import Span
 
 MS = 1_000_000
 SECOND = 1000 * MS

@@ -247,9 +247,9 @@ async def test_every_prefix_and_every_single_byte_changed_is_taken_awaited_or_ma
 
 
 DEFECTS = {  # parts of ours that the hot path calls, and the settings with which it does
-    "entry": ("bridge.dispatch.Dispatcher.entry", {}),
-    "property_headers": ("bridge.dispatch.Dispatcher.property_headers", {"routes": [WITH_QOS]}),
-    "slow": ("bridge.dispatch.Dispatcher.slow", {"routes": [WITH_QOS | {"key": "${payload.id}"}]}),
+    "entry": ("bridge.produce.dispatch.Dispatcher.entry", {}),
+    "property_headers": ("bridge.produce.dispatch.Dispatcher.property_headers", {"routes": [WITH_QOS]}),
+    "slow": ("bridge.produce.dispatch.Dispatcher.slow", {"routes": [WITH_QOS | {"key": "${payload.id}"}]}),
     "a batch's append": ("tests.brokers.data_path.MemoryBatch._append", {}),
 }
 

@@ -9,7 +9,7 @@ from aiokafka.partitioner import murmur2 as aiokafka_murmur2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.partitioner import murmur2, partition_for
+from bridge.produce.partitioner import murmur2, partition_for
 
 
 @pytest.mark.parametrize(

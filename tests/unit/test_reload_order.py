@@ -12,17 +12,17 @@ from unittest.mock import Mock
 
 import pytest
 
-from bridge.dead_letter_limit import DeadLetterLimit
+from bridge.dead_letters.limit import DeadLetterLimit
+from bridge.dead_letters.route_stops import RouteStops
 from bridge.errors import RetriableError
-from bridge.interceptor_loading import load_chains
+from bridge.intercept.loading import load_chains
 from bridge.interceptors import Chains, Drop
 from bridge.ledger import Ledger
 from bridge.message import MessageView
-from bridge.partitions import Partitions
+from bridge.produce.partitions import Partitions
+from bridge.produce.sender import Sender
 from bridge.record import Record
-from bridge.route_stops import RouteStops
-from bridge.routing import Router
-from bridge.sender import Sender
+from bridge.routing.router import Router
 from config.settings import Settings
 from gateway.group_plan import group_plans
 from gateway.lifecycle import State
@@ -39,7 +39,7 @@ from tests.unit.manual_time import ManualLoop, manual_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bridge.batch import Span
+    from bridge.produce.batch import Span
 
 DEVICES = 5
 WINDOW = 60

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.dead_letter_reading import LoggedRecord, Place
-from bridge.replay_marks import Mark, MarkKind, Marks
+from bridge.dead_letters.reading import LoggedRecord, Place
+from bridge.dead_letters.replay_marks import Mark, MarkKind, Marks
 
 PLACE = ("dead", 0, 7)
 BEGUN, DONE, UNDONE = MarkKind.BEGUN, MarkKind.DONE, MarkKind.UNDONE

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.filters import covered_by_all, difference, example_topic, intersection, matches
-from bridge.route_change import moved
-from bridge.route_lint import lint
-from bridge.routing import Router
+from bridge.routing.change import moved
+from bridge.routing.filters import covered_by_all, difference, example_topic, intersection, matches
+from bridge.routing.lint import lint
+from bridge.routing.router import Router
 from config.errors import ConfigError
 from config.settings import Settings
 from gateway.cli.main import main

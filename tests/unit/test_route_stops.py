@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from bridge.dead_letter_limit import DeadLetterLimit
+from bridge.dead_letters.limit import DeadLetterLimit
+from bridge.dead_letters.route_stops import TRIAL_MESSAGES, RouteStops
 from bridge.errors import PoisonedError
-from bridge.holding import CHUNK
-from bridge.route_stops import TRIAL_MESSAGES, RouteStops
+from bridge.produce.holding import CHUNK
 from bridge.wire import DeadLetterReason
 from config.settings import Settings
 from gateway.lifecycle import StopRequest

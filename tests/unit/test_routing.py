@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge import wire
-from bridge.filters import Subscription, covers, matches
 from bridge.message import NO_PROPERTIES, MessageView, Properties
-from bridge.routing import RESERVED_FILTER, Resolved, Route, RouteError, Router
+from bridge.routing.filters import Subscription, covers, matches
+from bridge.routing.router import RESERVED_FILTER, Resolved, Route, RouteError, Router
 from bridge.wire import DeadLetterReason, MessageIdKind
 from config.errors import ConfigError
 from config.settings import RouteSettings

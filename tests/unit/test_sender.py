@@ -14,8 +14,8 @@ from bridge.errors import (
     PoisonedError,
     RefusedError,
 )
-from bridge.partitions import PartitionQueue
-from bridge.sender import SenderPolicy
+from bridge.produce.partitions import PartitionQueue
+from bridge.produce.sender import SenderPolicy
 from bridge.wire import DeadLetterReason
 from tests.unit.data_path import DEAD_LETTERS, POLICY, Path, value_of
 from tests.unit.fake_kafka import DOWN, FakeKafka, FakeProducer
@@ -25,9 +25,9 @@ from tests.unit.spool_path import S, SpoolPath
 if TYPE_CHECKING:
     from collections import deque
 
-    from bridge.batch import Batch
     from bridge.errors import BridgeError
     from bridge.ports import StoredRecord
+    from bridge.produce.batch import Batch
 
 
 def poison(records: list[StoredRecord]) -> BridgeError | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bridge.accumulator import Accumulator
-from bridge.dead_letter import DeadLetters
+from bridge.produce.accumulator import Accumulator
+from bridge.produce.dead_letter import DeadLetters
 from config.settings import Settings
 from gateway.group_plan import group_plans, session_names
 from tests.unit.data_path import Path
@@ -13,7 +13,7 @@ from tests.unit.fake_kafka import FakeKafka
 from tests.unit.manual_time import manual_time
 
 if TYPE_CHECKING:
-    from bridge.batch import Span
+    from bridge.produce.batch import Span
 
 MIB = 1 << 20
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge.partitions import BacklogState
+from bridge.produce.partitions import BacklogState
 from gateway.mqtt.flow import Flow
 from tests.unit.data_path import Owner, value_of
 from tests.unit.fake_kafka import FakeKafka
@@ -16,7 +16,7 @@ from tests.unit.spool_path import SpoolPath, numbers
 from tests.unit.test_spool_pressure import FlowingPath
 
 if TYPE_CHECKING:
-    from bridge.partitions import Backlog
+    from bridge.produce.partitions import Backlog
 
 FSYNC_S = 3.0
 EVERY_S = 0.02

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bridge.errors import SpoolError, SpoolFullError
-from bridge.spool import Spool, SpoolBatch
-from bridge.spool_adoption import adopt_spool
+from bridge.spool.adoption import adopt_spool
+from bridge.spool.spool import Spool, SpoolBatch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +63,7 @@ async def test_whoever_watches_is_told_what_the_disk_took_for_each_write(
         time.sleep(0.05)
         sync(fd)
 
-    monkeypatch.setattr("bridge.spool_segments.os.fdatasync", slow)
+    monkeypatch.setattr("bridge.spool.segments.os.fdatasync", slow)
     for number in range(2):
         await spool.append([batch(number)])
     assert len(took) == 2

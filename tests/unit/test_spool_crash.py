@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bridge.errors import SpoolWriteError
-from bridge.spool import Spool, SpoolBatch, SpoolReport
+from bridge.spool.spool import Spool, SpoolBatch, SpoolReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ KILLS = 8
 CHILD = textwrap.dedent("""
     import asyncio, sys
     from pathlib import Path
-    from bridge.spool import Spool, SpoolBatch
+    from bridge.spool.spool import Spool, SpoolBatch
 
     def batch(partition, number):
         data = number.to_bytes(8, "big") * (1 + number % 700)
@@ -133,7 +133,7 @@ class Disk:
         self.code = errno.ENOSPC
         self.partial = False
         for name in ("pwritev", "fdatasync", "pwrite"):
-            monkeypatch.setattr(f"bridge.spool_segments.os.{name}", self._wrapped(name, getattr(os, name)))
+            monkeypatch.setattr(f"bridge.spool.segments.os.{name}", self._wrapped(name, getattr(os, name)))
 
     def _wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
@@ -200,7 +200,7 @@ async def test_what_a_disk_neither_syncs_nor_cuts_takes_no_place_of_what_it_ackn
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             return real(*arguments)
 
-        monkeypatch.setattr(f"bridge.spool_segments.os.{name}", call)
+        monkeypatch.setattr(f"bridge.spool.segments.os.{name}", call)
     failing.clear()
     spool = Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw")
     await spool.open()
@@ -213,7 +213,7 @@ async def test_what_a_disk_neither_syncs_nor_cuts_takes_no_place_of_what_it_ackn
     failing.clear()
     if not heals:
         failing.add("truncate")
-    monkeypatch.setattr("bridge.spool_store.Store.index_appended", lambda _self: None)
+    monkeypatch.setattr("bridge.spool.store.Store.index_appended", lambda _self: None)
     await spool.append([batch(4)])
     await spool.append([batch(5), batch(6)])
     shutil.copytree(tmp_path / "s", tmp_path / "killed")
@@ -236,7 +236,7 @@ async def test_an_index_that_cannot_be_written_holds_up_appends_and_loses_nothin
     """The disk is full between the log and the index: what the log has counts, and the next append tries again."""
     spool = Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw")
     await spool.open()
-    from bridge.spool_index import Index
+    from bridge.spool.index import Index
 
     real = Index.add
     failing = True
@@ -263,9 +263,9 @@ async def test_an_index_that_cannot_be_written_holds_up_appends_and_loses_nothin
 
 
 async def test_a_removal_that_the_disk_refuses_is_done_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge.spool.RETRY_S", 0.01)
-    monkeypatch.setattr("bridge.spool.REMOVE_EVERY_S", 0.01)
-    from bridge.spool_index import Index
+    monkeypatch.setattr("bridge.spool.spool.RETRY_S", 0.01)
+    monkeypatch.setattr("bridge.spool.spool.REMOVE_EVERY_S", 0.01)
+    from bridge.spool.index import Index
 
     real, tried = Index.delete, threading.Event()
     failing = True
@@ -310,7 +310,7 @@ async def test_a_cancelled_append_is_stored_and_counted(tmp_path: Path) -> None:
 async def test_little_remains_on_the_disk_of_a_spool_that_has_emptied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bridge.spool_segments.SEGMENT_BYTES", 1 << 20)
+    monkeypatch.setattr("bridge.spool.segments.SEGMENT_BYTES", 1 << 20)
     spool = Spool(tmp_path / "s", max_bytes=1 << 30, instance="gw")
     await spool.open()
     for _ in range(8):
@@ -332,8 +332,8 @@ async def test_a_partition_that_stays_away_does_not_keep_the_others_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A little of every segment is needed: what is left moves together, and the disk holds at most twice of it."""
-    monkeypatch.setattr("bridge.spool_segments.SEGMENT_BYTES", 20_000)
-    monkeypatch.setattr("bridge.spool_store._SLACK_BYTES", 80_000)
+    monkeypatch.setattr("bridge.spool.segments.SEGMENT_BYTES", 20_000)
+    monkeypatch.setattr("bridge.spool.store._SLACK_BYTES", 80_000)
     told: list[SpoolReport] = []
     spool = Spool(tmp_path / "s", max_bytes=1 << 30, instance="gw", salvaged=told.append)
     await spool.open()

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge import spool_segments
 from bridge.errors import SpoolError
-from bridge.spool import Spool, SpoolBatch, SpoolReport
+from bridge.spool import segments as spool_segments
+from bridge.spool.spool import Spool, SpoolBatch, SpoolReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ INDEX_PLACES = 40
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge.spool_segments.SEGMENT_BYTES", SEGMENT_BYTES)
+    monkeypatch.setattr("bridge.spool.segments.SEGMENT_BYTES", SEGMENT_BYTES)
 
 
 def batch(number: int) -> SpoolBatch:

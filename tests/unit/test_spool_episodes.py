@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from bridge.spool_episodes import Episodes
+from bridge.produce.spool_episodes import Episodes
 
 S = 1_000_000_000
 

@@ -13,7 +13,7 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.spool import Spool, SpoolBatch
+from bridge.spool.spool import Spool, SpoolBatch
 
 NAMES = [("a", 0), ("a", 1), ("b", 0)]
 MAX_BYTES = 6000
@@ -165,8 +165,8 @@ async def run(folder: Path, sequence: list[tuple[Any, ...]]) -> None:
 def test_the_spool_and_a_model_of_it_agree(sequence: list[tuple[Any, ...]]) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch("bridge.spool_segments.SEGMENT_BYTES", 1500),
-        mock.patch("bridge.spool_store._SLACK_BYTES", 0),  # so that segments are rewritten
-        mock.patch("bridge.spool._KNOWN", 3),  # so that the thread has to count
+        mock.patch("bridge.spool.segments.SEGMENT_BYTES", 1500),
+        mock.patch("bridge.spool.store._SLACK_BYTES", 0),  # so that segments are rewritten
+        mock.patch("bridge.spool.spool._KNOWN", 3),  # so that the thread has to count
     ):
         asyncio.run(run(Path(folder), sequence))

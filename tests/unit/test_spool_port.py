@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge.spool import Spool
+from bridge.spool.spool import Spool
 from tests.spool_port import SpoolPort
 from tests.unit.fake_spool import FakeDisk, FakeSpool
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bridge.errors import PoisonedError, RefusedError
-from bridge.parking import mark_unfinished
-from bridge.spooler import WRITE_BYTES
+from bridge.produce.parking import mark_unfinished
+from bridge.produce.spooler import WRITE_BYTES
 from bridge.wire import DeadLetterReason
 from gateway.mqtt.flow import Flow
 from tests.unit.data_path import DEAD_LETTERS, value_of
@@ -18,7 +18,7 @@ from tests.unit.manual_time import manual_time
 from tests.unit.spool_path import SpoolPath, numbers
 
 if TYPE_CHECKING:
-    from bridge.batch import Span
+    from bridge.produce.batch import Span
 
 
 class FlowingPath(SpoolPath):

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from bridge.errors import IncarnationError, PoisonedError, RefusedError
-from bridge.spool_replay import Replayed
+from bridge.produce.spool_replay import Replayed
 from bridge.wire import DeadLetterReason
 from tests.unit.data_path import DEAD_LETTERS, value_of
 from tests.unit.fake_kafka import DOWN, FakeKafka

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bridge.dead_letter_reading import LoggedRecord, Place
+from bridge.dead_letters.reading import LoggedRecord, Place
 from bridge.intercept.expression import Expression
 from config.errors import ExitStatus
 from gateway.cli.main import main

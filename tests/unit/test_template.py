@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.message import MessageView, Properties
-from bridge.template import MissingValue, Template, TemplateError
+from bridge.routing.template import MissingValue, Template, TemplateError
 from config.errors import ConfigError
 
 patient = settings(deadline=None)  # a shared machine may pause in the middle of an example

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bridge import wire
-from bridge.dead_letter_limit import DeadLetterLimit
+from bridge.dead_letters.limit import DeadLetterLimit
+from bridge.dead_letters.route_stops import RouteStops
 from bridge.errors import PoisonedError, TimestampError
-from bridge.parking import mark_unfinished
-from bridge.route_stops import RouteStops
-from bridge.timestamps import AHEAD_MS
+from bridge.produce.parking import mark_unfinished
+from bridge.produce.timestamps import AHEAD_MS
 from tests.unit.data_path import DEAD_LETTERS, Path, value_of
 from tests.unit.fake_kafka import FakeKafka
 from tests.unit.manual_time import manual_time

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from bridge.errors import RetriableError
-from bridge.topic_watch import LOOKS_BEFORE_CREATION, TopicState, TopicWatch
+from bridge.kafka.topic_watch import LOOKS_BEFORE_CREATION, TopicState, TopicWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,17 +6,17 @@ import re
 from pathlib import Path
 
 import auth.store_file
-import bridge.spool_index
-import bridge.spool_segments
+import bridge.spool.index
+import bridge.spool.segments
 import gateway.meta_properties
 
 PAGE = (Path(__file__).parents[2] / "docs/upgrade.md").read_text(encoding="utf-8")
 
 
 def test_the_formats_are_those_that_are_written() -> None:
-    assert bridge.spool_index.FORMAT == bridge.spool_segments.FORMAT
+    assert bridge.spool.index.FORMAT == bridge.spool.segments.FORMAT
     assert dict(re.findall(r"^\| ([^|]+) \| (\d+) \|", PAGE, re.MULTILINE)) == {
         "`data_dir/meta.properties`": str(gateway.meta_properties.FORMAT_VERSION),
-        "the spool": str(bridge.spool_segments.FORMAT),
+        "the spool": str(bridge.spool.segments.FORMAT),
         "the access service's database": str(auth.store_file.FORMAT),
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge.ledger_intervals import SessionLoss
+from bridge.ledger_topic.intervals import SessionLoss
 from bridge.ports import StoredRecord
 from config.errors import ExitStatus
 from gateway.verify.before import Before
@@ -513,7 +513,7 @@ async def test_offsets_that_were_not_listed_are_judged_by_their_number() -> None
     topic = kafka.topic("t", 2)
     log = topic.partitions[0].log
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bridge.ledger_intervals.MAX_RUNS", 2)
+        patch.setattr("bridge.ledger_topic.intervals.MAX_RUNS", 2)
         async with LedgerPath(kafka) as path:
             for _ in range(10):
                 log.append(foreign())

@@ -1,0 +1,1 @@
+"""bridge/dead_letters."""

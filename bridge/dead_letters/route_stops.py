@@ -1,0 +1,236 @@
+"""Which routes are stopped because too many of their messages had to become dead letters, and how each goes on.
+
+    runs ──ceiling exceeded──▶ rests ──retry_after──▶ on trial ──all good──▶ runs
+                                 ▲                       │
+                                 └────── a dead letter ──┘
+
+The ceiling binds what comes back from the spool too: a record of a stopped route that Kafka refuses then waits there,
+and its partition with it.
+
+A stopped route is not drained: its further messages, good and bad, are neither dead-lettered nor acknowledged but held,
+until memory is full and reading pauses; then they wait in the MQTT broker. After a rest a few are tried. When those are
+good the route goes on by itself, so an operator who mends the cause need do nothing else; a reload or a
+restart tries at once.
+"""
+
+from __future__ import annotations
+
+__all__ = ["TRIAL_MESSAGES", "Gate", "Returns", "RouteStops"]
+
+import asyncio
+from datetime import timedelta
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from config.values.grammar import format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from bridge.dead_letters.limit import DeadLetterLimit, Excess
+    from bridge.wire import DeadLetterReason
+
+log = structlog.get_logger("dead_letter")
+
+TRIAL_MESSAGES = 10  # so a route that stays broken makes so many dead letters in each retry_after, and no more
+TICK_S = 0.5
+
+
+class Gate(Protocol):
+    """Where a route's messages pass: a dispatcher."""
+
+    def stop(self, route: str) -> None:
+        """Hold every further message."""
+
+    def admit(self, route: str, count: int) -> None:
+        """Let some pass."""
+
+    def tried(self, route: str) -> bool:
+        """Whether all that were admitted have got where they go."""
+
+    def release(self, route: str) -> None:
+        """Hold none any more."""
+
+
+class Returns(Protocol):
+    """What comes back of a route's messages from the spool."""
+
+    def taken(self, route: str) -> int:
+        """Messages of it that have come back so far."""
+
+    def tried(self, route: str) -> bool:
+        """Whether none of it waits that Kafka has refused."""
+
+
+class _State(Enum):
+    RUNS = 0
+    RESTS = 1
+    ON_TRIAL = 2
+
+
+class _Route:
+    """One route's state."""
+
+    __slots__ = ("counters", "gates", "meter", "name", "sentence", "since_ns", "state")
+
+    def __init__(self, name: str, gate: Gate, taken: Callable[[], int], limit: DeadLetterLimit, now_ns: int) -> None:
+        self.name = name
+        self.gates = [gate]
+        self.counters = [taken]
+        self.state = _State.RUNS
+        self.since_ns = now_ns  # of the state
+        self.meter = limit.meter(now_ns, taken())
+        self.sentence = ""  # why it is stopped
+
+    def taken(self) -> int:
+        return sum(taken() for taken in self.counters)
+
+    def stop(self) -> None:
+        for gate in self.gates:
+            gate.stop(self.name)
+
+
+class RouteStops:
+    """The ceiling on dead letters of one worker, a component of its service. Belongs to the event loop's thread.
+
+    ``made`` is told of every dead letter; routes are made known by ``watch``. Dead letters of no route (an MQTT topic
+    that is forbidden) stop nothing, for there is nothing to stop but the gateway. ``failed`` is told of a defect of
+    ours: stopped routes would stay so.
+    """
+
+    name = "route stops"
+
+    def __init__(
+        self, limit: DeadLetterLimit, clock_ns: Callable[[], int], failed: Callable[[BaseException], None]
+    ) -> None:
+        self._limit = limit
+        self._failed = failed
+        self._clock_ns = clock_ns
+        self._routes: dict[str, _Route] = {}
+        self._returns: Returns | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def watch(self, route: str, gate: Gate, taken: Callable[[], int]) -> None:
+        """Hold a route to the ceiling. ``taken`` counts the messages that it has taken through this gate so far. It may
+        have several, which stop and go on together."""
+        watched = self._routes.get(route)
+        if watched is None:
+            watched = self._routes[route] = _Route(route, gate, taken, self._limit, self._clock_ns())
+            if self._returns is not None:
+                watched.counters.append(partial(self._returns.taken, route))
+                watched.meter = self._limit.meter(self._clock_ns(), watched.taken())
+            return
+        watched.gates.append(gate)
+        watched.counters.append(taken)
+        if watched.state is not _State.RUNS:
+            gate.stop(route)
+
+    def watch_returns(self, returns: Returns) -> None:
+        """Hold what comes back from the spool to the ceiling too. Before the first ``watch``."""
+        self._returns = returns
+
+    def rests(self, route: str) -> bool:
+        """Whether no dead letter more may be made of a route now. What waits for that is Kafka's to refuse again."""
+        watched = self._routes.get(route)
+        return watched is not None and watched.state is _State.RESTS
+
+    def begin_anew(self, limit: DeadLetterLimit) -> tuple[str, ...]:
+        """Forget every route, for others or the same are made known again, under another ceiling. Returns those that
+        were stopped: their gates still hold what they have, and are the caller's to open."""
+        stopped = tuple(self.stopped)
+        self._limit = limit
+        self._routes = {}
+        return stopped
+
+    @property
+    def stopped(self) -> Mapping[str, str]:
+        """The routes that do not run, each with the sentence that says why and how it goes on."""
+        return {route.name: route.sentence for route in self._routes.values() if route.state is not _State.RUNS}
+
+    def made(self, route: str, reason: DeadLetterReason, error: BaseException) -> None:
+        """One more dead letter of a route: stop it when that is one too many."""
+        watched = self._routes.get(route)
+        if watched is None or watched.state is _State.RESTS:
+            return  # what was on its way to Kafka when the route was stopped ends as it does
+        now_ns = self._clock_ns()
+        if watched.state is _State.ON_TRIAL:
+            self._change(watched, _State.RESTS, now_ns)
+            watched.stop()
+            log.warning("route_trial_failed", route=route, reason=reason.value, error=str(error))
+            return
+        excess = watched.meter.dead(now_ns, watched.taken)
+        if excess is not None:
+            self._change(watched, _State.RESTS, now_ns)
+            watched.sentence = self._sentence(route, excess, reason, error)
+            watched.stop()
+            log.error("route_stopped", route=route, reason=reason.value, alarm=watched.sentence)
+
+    def tick(self) -> None:
+        """Move on what time moves on. Called twice a second."""
+        now_ns = self._clock_ns()
+        for route in self._routes.values():
+            if route.state is _State.RUNS:
+                route.meter.tick(now_ns, route.taken())
+            elif route.state is _State.ON_TRIAL:
+                if self._tried(route):
+                    self._change(route, _State.RUNS, now_ns)
+                    route.meter = self._limit.meter(now_ns, route.taken())
+                    for gate in route.gates:
+                        gate.release(route.name)
+                    log.warning("route_resumed", route=route.name, tried=TRIAL_MESSAGES)
+            elif now_ns - route.since_ns >= self._limit.retry_after_ns:
+                self._change(route, _State.ON_TRIAL, now_ns)
+                for gate in route.gates:
+                    gate.admit(route.name, TRIAL_MESSAGES)
+
+    def _tried(self, route: _Route) -> bool:
+        """Whether a trial has ended well."""
+        if self._returns is not None and not self._returns.tried(route.name):
+            return False
+        return any(gate.tried(route.name) for gate in route.gates)  # nothing may come through the others
+
+    @staticmethod
+    def _change(route: _Route, state: _State, now_ns: int) -> None:
+        route.state = state
+        route.since_ns = now_ns
+
+    def _sentence(self, route: str, excess: Excess, reason: DeadLetterReason, error: BaseException) -> str:
+        limit = self._limit
+        rest = format_duration(timedelta(microseconds=limit.retry_after_ns // 1000))
+        if excess.setting == "max_share":
+            allowed = f"dead_letter.max_share allows {limit.max_share:.4g} of them"
+        else:
+            allowed = f"dead_letter.max_per_second allows {limit.max_per_second:.6g} a second"
+        seconds = max(0.1, excess.span_ns / 1e9)
+        return (
+            f"Route {route!r} is stopped: {excess.dead} of {excess.messages} messages in {seconds:.1f} s had to become "
+            f"dead letters, and {allowed}. The last one, {reason.value}: {str(error)[:300].rstrip('.')}. Its messages "
+            f"are held and not acknowledged. Look at them with: gateway dlq list --route {route}. Then mend the "
+            f"devices or the route, or raise the setting, and run: gateway reload. Without that {TRIAL_MESSAGES} "
+            f"messages are tried every {rest} (dead_letter.retry_after), and the route goes "
+            "on once they are all good."
+        )
+
+    # --- component of the service
+
+    async def start(self) -> None:
+        """Begin to look at the clock."""
+        self._task = asyncio.create_task(self._run(), name=self.name)
+
+    async def stop(self, deadline_ns: int) -> None:
+        """Look no more. Stopped routes stay stopped."""
+        del deadline_ns
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(TICK_S)
+                self.tick()
+        except Exception as error:  # noqa: BLE001 - nobody waits for the task: it would only be logged, at the end
+            self._failed(error)

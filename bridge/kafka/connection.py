@@ -1,0 +1,161 @@
+"""How aiokafka's clients of ours reach Kafka, and why they could not.
+
+Why a bootstrap failed goes to aiokafka's log only, so ``why_unreachable`` asks each address again to say it.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "REFUSED",
+    "cluster_id",
+    "cluster_id_of",
+    "connection_options",
+    "make_admin",
+    "make_consumer",
+    "stop_consumer",
+    "why_unreachable",
+]
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import aiokafka.errors as kafka_errors
+from aiokafka import AIOKafkaConsumer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.protocol.metadata import MetadataRequest
+
+from bridge.errors import BridgeError, RefusedError, UnreachableError
+from bridge.kafka.client import Client
+from bridge.kafka.login import KafkaLogin
+from bridge.kafka.session import open_connection
+from bridge.tls import distrust
+from config.error_words import words
+from config.errors import GatewayError
+
+if TYPE_CHECKING:
+    from aiokafka.client import AIOKafkaClient
+
+    from config.settings import KafkaSettings
+
+REFUSED = (
+    kafka_errors.TopicAuthorizationFailedError,
+    kafka_errors.ClusterAuthorizationFailedError,
+    kafka_errors.TransactionalIdAuthorizationFailed,
+    kafka_errors.SaslAuthenticationFailed,
+    kafka_errors.AuthenticationFailedError,
+    kafka_errors.UnsupportedSaslMechanismError,
+    kafka_errors.IllegalSaslStateError,
+)
+
+
+def connection_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]:
+    """What every aiokafka client of ours is made with, but for security, which is its login's."""
+    return {
+        "bootstrap_servers": list(settings.bootstrap_servers),
+        "client_id": client_id,
+        "request_timeout_ms": int(settings.request_timeout.total_seconds() * 1000),
+        "metadata_max_age_ms": int(settings.metadata_max_age.total_seconds() * 1000),
+        "retry_backoff_ms": int(settings.retry_backoff.total_seconds() * 1000),
+    }
+
+
+def make_consumer(options: dict[str, Any], login: KafkaLogin, **more: Any) -> AIOKafkaConsumer:
+    """A consumer, not started, whose connections are renewed as the producer's are."""
+    consumer = AIOKafkaConsumer(**options, **login.options(), **more)
+    consumer._client = Client(login, **options)
+    return consumer
+
+
+def make_admin(options: dict[str, Any], login: KafkaLogin) -> AIOKafkaAdminClient:
+    """An admin client, not started, whose connections are renewed as the producer's are."""
+    admin = AIOKafkaAdminClient(**options, **login.options())
+    admin._client = Client(login, **options)
+    return admin
+
+
+async def cluster_id_of(client: AIOKafkaClient, node: int) -> str | None:
+    """What the cluster calls itself, asked of one broker; None when it does not say (KIP-78, older or other software).
+
+    aiokafka's own metadata leave it out. Raises aiokafka's KafkaError."""
+    response = await client.send(node, MetadataRequest([]))
+    return getattr(response, "cluster_id", None) or None
+
+
+async def cluster_id(settings: KafkaSettings, client_id: str, login: KafkaLogin | None = None) -> str | None:
+    """Ask the Kafka of these settings what it calls itself. Raises UnreachableError or RefusedError."""
+    options, login = connection_options(settings, client_id), login or KafkaLogin(settings)
+    client = Client(login, **options)
+    try:
+        await client.bootstrap()
+        node = client.get_random_node()
+        if node is None:
+            raise UnreachableError("Kafka answered, but lists no broker yet.")
+        return await cluster_id_of(client, node)
+    except kafka_errors.KafkaConnectionError as error:
+        raise await why_unreachable(options, login) from error
+    except kafka_errors.KafkaError as error:
+        raise UnreachableError(f"Kafka did not say which cluster it is: {words(error)}.") from error
+    finally:
+        await client.close()
+
+
+async def why_unreachable(options: dict[str, Any], login: KafkaLogin) -> BridgeError:
+    """Ask each bootstrap address why it cannot be used, and say it in a sentence."""
+    reasons = []
+    timeout_ms, client_id = options["request_timeout_ms"], options["client_id"]
+    for address in options["bootstrap_servers"]:
+        host, _, port = address.rpartition(":")
+        shown, conn = login.options(), None
+        try:
+            conn = await open_connection(
+                host.strip("[]"), int(port), client_id=client_id, request_timeout_ms=timeout_ms, **shown
+            )
+            await conn.send(MetadataRequest([]))  # a SASL listener takes the connection, and then hangs up
+        except kafka_errors.UnsupportedSaslMechanismError:
+            return RefusedError(
+                f"Kafka at {address} does not offer {shown['sasl_mechanism']}. "
+                "Set kafka.sasl.mechanism to one of its listener's sasl.enabled.mechanisms."
+            )
+        except REFUSED as error:
+            mechanism = shown.get("sasl_mechanism")
+            return RefusedError(
+                f"Kafka at {address} refused {login.who} with {mechanism}: {words(error)}. {login.check}."
+            )
+        except (OSError, TimeoutError, kafka_errors.KafkaError) as error:
+            if isinstance(error.__cause__, GatewayError):
+                return UnreachableError(f"Kafka cannot be asked: {error.__cause__}")
+            reasons.append(f"{address}: {_guess(error, shown['security_protocol'])}")
+        else:
+            reasons.append(f"{address}: answers now.")
+        finally:
+            if conn is not None:
+                conn.close()
+    return UnreachableError(f"Kafka cannot be reached. {' '.join(reasons)}")
+
+
+def _guess(error: BaseException, secured: str) -> str:
+    text = words(error)
+    if isinstance(error, ConnectionRefusedError):
+        return f"connection refused. Is the broker running, and is this the port of its {secured} listener?"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return distrust(error, "kafka.tls")
+    if isinstance(error, TimeoutError | kafka_errors.RequestTimedOutError):
+        return f"no answer within kafka.request_timeout. A firewall, or a TLS listener spoken to in {secured}?"
+    if isinstance(error, kafka_errors.KafkaConnectionError | ConnectionError):
+        return f"{text}. The broker hung up: is this port another security protocol than {secured} (kafka.security)?"
+    return text
+
+
+async def stop_consumer(consumer: Any) -> None:
+    """End an aiokafka consumer, in two seconds at most.
+
+    Its own ``stop`` waits for ever when the fetcher is just letting go of an earlier assignment: it takes the
+    cancellation for that of the requests it is cancelling itself. Asked a second time it ends.
+    """
+    stopping = asyncio.ensure_future(consumer.stop())
+    await asyncio.wait([stopping], timeout=1.0)
+    if not stopping.done():
+        stopping.cancel()  # reaches the fetcher, for which it waits
+        await asyncio.wait([stopping], timeout=0.5)
+        await asyncio.wait([asyncio.ensure_future(consumer._client.close())], timeout=0.5)

@@ -1,0 +1,518 @@
+"""The Kafka port on aiokafka: with the other ``kafka_`` modules all of the data path that knows it.
+
+aiokafka's client, its protocol and its compiled record builder are used; its producer is not. That one spends 37 µs
+on a partition batch (a coroutine, five futures and as many turns of the loop for each), where a batch at 2,000
+messages/s holds one or two records, and it cannot be told to give up: pending batches of an idempotent producer never
+expire, ``stop()`` waits for them for ever, and one rejected batch makes every later one of its partition fail.
+Keeping producer id and sequence numbers here (KIP-98) takes 40 % of the CPU off a batch, measured in one run beside
+each other, and a rejected batch gives its sequence numbers back.
+
+What is built on, each pinned by a contract test (tests/integration/test_kafka_adapter.py, test_kafka_contract.py,
+tests/unit/test_kafka_client.py): a request without answer ends with RequestTimedOutError and its connection; a batch
+sent again with the same sequence is stored once, under another leader too; the metadata listener; that why a bootstrap
+failed goes to the log only, so ``start`` asks each address again to say it; that asking for metadata makes no topic."""
+
+from __future__ import annotations
+
+__all__ = ["KafkaProducer"]
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import aiokafka.errors as kafka_errors
+import structlog
+from aiokafka import TopicPartition
+from aiokafka.client import ConnectionGroup
+from aiokafka.protocol.transaction import InitProducerIdRequest
+from aiokafka.record import MemoryRecords
+
+from bridge.backoff import broker_timeout_ms
+from bridge.errors import (
+    BridgeError,
+    IncarnationError,
+    LeaderMissingError,
+    PoisonedError,
+    RefusedError,
+    TimestampError,
+    UnreachableError,
+)
+from bridge.kafka.batch import Handover, KafkaBatch, Request, requests
+from bridge.kafka.client import Client
+from bridge.kafka.connection import cluster_id_of, connection_options, why_unreachable
+from bridge.kafka.contacts import Contacts
+from bridge.kafka.error_codes import AnswerError, loses_place, outcome, translate
+from bridge.kafka.login import KafkaLogin
+from bridge.kafka.produce import Produce, named_records
+from bridge.ports import StoredRecord
+from config.error_words import words
+from config.errors import forget_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from bridge.certificate import Validity
+    from bridge.kafka.contacts import Contact
+    from bridge.ports import BatchBuilder
+    from config.settings import KafkaSettings
+
+log = structlog.get_logger("kafka")
+
+_CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # the attribute bits of record batch format v2
+_SEQUENCES = 1 << 31  # they wrap to 0 behind Java's largest int
+_LAST_EPOCH = (1 << 15) - 1
+_BACKOFF_MAX_S = 1.0  # Kafka's own retry.backoff.max.ms; an outage ends as soon as that after Kafka's
+_PATIENT_WAITS = 4  # 1.5 s: an election is over by then, what is said still is worth an operator's look
+_ABANDON_AFTER_S = 0.5  # a leader that lives answers sooner, if only to say that it leads no more
+
+
+class _LeaderMovedError(kafka_errors.KafkaConnectionError):  # type: ignore[misc]
+    """A partition of a request has another leader by now, and the old one is silent."""
+
+    def __init__(self) -> None:
+        super().__init__("it is silent, and its partitions have another leader")
+
+
+class KafkaProducer:
+    """One incarnation of an idempotent, acks=all producer (``bridge.ports.Producer``).
+
+    Batches handed over in one turn of the event loop travel together, one request per broker. What may be tried again
+    is, by itself, with the same sequence numbers, until Kafka has answered: the caller has the patience
+    (``delivery_timeout``).
+
+    ``confirm`` is told the cluster's id at each start, before anything is written; what it raises ends the start.
+    ``on_retry`` is told topic and reason of each batch that is sent again by this producer itself. ``login`` is how it
+    proves itself; made from the settings where none is given, which does for everything but tokens. ``contacts`` are
+    told when each broker answers, ``on_throttle`` of each answer that tells us to slow down, and for how many
+    milliseconds the broker did so (KIP-124); nothing is sent to it meanwhile (KIP-219)."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        client_id: str,
+        topics: Iterable[str],
+        confirm: Callable[[str | None], None] | None = None,
+        on_retry: Callable[[str, BridgeError], None] | None = None,
+        login: KafkaLogin | None = None,
+        contacts: Contacts | None = None,
+        on_throttle: Callable[[int], None] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._on_retry = on_retry
+        self._on_throttle = on_throttle
+        self.contacts = contacts or Contacts()
+        self._login = login or KafkaLogin(settings)
+        self._options = connection_options(settings, client_id)
+        self._topics = set(topics)
+        self._codec = _CODECS[settings.compression]
+        self._timeout_ms = int(settings.request_timeout.total_seconds() * 1000)
+        self._broker_timeout_ms = broker_timeout_ms(settings.request_timeout.total_seconds())
+        self._backoff_s = settings.retry_backoff.total_seconds()
+        self._client: Client | None = None
+        self._producer_id = self._epoch = -1
+        self._sequences: dict[tuple[str, int], int] = {}
+        self._epochs: dict[tuple[str, int], int] = {}  # of the partitions that have begun anew
+        self._begun_anew: set[tuple[str, int]] = set()  # and of which Kafka has taken nothing since
+        self._pending: list[Handover] = []
+        self._scheduled = False
+        self._held: list[Handover] = []  # for brokers that want no batches yet
+        self._release: asyncio.TimerHandle | None = None
+        self._tasks: dict[asyncio.Task[None], Request] = {}
+        self._refreshed_ns = 0
+        self._troubles = self.contacts.troubles
+        self._rights_missing = self.contacts.rights_missing
+        self._confirm = confirm
+        self._cluster_id: str | None = None
+        self._closed = False
+        self._ended: asyncio.Future[None] | None = None
+
+    async def start(self) -> None:
+        self._ended = asyncio.get_running_loop().create_future()
+        client = self._client = Client(self._login, self.contacts, **self._options)
+        client.cluster.add_listener(self._refreshed)
+        try:
+            await client.bootstrap()
+        except kafka_errors.KafkaConnectionError as error:
+            raise await why_unreachable(self._options, self._login) from error
+        metadata = client.set_topics(self._topics) if self._topics else client.force_metadata_update()
+        await self._fetch_producer_id(client)
+        if self._confirm is not None:
+            self._confirm(self._cluster_id)
+        # Without it the data path would take every topic for an unknown one.
+        await asyncio.wait([metadata], timeout=4 * self._timeout_ms / 1000)
+
+    async def _fetch_producer_id(self, client: Client) -> None:
+        """Any broker gives one (KIP-98). They may be starting, or without a controller: bounded patience."""
+        timeout_s = 4 * self._timeout_ms / 1000
+        last: object = "no broker is listed"
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    node = client.get_random_node()
+                    try:
+                        if node is not None:
+                            # No transactions: the time-out is not looked at, but must be a number.
+                            response = await client.send(node, InitProducerIdRequest(None, 2**31 - 1))
+                            if response.error_code == 0:
+                                self._cluster_id = await cluster_id_of(client, node)
+                                self._producer_id, self._epoch = response.producer_id, response.producer_epoch
+                                return
+                            last = error = AnswerError(response.error_code)
+                            if outcome(error) == "refused":
+                                raise translate(error)
+                    except kafka_errors.KafkaError as failed:
+                        last = failed
+                    await asyncio.sleep(self._backoff_s)
+                    await client.force_metadata_update()
+        except TimeoutError as error:
+            raise UnreachableError(
+                f"Kafka at {', '.join(self._settings.bootstrap_servers)} took a connection but gave no producer id "
+                f"within {timeout_s:g} s ({last}). Perhaps the brokers' advertised addresses cannot be reached from "
+                "here, or no controller is elected."
+            ) from error
+
+    async def close(self, *, patience_s: float) -> None:
+        client = self._client
+        if client is None:
+            return
+        if not self._closed:
+            self._closed = True
+            if self._ended is not None:
+                self._ended.set_result(None)
+            for task in self._tasks:
+                task.cancel()
+            # A frozen broker leaves bytes in our buffers, which would be delivered after a thaw; only abort drops them.
+            for connection in list(client.connections):
+                if connection._writer is not None:
+                    connection._writer.transport.abort()
+        # Not wait_for: it would wait on for a close that does not end.
+        closing = asyncio.get_running_loop().create_task(client.close())
+        _, unfinished = await asyncio.wait({*self._tasks, closing}, timeout=patience_s)
+        for task in unfinished:
+            task.cancel()
+        if closing.done() and not closing.cancelled():
+            closing.exception()  # an error at the end of a connection changes nothing any more
+        # The client knows us through this, and is a knot of its own that waits for the collector: not with our batches.
+        with contextlib.suppress(KeyError):  # closed before
+            client.cluster.remove_listener(self._refreshed)
+        self._pending.clear()
+        self._held.clear()
+        if self._release is not None:
+            self._release.cancel()
+
+    def create_batch(self, *, compressed: bool) -> BatchBuilder:
+        return KafkaBatch(self._settings.batch_bytes, self._codec if compressed else 0)
+
+    def send(self, topic: str, partition: int, batch: BatchBuilder) -> asyncio.Future[int]:
+        assert isinstance(batch, KafkaBatch)
+        if self._closed:
+            raise IncarnationError("The producer has been closed.")
+        leader = self._leader(topic, partition)
+        if leader is None:
+            raise LeaderMissingError(f"Kafka names no leader for {topic}/{partition}; was the topic deleted?")
+        place = (topic, partition)
+        sequence = self._sequences.get(place, 0)
+        data = batch.stamp(self._producer_id, self._epochs.get(place, self._epoch), sequence)
+        self._sequences[place] = (sequence + batch.record_count()) % _SEQUENCES
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._pending.append(Handover(topic, partition, batch, data, sequence, future, leader))
+        self._schedule()
+        return future
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._send_pending)
+
+    def _send_pending(self) -> None:
+        """What waits, in requests to the brokers that lead its partitions."""
+        self._scheduled = False
+        if self._closed:
+            return
+        pending, self._pending = self._pending, []
+        by_leader: dict[int, list[Handover]] = {}
+        loop = asyncio.get_running_loop()
+        for handover in pending:
+            if handover.leader is None:
+                self._send_later(handover)
+            else:
+                by_leader.setdefault(handover.leader, []).append(handover)
+        for leader, handovers in by_leader.items():
+            if (left_ns := self.contacts.held_until_ns(leader) - self.contacts.clock_ns()) > 0:
+                self._held += handovers
+                if self._release is None:
+                    self._release = loop.call_later(left_ns / 1e9, self._send_held)
+                continue
+            for together in requests(handovers):
+                request = Request(leader, together, loop.time())
+                task = loop.create_task(self._deliver(request))
+                self._tasks[task] = request
+                task.add_done_callback(self._tasks.pop)
+
+    def _send_later(self, handover: Handover) -> None:
+        self._live().force_metadata_update()
+        backoff_s = min(self._backoff_s * 2 ** min(handover.waits, 20), max(_BACKOFF_MAX_S, self._backoff_s))
+        handover.waits += 1
+        asyncio.get_running_loop().call_later(backoff_s, self._send_again, handover)
+
+    def _send_again(self, handover: Handover) -> None:
+        handover.leader = self._leader(handover.topic, handover.partition)
+        self._pending.append(handover)
+        self._schedule()
+
+    def _send_held(self) -> None:
+        """What waited for brokers that wanted no batches; what still has to wait is held anew."""
+        if self._release is not None:
+            self._release.cancel()
+            self._release = None
+        held, self._held = self._held, []
+        for handover in held:
+            self._send_again(handover)
+
+    async def _deliver(self, request: Request) -> None:
+        leader, handovers = request.leader, request.handovers
+        topics: dict[str, list[tuple[int, bytearray]]] = {}
+        for handover in handovers:
+            handover.attempts += 1
+            topics.setdefault(handover.topic, []).append((handover.partition, handover.data))
+        client, transport = self._live(), None
+        self.contacts.asked(leader)
+        try:
+            if await client.ready(leader):
+                transport = client._conns[leader, ConnectionGroup.DEFAULT]._writer.transport
+            response = await client.send(leader, Produce(None, -1, self._broker_timeout_ms, list(topics.items())))
+        except kafka_errors.KafkaError as error:
+            self._undelivered(request, error, transport)
+            return
+        except asyncio.CancelledError:
+            if not request.abandoned or self._closed:
+                raise
+            self._undelivered(request, _LeaderMovedError(), transport)
+            return
+        except Exception as error:
+            # A defect, of ours or the client's: were it only the task's, the batches would wait for the time-out.
+            log.exception("produce_defect", broker=leader)
+            for handover in handovers:
+                self._settle(handover, kafka_errors.KafkaError(repr(error)))
+            return
+        self.contacts.answered(leader, written=True)
+        throttled_ms = getattr(response, "throttle_time_ms", None)
+        if throttled_ms:
+            self.contacts.hold(leader, throttled_ms)
+            if self._on_throttle is not None:
+                self._on_throttle(throttled_ms)
+        answers = {(topic, answer[0]): answer[1:] for topic, partitions in response.topics for answer in partitions}
+        for handover in handovers:
+            code, offset, *more = answers.get((handover.topic, handover.partition), (-1, -1))
+            if outcome(code) == "stored":
+                if self._troubles:
+                    self._troubles.pop((handover.topic, handover.partition), None)
+                    self._rights_missing.discard(handover.topic)
+                if self._begun_anew:
+                    self._begun_anew.discard((handover.topic, handover.partition))
+                if not handover.future.done():
+                    handover.future.set_result(offset)
+            else:
+                self._settle(handover, AnswerError(code, named_records(more, handover.batch.record_count())))
+
+    def _undelivered(self, request: Request, error: kafka_errors.KafkaError, transport: Any) -> None:
+        if transport is not None:
+            # The client has closed it, or never will; a closed one still sends what is in its buffer, once a frozen
+            # broker reads again: perhaps long after the next incarnation has gone on.
+            transport.abort()
+        forget_frames(error)  # they have the batches
+        text = words(error)
+        if isinstance(error, kafka_errors.NodeNotReadyError):
+            text = "no connection to it"  # why not was noted when it was tried
+        else:
+            self.contacts.failed(request.leader, error)
+        log.warning("produce_failed", broker=request.leader, error=text, repeat_key=request.leader)
+        for handover in request.handovers:
+            self._settle(handover, error)
+
+    def _abandon_moved(self) -> None:
+        """Wait no more for a broker that has lost a partition and has not said so: it is frozen, or cut off.
+
+        Its request would last for the request time-out, the new leader being known. What the old one makes of it
+        counts for nothing: it is fenced, and cuts its log back to the new leader's when it is back."""
+        before_s = asyncio.get_running_loop().time() - _ABANDON_AFTER_S
+        for task, request in self._tasks.items():
+            if request.sent_s < before_s and any(
+                self._leader(handover.topic, handover.partition) not in {request.leader, None}
+                for handover in request.handovers
+            ):
+                request.abandoned = True
+                task.cancel()
+
+    def _settle(self, handover: Handover, error: kafka_errors.KafkaError) -> None:
+        """Try again what may be; else say what became of it."""
+        if self._closed or handover.future.done():
+            return
+        if outcome(error) == "retry":
+            said = translate(error, handover.topic)
+            if self._on_retry is not None:
+                self._on_retry(handover.topic, said)
+            if isinstance(error, AnswerError) and handover.waits >= _PATIENT_WAITS:
+                self._troubles[handover.topic, handover.partition] = str(said).rstrip(".")
+            if isinstance(error, _LeaderMovedError):
+                self._send_again(handover)
+            else:
+                self._send_later(handover)
+            return
+        place = (handover.topic, handover.partition)
+        if loses_place(error) and place not in self._begun_anew and self._begin_anew(place):
+            self._begun_anew.add(place)
+            said = translate(error, handover.topic)
+            log.warning("sequence_begun_anew", topic=handover.topic, partition=handover.partition, error=str(said))
+            if self._on_retry is not None:
+                self._on_retry(handover.topic, said)
+            handover.renumber(self._producer_id, self._epochs[place])
+            self._sequences[place] = handover.batch.record_count()
+            self._send_again(handover)
+            return
+        failure = translate(error, handover.topic)
+        self._troubles.pop(place, None)
+        if isinstance(failure, RefusedError):
+            self._troubles[place] = str(failure).rstrip(".")
+            self._rights_missing.add(handover.topic)
+        if isinstance(failure, PoisonedError | TimestampError | RefusedError):
+            if handover.attempts == 1:
+                # Nothing was stored: the next batch may have these numbers. One at a time keeps the order.
+                self._sequences[place] = handover.sequence
+            elif not self._begin_anew(place):
+                # An earlier attempt may have been stored: given to other records, its numbers would make Kafka take
+                # those for a repetition, acknowledge and drop them.
+                failure = IncarnationError(f"Rejected after an attempt without answer: {failure}")
+        handover.future.set_exception(failure)
+
+    def _begin_anew(self, place: tuple[str, int]) -> bool:
+        """Number a partition's batches from 0 again, in an epoch of its own, which needs nobody's leave (KIP-360).
+
+        Kafka takes the first batch of a later epoch whatever it knows of the ones before, and nothing of those any
+        more. Only this partition is held up, where another producer would hold up all. False when there is no later
+        epoch."""
+        epoch = self._epochs.get(place, self._epoch) + 1
+        if epoch > _LAST_EPOCH:
+            return False
+        self._epochs[place], self._sequences[place] = epoch, 0
+        return True
+
+    def failure(self, answer: asyncio.Future[int]) -> BridgeError | None:
+        if answer.cancelled():
+            return IncarnationError("The producer ended before Kafka answered.")
+        error = answer.exception()
+        return None if error is None else translate(error)
+
+    def cluster_id(self) -> str | None:
+        return self._cluster_id
+
+    def partition_count(self, topic: str) -> int | None:
+        partitions = self._live().cluster.partitions_for_topic(topic)
+        return len(partitions) if partitions else None
+
+    def has_leader(self, topic: str, partition: int) -> bool:
+        return self._leader(topic, partition) is not None
+
+    def held_until_ns(self, topic: str, partition: int) -> int:
+        return self.contacts.held_until_ns(self.leader(topic, partition)) if self.contacts.have_held else 0
+
+    def _leader(self, topic: str, partition: int) -> int | None:
+        leader: int | None = self._live().cluster.leader_for_partition(TopicPartition(topic, partition))
+        return None if leader is None or leader < 0 else leader
+
+    def trouble(self, topic: str) -> str | None:
+        """Why brokers have not taken what was sent to a topic, for more than a moment, in their words."""
+        if self.refused(topic):
+            return "Kafka does not let us see it; check the ACLs: Describe and Write on it"
+        return next((said for (name, _), said in self._troubles.items() if name == topic), None)
+
+    def trouble_of(self, topic: str, partition: int) -> str | None:
+        """Why brokers do not take what is sent to a partition, for more than a moment, in their words."""
+        return self._troubles.get((topic, partition))
+
+    def refuses(self, topic: str) -> bool:
+        """Whether rights of ours are missing for a topic, be it to see it or to write to it."""
+        return self._client is not None and (self.refused(topic) or topic in self._rights_missing)
+
+    def refused(self, topic: str) -> bool:
+        return topic in self._live().cluster.unauthorized_topics
+
+    def metadata_refreshed_ns(self) -> int:
+        return self._refreshed_ns
+
+    def watch_topic(self, topic: str) -> None:
+        if topic not in self._topics:
+            self._topics.add(topic)
+            # Not add_topic: it changes the set that a request under way was made from, whose answer, without the
+            # topic, would then pass for the answer to this one.
+            self._live().set_topics(self._topics)
+
+    def forget_topics(self, topics: Iterable[str]) -> None:
+        """Leave topics out of metadata again: asked for every second, a missing one fills the logs, and comes into
+        being where the broker creates what it is asked for."""
+        self._topics -= set(topics)
+        if self._topics:  # none at all would mean every topic there is
+            self._live().set_topics(self._topics)
+
+    async def refresh_metadata(self) -> bool:
+        ended = self._ended
+        assert ended is not None, "start() comes first"
+        if self._closed:
+            return False
+        update = self._live().force_metadata_update()
+        # Once closed, nobody fetches any more: the update would stay pending for ever.
+        await asyncio.wait([update, ended], return_when=asyncio.FIRST_COMPLETED)
+        return update.done() and not update.cancelled() and bool(update.result())
+
+    def records(self, batch: BatchBuilder) -> list[StoredRecord]:
+        assert isinstance(batch, KafkaBatch)
+        memory = MemoryRecords(batch.encode())
+        records: list[StoredRecord] = []
+        while (part := memory.next_batch()) is not None:
+            records += (StoredRecord(r.timestamp, r.key, r.value, list(r.headers)) for r in part)
+        return records
+
+    def restore(self, data: bytes) -> BatchBuilder:
+        return KafkaBatch.restored(data)
+
+    def _live(self) -> Client:
+        assert self._client is not None, "start() comes first"
+        return self._client
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        """The broker that leads a partition by the last metadata."""
+        return self._leader(topic, partition) if self._client is not None else None
+
+    def replicas(self, topic: str, partition: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The brokers with a copy of a partition, and those of them that are in sync; empty where nothing is known."""
+        found = self._client.cluster._partitions.get(topic, {}).get(partition) if self._client is not None else None
+        return ((), ()) if found is None else (tuple(found.replicas), tuple(found.isr))
+
+    @property
+    def live(self) -> bool:
+        """Whether it stands between its start and its end."""
+        return self._client is not None and not self._closed
+
+    def certificates(self) -> Iterator[Validity]:
+        """How long the certificates are good that brokers have shown on the present connections."""
+        for connection in self._client.connections if self._client is not None else ():
+            if connection.certificate is not None:
+                yield connection.certificate
+
+    def connected(self, broker: int) -> bool:
+        """Whether a connection to a broker stands."""
+        return self._client is not None and self._client.connected(broker)
+
+    def probe(self, broker: Contact) -> None:
+        """Ask a broker something small, so that ``contacts`` learn whether it answers. Does not block."""
+        if self._client is not None and not self._closed:
+            self._client.probe(broker)
+
+    def _refreshed(self, _cluster: object) -> None:
+        self._refreshed_ns = time.monotonic_ns()
+        brokers = self._live().cluster._brokers.values()  # not those of the settings, which have no number
+        self.contacts.listed((broker.nodeId, broker.host, broker.port) for broker in brokers)
+        self._abandon_moved()
+        if self._held:
+            self._send_held()  # others may lead its partitions by now

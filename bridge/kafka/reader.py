@@ -1,0 +1,267 @@
+"""Reads topics: everything in them, single spans, or what arrives; in no consumer group, without a trace."""
+
+from __future__ import annotations
+
+__all__ = ["Partition", "TopicFacts", "TopicReader"]
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import aiokafka.errors as kafka_errors
+from aiokafka import TopicPartition
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.protocol.metadata import MetadataRequest
+
+from bridge.dead_letters.reading import LoggedRecord, Place
+from bridge.errors import RefusedError, TopicMissingError, UnreachableError
+from bridge.kafka.connection import (
+    REFUSED,
+    connection_options,
+    make_admin,
+    make_consumer,
+    stop_consumer,
+    why_unreachable,
+)
+from bridge.kafka.login import KafkaLogin
+from config.error_words import words
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+
+    from aiokafka.admin import AIOKafkaAdminClient
+
+    from config.settings import KafkaSettings
+
+POLL_MS = 200
+POLL_RECORDS = 1000
+FETCH_BYTES = 256 * 1024  # compressed, from a partition at a time; what is in it may be fifty times as much
+CLOSE_PATIENCE_S = 2.0
+LOOK_AGAIN_S = 2.0  # for partitions that a followed topic has got, or for its end
+GONE_S = 5.0  # absent from the metadata for so long: it was deleted, and is not only between two leaders
+Partition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """What a topic's settings mean for what is in it. ``retention_ms`` is -1 for ever, None where Kafka does not tell
+    us."""
+
+    name: str
+    partitions: int
+    retention_ms: int | None
+    cleanup_policy: str | None
+
+
+class TopicReader:
+    """A consumer without a group over some topics; ``async with`` connects and closes it.
+
+    Raises UnreachableError, RefusedError and TopicMissingError, each a sentence.
+    """
+
+    def __init__(
+        self, settings: KafkaSettings, client_id: str, topics: Iterable[str], login: KafkaLogin | None = None
+    ) -> None:
+        self._settings = settings
+        self._options = connection_options(settings, client_id)
+        self.login = login or KafkaLogin(settings)
+        self._topics = tuple(topics)
+        self._patience_s = 4 * settings.request_timeout.total_seconds()
+        self._consumer: Any = None
+        self.facts: tuple[TopicFacts, ...] = ()
+
+    async def __aenter__(self) -> Self:
+        # Why Kafka cannot be reached is said by us, in one sentence, not by each attempt of the library's.
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+        self.facts = await self._ask()
+        self._consumer = make_consumer(
+            self._options,
+            self.login,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            max_partition_fetch_bytes=FETCH_BYTES,
+        )
+        try:
+            await self._consumer.start()
+        except kafka_errors.KafkaError as error:
+            await self._close()
+            raise await why_unreachable(self._options, self.login) from error
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        if self._consumer is not None:
+            await stop_consumer(self._consumer)
+
+    # --- the topics
+
+    async def _ask(self) -> tuple[TopicFacts, ...]:
+        admin = make_admin(self._options, self.login)
+        try:
+            await admin.start()
+            counts = {topic["topic"]: self._partitions(topic) for topic in await self._describe(admin)}
+            return tuple([await self._facts(admin, name, counts[name]) for name in self._topics])
+        except kafka_errors.KafkaConnectionError as error:
+            raise await why_unreachable(self._options, self.login) from error
+        except kafka_errors.KafkaError as error:
+            raise UnreachableError(
+                f"Kafka did not say which partitions {', '.join(self._topics)} has: {words(error)}."
+            ) from error
+        finally:
+            await asyncio.wait([asyncio.ensure_future(admin.close())], timeout=CLOSE_PATIENCE_S)
+
+    async def _describe(self, admin: AIOKafkaAdminClient) -> list[dict[str, Any]]:
+        client = admin._client
+        # Asked as aiokafka asks, a broker that makes topics on demand would make a missing one.
+        request = MetadataRequest(list(self._topics), allow_auto_topic_creation=False)
+        described: list[dict[str, Any]] = (await client.send(client.get_random_node(), request)).to_object()["topics"]
+        return described
+
+    def missing(self, name: str) -> str:
+        """The sentence for a topic that is not there."""
+        return f"Kafka has no topic {name}. Check its name, and that these are the right cluster's addresses."
+
+    def _partitions(self, described: dict[str, Any]) -> int:
+        name, kind = described["topic"], kafka_errors.for_code(described["error_code"])
+        if issubclass(kind, REFUSED):
+            raise RefusedError(f"Kafka does not let us see topic {name}. Check the ACLs: Describe and Read on it.")
+        if kind is not kafka_errors.NoError or not described["partitions"]:
+            raise TopicMissingError(self.missing(name))
+        return len(described["partitions"])
+
+    @staticmethod
+    async def _facts(admin: AIOKafkaAdminClient, name: str, partitions: int) -> TopicFacts:
+        """Retention needs another right (DescribeConfigs) than reading: without it, it is unknown."""
+        names = ("retention.ms", "cleanup.policy")
+        wanted = ConfigResource(ConfigResourceType.TOPIC, name, dict.fromkeys(names))
+        values: dict[str, str] = {}
+        try:
+            for response in await admin.describe_configs([wanted]):
+                for code, _message, _kind, _name, entries in response.resources:
+                    if code == 0:
+                        values.update((entry[0], entry[1]) for entry in entries)
+        except kafka_errors.KafkaError:
+            pass
+        retention = values.get("retention.ms")
+        return TopicFacts(name, partitions, None if retention is None else int(retention), values.get("cleanup.policy"))
+
+    def _all_partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(facts.name, number) for facts in self.facts for number in range(facts.partitions)]
+
+    # --- reading
+
+    async def ends(self) -> dict[Partition, int]:
+        """The offset behind the last record of each partition, at this moment."""
+        ends = await self._answered(self._consumer.end_offsets(self._all_partitions()))
+        return {(at.topic, at.partition): end for at, end in ends.items()}
+
+    async def beginnings(self) -> dict[Partition, int]:
+        """The offset of the first record that each partition still has."""
+        starts = await self._answered(self._consumer.beginning_offsets(self._all_partitions()))
+        return {(at.topic, at.partition): start for at, start in starts.items()}
+
+    async def offsets_at(self, moment_ms: int) -> dict[Partition, int]:
+        """The offset of each partition's first record with that timestamp or a later one; its end where there is
+        none."""
+        wanted = dict.fromkeys(self._all_partitions(), moment_ms)
+        found = await self._answered(self._consumer.offsets_for_times(wanted))
+        ends = await self.ends()
+        return {
+            (at.topic, at.partition): ends[at.topic, at.partition] if place is None else place.offset
+            for at, place in found.items()
+        }
+
+    async def read(self, starts: Mapping[Partition, int], ends: Mapping[Partition, int]) -> AsyncIterator[LoggedRecord]:
+        """The records from ``starts`` to before ``ends``, in order within each partition. Records that have expired
+        are passed over."""
+        wanted = {TopicPartition(*at): end for at, end in ends.items() if starts.get(at, 0) < end}
+        self._consumer.assign(list(wanted))
+        for at in wanted:
+            self._consumer.seek(at, starts.get((at.topic, at.partition), 0))
+        loop = asyncio.get_running_loop()
+        waited_until = loop.time() + self._patience_s
+        while wanted:
+            batches = await self._answered(
+                self._consumer.getmany(*wanted, timeout_ms=POLL_MS, max_records=POLL_RECORDS)
+            )
+            for at, records in batches.items():
+                waited_until = loop.time() + self._patience_s
+                for record in records:
+                    if record.offset < wanted[at]:
+                        yield _logged(record)
+            for at in list(wanted):
+                if await self._answered(self._consumer.position(at)) >= wanted[at]:
+                    del wanted[at]
+                    self._consumer.pause(at)
+            if loop.time() > waited_until:
+                missing = ", ".join(f"{at.topic}/{at.partition}" for at in wanted)
+                raise UnreachableError(
+                    f"Kafka gave no more of {missing} within {self._patience_s:g} s. Have these partitions a leader?"
+                )
+
+    async def follow(self, starts: Mapping[Partition, int]) -> AsyncIterator[list[LoggedRecord]]:
+        """The records from ``starts`` on, and then what arrives, for ever; in order within each partition.
+
+        Every ``POLL_MS`` at the latest there is a list, an empty one where nothing came. Partitions that a topic gets
+        meanwhile are read from their beginning. While Kafka cannot be reached the lists are empty. Raises
+        TopicMissingError when a topic is deleted."""
+        positions = {TopicPartition(*at): offset for at, offset in starts.items()}
+        self._assign(positions)
+        loop = asyncio.get_running_loop()
+        look_s = loop.time() + LOOK_AGAIN_S
+        absent: dict[str, float] = {}
+        while True:
+            batches = await self._answered(self._consumer.getmany(timeout_ms=POLL_MS, max_records=POLL_RECORDS))
+            found = []
+            for at, records in batches.items():
+                positions[at] = records[-1].offset + 1
+                found += [_logged(record) for record in records]
+            yield found
+            if loop.time() < look_s:
+                continue
+            look_s = loop.time() + LOOK_AGAIN_S
+            new = self._grown(positions, absent, loop.time())
+            if new:
+                positions.update(dict.fromkeys(new, 0))
+                self._assign(positions)
+
+    def _assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        self._consumer.assign(list(positions))
+        for at, offset in positions.items():
+            self._consumer.seek(at, offset)
+
+    def _grown(
+        self, known: Mapping[TopicPartition, int], absent: dict[str, float], now_s: float
+    ) -> list[TopicPartition]:
+        """Partitions that are not known yet; ``absent`` is since when topics are not listed."""
+        new = []
+        for topic in self._topics:
+            numbers = self._consumer.partitions_for_topic(topic)
+            if numbers:
+                absent.pop(topic, None)
+                new += [at for number in sorted(numbers) if (at := TopicPartition(topic, number)) not in known]
+            elif now_s - absent.setdefault(topic, now_s) > GONE_S:
+                raise TopicMissingError(f"Topic {topic} was deleted while it was read.")
+        return new
+
+    async def _answered(self, question: Any) -> Any:
+        try:
+            return await question
+        except REFUSED as error:
+            raise RefusedError(
+                f"Kafka does not let us read {', '.join(self._topics)}: {words(error)}. Check the ACLs: Describe and "
+                "Read."
+            ) from error
+        except kafka_errors.KafkaError as error:
+            raise UnreachableError(
+                f"Kafka could not be asked about {', '.join(self._topics)}: {words(error)}."
+            ) from error
+
+
+def _logged(record: Any) -> LoggedRecord:
+    place = Place(record.topic, record.partition, record.offset)
+    return LoggedRecord(place, record.timestamp, record.key, record.value, list(record.headers))

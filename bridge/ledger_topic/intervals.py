@@ -1,0 +1,234 @@
+"""What Kafka acknowledged, counted per route, topic, partition and interval: the figures behind the ledger topic.
+
+Counted once per batch, without I/O or a clock. Each acknowledged record's offset is kept, as runs: a partition that
+nobody else writes to has a single one in an interval, whatever the rate. That makes the account exact: a record that is
+missing cannot hide behind the copy of another.
+
+Closed intervals wait in ``pending`` until they are written. Memory is bounded: when many wait, the oldest are put
+together, and where there are very many runs the oldest intervals keep only their lowest and highest offset.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Entry", "EntryKey", "Interval", "LedgerIntervals", "SessionLoss"]
+
+from array import array
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bridge.ledger import LedgerSnapshot
+    from bridge.produce.batch import Batch
+
+MAX_PENDING: Final = 60  # intervals that wait, an hour of them: what is older is put together
+MAX_RUNS: Final = 4096  # of one entry: its record has 60 KB then
+MAX_ALL_RUNS: Final = 65_536  # of all entries that wait, 1 MiB
+MAX_LOSSES: Final = 1000  # of sessions, in intervals that are put together
+
+_NOWHERE: Final = -2  # before the first offset; -1 is what the producer says when it knows none
+
+
+class EntryKey(NamedTuple):
+    """What is counted apart."""
+
+    route: str
+    topic: str
+    partition: int
+    dead_letter: bool
+
+
+class SessionLoss(NamedTuple):
+    """An MQTT session that the broker had lost at ``at_ms``; last connected at ``left_ms``, None: nobody knows."""
+
+    session: str
+    client_id: str
+    left_ms: int | None
+    at_ms: int
+
+
+class Entry:
+    """What Kafka acknowledged of one key in one interval.
+
+    ``runs`` are closed runs, first offset and the one behind the last in turn; the open one is ``begin`` and ``next``.
+    ``exact`` is false where runs had to be given up: then ``low`` and ``high`` are all that is known of them.
+    """
+
+    __slots__ = ("begin", "exact", "high", "low", "messages", "next", "records", "runs", "size", "unlocated")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.messages = 0
+        self.size = 0
+        self.unlocated = 0
+        self.begin = self.next = _NOWHERE
+        self.runs = array("q")
+        self.exact = True
+        self.low = self.high = _NOWHERE
+
+    def jump(self, offset: int, count: int) -> None:
+        """A batch that does not continue the open run."""
+        if offset < 0:
+            self.unlocated += count
+            return
+        self._close_run()
+        self.begin, self.next = offset, offset + count
+        if len(self.runs) >= 2 * MAX_RUNS:
+            self.blur()
+
+    def add(self, other: Entry) -> None:
+        """Take in what a later interval counted under the same key."""
+        self.records += other.records
+        self.messages += other.messages
+        self.size += other.size
+        self.unlocated += other.unlocated
+        if not other.exact:
+            self._reach(other.low, other.high)
+            self.exact = False
+        for first, end in other.all_runs():
+            if first == self.next:
+                self.next = end
+            else:
+                self.jump(first, end - first)
+        if not self.exact:
+            self.blur()
+
+    def blur(self) -> None:
+        """Give the runs up for the lowest and the highest offset."""
+        self._close_run()
+        for first, end in zip(self.runs[::2], self.runs[1::2], strict=True):
+            self._reach(first, end - 1)
+        self.runs = array("q")
+        self.begin = self.next = _NOWHERE
+        self.exact = False
+
+    def all_runs(self) -> Iterator[tuple[int, int]]:
+        """First offset and the one behind the last, of each run; not those given up."""
+        yield from zip(self.runs[::2], self.runs[1::2], strict=True)
+        if self.next >= 0:
+            yield self.begin, self.next
+
+    def run_count(self) -> int:
+        return len(self.runs) // 2
+
+    def bounds(self) -> tuple[int, int] | None:
+        """Lowest and highest offset acknowledged; None where Kafka named none."""
+        found = [(first, end - 1) for first, end in self.all_runs()]
+        if self.high >= 0:
+            found.append((self.low, self.high))
+        return (min(low for low, _ in found), max(high for _, high in found)) if found else None
+
+    def _close_run(self) -> None:
+        if self.next >= 0:
+            self.runs.extend((self.begin, self.next))
+            self.begin = self.next = _NOWHERE
+
+    def _reach(self, low: int, high: int) -> None:
+        if high >= 0:
+            self.low = low if self.high < 0 else min(self.low, low)
+            self.high = max(self.high, high)
+
+
+@dataclass(slots=True)
+class Interval:
+    """A closed interval. ``terms`` and ``acknowledged`` (records) count from the life's start to its end."""
+
+    from_ms: int
+    to_ms: int
+    entries: dict[EntryKey, Entry]
+    terms: LedgerSnapshot
+    acknowledged: int
+    losses: list[SessionLoss] = field(default_factory=list)
+
+    def add(self, later: Interval) -> None:
+        """Become one with the interval that follows."""
+        self.to_ms = later.to_ms
+        self.terms = later.terms
+        self.acknowledged = later.acknowledged
+        self.losses = [*self.losses, *later.losses][-MAX_LOSSES:]
+        for key, entry in later.entries.items():
+            if (ours := self.entries.get(key)) is None:
+                self.entries[key] = entry
+            else:
+                ours.add(entry)
+
+    def run_count(self) -> int:
+        return sum(entry.run_count() for entry in self.entries.values())
+
+
+class LedgerIntervals:
+    """Counts what Kafka acknowledges and cuts it into intervals. Belongs to the worker's event loop.
+
+    ``located`` False: the account is not written anywhere, so that no offsets are kept, and nothing is ever closed.
+    """
+
+    def __init__(self, *, located: bool = True) -> None:
+        self._located = located
+        self.pending: deque[Interval] = deque()
+        self._open: dict[tuple[str, str, int, bool], Entry] = {}
+        self._losses: list[SessionLoss] = []
+        self._from_ms = 0
+        self._acknowledged = 0
+        self._messages: dict[tuple[str, bool], int] = {}
+
+    def begin(self, now_ms: int) -> None:
+        """The first interval begins, at a time in ms since 1970."""
+        self._from_ms = now_ms
+
+    def stored(self, batch: Batch, partition: int, offset: int) -> None:
+        """Kafka has a batch: count it. 0.8 µs a batch."""
+        slot = batch.slot
+        key = (slot.route, slot.queue.topic, partition, slot.dead_letter)  # a NamedTuple takes 0.3 µs more to make
+        entry = self._open.get(key)
+        if entry is None:
+            entry = self._open[key] = Entry()
+        count = batch.builder.record_count()  # of the very bytes that were sent
+        entry.records += count
+        entry.messages += batch.messages
+        entry.size += batch.size
+        if offset == entry.next:
+            entry.next += count
+        else:
+            entry.jump(offset if self._located else -1, count)
+
+    def session_lost(self, loss: SessionLoss) -> None:
+        """The broker had lost a session: note it in the open interval."""
+        if self._located:
+            self._losses.append(loss)
+
+    def close(self, now_ms: int, terms: LedgerSnapshot) -> None:
+        """End the interval and begin the next; an interval without anything is one too, for it says so."""
+        entries, self._open = {EntryKey(*key): entry for key, entry in self._open.items()}, {}
+        for key, entry in entries.items():
+            self._acknowledged += entry.records
+            total = (key.route, key.dead_letter)
+            self._messages[total] = self._messages.get(total, 0) + entry.messages
+        from_ms = min(self._from_ms, now_ms)  # later than now where the clock was stepped back
+        losses, self._losses = self._losses[-MAX_LOSSES:], []
+        self.pending.append(Interval(from_ms, now_ms, entries, terms, self._acknowledged, losses))
+        self._from_ms = now_ms
+        self._bound()
+
+    def messages(self, *, dead_letter: bool) -> dict[str, int]:
+        """MQTT messages by route that Kafka has acknowledged in this life, or their dead letters."""
+        rows = {route: count for (route, dead), count in self._messages.items() if dead is dead_letter}
+        for (route, _, _, dead), entry in self._open.items():
+            if dead is dead_letter:
+                rows[route] = rows.get(route, 0) + entry.messages
+        return rows
+
+    def _bound(self) -> None:
+        pending = self.pending
+        while len(pending) > MAX_PENDING:
+            oldest = pending.popleft()
+            oldest.add(pending.popleft())
+            pending.appendleft(oldest)
+        runs = sum(interval.run_count() for interval in pending)
+        for interval in pending:
+            if runs <= MAX_ALL_RUNS:
+                return
+            runs -= interval.run_count()
+            for entry in interval.entries.values():
+                entry.blur()

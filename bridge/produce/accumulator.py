@@ -1,0 +1,383 @@
+"""Records waiting for Kafka: one open batch per route, QoS and partition, and the spans that say when a message may
+be acknowledged.
+
+Nothing here does I/O or looks at a clock; callers pass the time. The event loop's thread owns every object.
+
+A *span* is what was received between two flushes. A record joins the open batch of its *slot*, a batch knows the
+spans it has records of, and a span is durable once every batch it has records in is. Spans complete in the order they
+were opened, so acknowledgements leave in MQTT order [MQTT-4.6.0-2] whatever order the partitions answer in.
+
+While a partition has a batch under way, its open batches go on filling: a slow Kafka gets fewer, larger batches, not
+a longer queue."""
+
+from __future__ import annotations
+
+__all__ = ["Accumulator", "Slot"]
+
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from bridge.produce.batch import Batch, Span
+from bridge.produce.partitions import Partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from bridge.ports import Append, BatchBuilder, Headers
+    from bridge.produce.batch import Owner
+    from bridge.produce.dead_letter import DeadLetters
+    from bridge.produce.partitions import PartitionQueue
+
+SMALL_BATCH_BYTES = 2048  # below this zstd costs more than it saves: 10 µs for a record, which hardly shrinks
+
+
+class Slot:
+    """Where records of one route and QoS enter a partition's queue.
+
+    ``append`` is the open batch's own append: the hot path calls it without knowing more. A false answer means
+    "full": call ``roll`` with the same record. It is exchanged for ``_open`` when there is no open batch and for
+    ``_join`` when the open one meets a new span, so neither costs a message anything."""
+
+    __slots__ = (
+        "accumulator",
+        "append",
+        "batch",
+        "choose",
+        "compressed",
+        "count",
+        "dead_letter",
+        "messages",
+        "qos",
+        "queue",
+        "route",
+    )
+
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        queue: PartitionQueue,
+        route: str,
+        qos: int,
+        choose: Callable[[], PartitionQueue] | None,
+        *,
+        dead_letter: bool,
+    ) -> None:
+        self.accumulator = accumulator
+        self.queue = queue
+        self.route = route
+        self.qos = qos
+        self.choose = choose  # records without a key: each batch may go to another partition
+        self.dead_letter = dead_letter
+        self.count = 0  # records in the open batch
+        self.messages = 0  # messages of sealed batches, for metrics
+        self.batch: Batch | None = None
+        self.compressed = True
+        self.append: Append = self._open
+
+    @property
+    def taken(self) -> int:
+        """Messages that entered here so far, those of the open batch included."""
+        return self.messages + self.count - (len(self.batch.unfinished) if self.batch is not None else 0)
+
+    def roll(self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+        """Seal the full batch and put the record that did not fit into a new one."""
+        self.seal()
+        self.accumulator.partitions.due.append(self.queue)
+        self._open(0, timestamp, key, value, headers)
+        self.count = 1
+
+    def seal(self) -> None:
+        """Close the open batch and queue it behind the partition's others."""
+        batch = self.batch
+        assert batch is not None
+        self.batch = None
+        self.append = self._open
+        self.queue.open.remove(self)
+        self._attribute(batch)
+        batch.builder.close(batch.count)
+        self.count = 0
+        self.compressed = batch.size >= SMALL_BATCH_BYTES
+        self.messages += batch.messages
+        self.queue.sealed.append(batch)
+
+    def leave_open(self) -> None:
+        """At a flush whose partition is busy: go on filling, but count what is inside to the span that ends now."""
+        batch = self.batch
+        if batch is not None:
+            self._attribute(batch)
+            self.append = self._join
+
+    def _open(self, number: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> object:
+        accumulator = self.accumulator
+        if self.choose is not None:
+            self.queue = self.choose()
+        batch = self.batch = Batch(self, accumulator.create_batch(self.compressed), accumulator.now_ns)
+        self.queue.open.append(self)
+        accumulator.touched.append(self)
+        batch.parts.append((accumulator.occupy(), 0))
+        self.append = batch.builder.append
+        try:
+            return self.append(number, timestamp, key, value, headers)
+        except BaseException:  # a record of a wrong type: without it there is no batch
+            self.batch = None
+            self.append = self._open
+            self.queue.open.remove(self)
+            accumulator.touched.remove(self)
+            batch.parts[0][0].pending -= 1
+            raise
+
+    def _join(self, number: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> object:
+        batch = self.batch
+        assert batch is not None
+        accumulator = self.accumulator
+        accumulator.touched.append(self)
+        if batch.parts[-1][0] is not accumulator.current:
+            batch.parts.append((accumulator.occupy(), 0))
+        self.append = batch.builder.append
+        return self.append(number, timestamp, key, value, headers)
+
+    def _attribute(self, batch: Batch) -> None:
+        batch.count = self.count
+        count = batch.messages
+        span, before = batch.parts[-1]
+        batch.parts[-1] = (span, before + count - batch.counted)
+        batch.counted = count
+        size = batch.builder.size()
+        self.accumulator.buffered_bytes += size - batch.size
+        batch.size = size
+
+
+class Accumulator:
+    """All slots and spans of a session group: its acknowledgements wait for its own messages alone.
+
+    ``create_batch`` makes an empty builder; ``completed`` is called with each span that has become durable, in order.
+    ``partitions`` are shared by all groups of a worker, which write to the same Kafka. ``now_ns`` is the time of the
+    last read, set by the caller before it appends."""
+
+    def __init__(
+        self,
+        create_batch: Callable[[bool], BatchBuilder],
+        completed: Callable[[Span], None],
+        partitions: Partitions | None = None,
+    ) -> None:
+        self.create_batch = create_batch
+        self._completed = completed
+        self.partitions = partitions or Partitions()
+        self.current = Span()
+        self.spans: deque[Span] = deque()  # flushed, not durable, oldest first
+        self.touched: list[Slot] = []
+        self.buffered_bytes = 0
+        self.now_ns = 0
+        self.dead_letters: DeadLetters  # set by the one that takes this accumulator's records
+        self.parked_messages = 0  # held elsewhere until their topic is known, each with a pending span
+        self.freed: Callable[[], None] | None = None  # told when bytes have been let go of; None: nobody waits for it
+        self._slots: dict[tuple[str, int, str, int, bool], Slot] = {}
+
+    @property
+    def slots(self) -> Iterable[Slot]:
+        return self._slots.values()
+
+    def slot(self, route: str, qos: int, topic: str, partition: int, *, dead_letter: bool = False) -> Slot:
+        """The slot for records of a route and QoS that go to a partition; made at first use."""
+        key = (route, qos, topic, partition, dead_letter)
+        slot = self._slots.get(key)
+        if slot is None:
+            slot = self._slots[key] = Slot(
+                self, self.partitions.queue(topic, partition), route, qos, None, dead_letter=dead_letter
+            )
+        return slot
+
+    def keyless_slot(self, route: str, qos: int, topic: str, partitions: int) -> Slot:
+        """The slot for records without a key: each batch takes an idle partition, in turn (KIP-480's idea: whole
+        batches, not single records, are spread)."""
+        key = (route, qos, topic, -1, False)
+        slot = self._slots.get(key)
+        if slot is None:
+            queues = [self.partitions.queue(topic, partition) for partition in range(partitions)]
+            turn = 0
+
+            def choose() -> PartitionQueue:
+                nonlocal turn
+                for step in range(1, partitions + 1):
+                    queue = queues[(turn + step) % partitions]
+                    if queue.in_flight is None and not queue.sealed and queue.backlog is None:
+                        turn += step
+                        return queue
+                turn += 1
+                return queues[turn % partitions]
+
+            slot = self._slots[key] = Slot(self, queues[0], route, qos, choose, dead_letter=False)
+        return slot
+
+    def append(self, slot: Slot, *, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+        """Append one record to a slot: the slow lane's way in. Does not block and cannot refuse."""
+        if slot.append(slot.count, timestamp, key, value, headers) is None:
+            slot.roll(timestamp, key, value, headers)
+        else:
+            slot.count += 1
+
+    def occupy(self) -> Span:
+        """The current span, which from now on waits for one thing more: whoever asks lowers ``pending`` again."""
+        span = self.current
+        if not (span.pending or span.placed or span.spooled):
+            span.opened_ns = self.now_ns  # reads that brought no message may have set it long ago
+        span.pending += 1
+        return span
+
+    def vacate(self, span: Span) -> None:
+        """The opposite of ``occupy``. What the span waited for may have become nothing, and it be durable with that."""
+        span.pending -= 1
+        self._complete_head()
+
+    @contextmanager
+    def within(self, span: Span) -> Iterator[None]:
+        """What is appended inside belongs to ``span``: an older one, which waits for it already (``occupy``).
+
+        For messages that were held back as they came and are routed only now; no flush may fall inside."""
+        for slot in self.touched:
+            slot.leave_open()
+        current, self.current = self.current, span
+        try:
+            yield
+        finally:
+            for slot in self.touched:
+                slot.leave_open()
+            self.current = current
+
+    def move(self, spans: list[tuple[Span, int]], slot: Slot) -> None:
+        """Make the open batch of ``slot`` answer for messages of other spans: their records were the last ones
+        appended to it.
+
+        Called when records change places (into the dead letters, out of parking). ``spans`` lists span and messages
+        moved, in the order of the records; each then waits for this batch too."""
+        batch = slot.batch
+        assert batch is not None
+        slot.leave_open()
+        parts = batch.parts
+        span, count = parts[-1]
+        parts[-1] = (span, count - sum(moved for _, moved in spans))
+        for span, moved in spans:
+            last, count = parts[-1]
+            if last is span:
+                parts[-1] = (span, count + moved)
+            else:
+                parts.append((span, moved))
+                span.pending += 1
+
+    def hurry(self, slot: Slot) -> None:
+        """Make the open batch of a slot due without ending the span: no read brought it, so no flush may follow."""
+        if slot.batch is not None:
+            slot.seal()
+            self.partitions.due.append(slot.queue)
+
+    def discard(self, batch: Batch) -> None:
+        """Let go of a batch whose records are in other batches now, which hold its spans."""
+        self.buffered_bytes -= batch.size
+        for span, _ in batch.parts:
+            span.pending -= 1
+
+    def flush(self) -> None:
+        """End the current span. Batches of idle partitions are sealed and their queues listed in ``due``; others go
+        on filling."""
+        span = self.current
+        touched = self.touched
+        if not (touched or span.owed or span.filtered or span.copies or span.pending):
+            return
+        due = self.partitions.due
+        for slot in touched:
+            queue = slot.queue
+            if queue.in_flight is None and not queue.sealed:
+                if slot.batch is not None:
+                    slot.seal()
+                due.append(queue)
+            else:
+                slot.leave_open()
+        touched.clear()
+        span.sealed = True
+        self.spans.append(span)
+        self.current = Span()
+        if not span.pending:
+            self._complete()
+
+    def stored(self, batch: Batch) -> None:
+        """The batch is durable: let go of its bytes, and of every span that waited for nothing else."""
+        self.buffered_bytes -= batch.size
+        batch.stored = True
+        dead = batch.slot.dead_letter
+        # What the acknowledged bytes hold is what counts; any difference from what was appended shows in the ledger.
+        surplus = batch.builder.record_count() - batch.count
+        if surplus:
+            span, count = batch.parts[-1]
+            batch.parts[-1] = (span, count + surplus)
+        for span, count in batch.parts:
+            if dead:
+                span.dead += count
+            else:
+                span.stored += count
+            self._done_with(span)
+        self._complete_head()
+
+    def spooled(self, batch: Batch, to: Span | None = None) -> None:
+        """The spool has the batch: let go of every span that waited for nothing else. Its bytes go, too, unless
+        it stays in memory and answers to the span ``to`` from now on."""
+        parts = batch.parts
+        if to is None:
+            self.buffered_bytes -= batch.size
+        else:
+            batch.parts = [(to, batch.messages)]
+            to.pending += 1
+        for span, count in parts:
+            span.spooled += count
+            self._done_with(span)
+        self._complete_head()
+
+    def _done_with(self, span: Span) -> None:
+        span.pending -= 1
+        if span.settled is not None and not span.pending:
+            span.settled(span)
+
+    def _complete_head(self) -> None:
+        head = self.spans
+        if head and not head[0].pending:
+            self._complete()
+        if self.freed is not None:  # no span may complete with them: the disk had them, or an older one waits
+            self.freed()
+
+    def in_flight(self) -> int:
+        """Messages received and not yet released, counted from batches and spans: the ledger's own look at what is
+        held. For an accumulator that shares its partitions with no other."""
+        return self.partitions.messages() + self.settled()
+
+    def settled(self) -> int:
+        """Messages in no batch that are not yet released: parked, or durable and waiting for older ones."""
+        count = self.parked_messages
+        for span in self._live_spans():
+            count += span.placed - span.returned
+        return count
+
+    def returned(self, owner: Owner) -> int:
+        """Note that a connection ended: what it is still owed goes back to the broker. Returns how many messages."""
+        total = 0
+        for span in self._live_spans():
+            for who, ids, ids2 in span.owed:
+                if who is owner:
+                    span.returned += len(ids) + len(ids2)
+                    total += len(ids) + len(ids2)
+        return total
+
+    def oldest_ns(self) -> int:
+        """Receive time of the oldest message not yet released, or 0."""
+        for span in self._live_spans():
+            if span.pending or span.placed or span.spooled:
+                return span.opened_ns
+        return 0
+
+    def _live_spans(self) -> Iterator[Span]:
+        yield from self.spans
+        yield self.current
+
+    def _complete(self) -> None:
+        spans = self.spans
+        while spans and not spans[0].pending:
+            self._completed(spans.popleft())

@@ -1,0 +1,537 @@
+"""From an MQTT topic's bytes to the slot its records enter: what the hot path looks up, and the slow lane beside it.
+
+The hot path asks ``caches[flag nibble][topic bytes]`` and finds everything settled: slot, key, headers. ``entry``
+settles it at first sight. A message whose route needs more than the topic (properties or payload in a template, a
+receive time in a header) goes through ``slow``, record by record, into the same slots.
+
+A route with interceptors has a part of the slow lane to itself: what its topic decides is remembered, the record is
+built and sent through the chain, and what comes out takes the same slots.
+
+A Kafka topic made from a template may be one whose partitions are not known yet: its messages are parked, in order,
+until they are, each holding up its span."""
+
+from __future__ import annotations
+
+__all__ = ["Dispatcher"]
+
+from typing import TYPE_CHECKING, Final
+
+from bridge import wire
+from bridge.errors import BridgeError
+from bridge.interceptors import Chains, Drop, Fault
+from bridge.message import NO_PROPERTIES, MessageView, Properties
+from bridge.produce.holding import HeldMessage, Holding
+from bridge.produce.parking import Parking, mark_unfinished
+from bridge.produce.partitioner import partition_for
+from bridge.produce.timestamps import AHEAD_MS, noting
+from bridge.record import Record, check_parts
+from bridge.routing.headers import property_headers
+from bridge.routing.router import RouteError, TopicPlan
+from bridge.wire import DeadLetterReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bridge.interceptors import Chain, Outcome
+    from bridge.ports import Headers
+    from bridge.produce.accumulator import Accumulator, Slot
+    from bridge.produce.dead_letter import DeadLetters
+    from bridge.produce.parking import TopicLocator
+    from bridge.routing.router import Route, Router
+    from bridge.wire import Header
+
+NO_CHAINS: Final = Chains({})
+# Caches are bounded in entries, so an entry has to be: MQTT's topics and properties may have 64 KiB and more, and any
+# device may invent them. What is longer costs its 10 µs each time.
+REMEMBERED_BYTES: Final = 512
+# Why a message is filtered.
+STATUS = "status"  # a gateway's own status message
+NO_ROUTE = "no_route"
+OTHER_GROUP = "other_group"  # filters of two session groups overlap: the other's sessions get the message too
+
+
+class Extras(dict[bytes, "list[Header]"]):
+    """Headers by raw property bytes, for one route."""
+
+    __slots__ = ("route",)
+
+    def __init__(self, route: Route) -> None:
+        super().__init__()
+        self.route = route
+
+
+Entry = tuple["Slot | None", bytes | None, "list[Header]", Extras | None]
+_SLOW: Entry = (None, None, [], None)
+_WRONG: Final = (TypeError, ValueError, OverflowError)  # of a record that no batch can take
+
+
+class _Known:
+    """What is settled for a topic of a route with interceptors."""
+
+    __slots__ = ("chain", "headers", "plan", "route", "slots", "topic")
+
+    def __init__(self, topic: str, route: Route, chain: Chain, plan: TopicPlan) -> None:
+        self.topic = topic
+        self.route = route
+        self.chain = chain
+        self.plan = plan
+        self.headers: dict[int, list[Header]] = {}  # by flag nibble, of which a topic has one or two
+        self.slots: list[Slot | None] = [None, None, None]  # by QoS: where records go that keep topic and key
+
+
+class TopicNameError(BridgeError):
+    """An MQTT topic name that the specification forbids [MQTT-3.3.2-1, -2]."""
+
+
+class Dispatcher:
+    """One per session group, shared by its sessions. Belongs to the event loop's thread. ``group`` None is for sessions
+    of earlier settings: every route is theirs.
+
+    Before a session feeds packets it sets ``delivery_prefix``; the ingest sets ``received_ms``.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        accumulator: Accumulator,
+        topics: TopicLocator,
+        dead_letters: DeadLetters,
+        *,
+        group: str | None = "",
+        parse_properties: Callable[[bytes], Properties],
+        filtered: Callable[[str, str], None],
+        max_record_bytes: int,
+        cache_entries: int,
+        property_entries: int,
+        pump: Callable[[], None],
+        failed: Callable[[BaseException], None],
+        chains: Chains = NO_CHAINS,
+    ) -> None:
+        self.caches: list[dict[bytes, Entry]] = [{} for _ in range(16)]
+        self.received_ms = 0
+        self.delivery_prefix = b""
+        self.clamped = 0  # records whose interceptor set a timestamp that Kafka would refuse
+        self._older: list[dict[bytes, Entry]] = [{} for _ in range(16)]
+        self._entries = 0
+        self._half = max(1, cache_entries // 2)
+        self._router = router
+        self._group = group
+        self._accumulator = accumulator
+        self._topics = topics
+        self._dead_letters = dead_letters
+        self._parse_properties = parse_properties
+        self._filtered = filtered
+        self._max_record_bytes = max_record_bytes
+        self._property_entries = property_entries
+        self._failed = failed  # told when the worker cannot go on
+        self._chains = chains
+        self._known: dict[bytes, _Known] = {}
+        self._properties: dict[bytes, Properties] = {}  # by their bytes, for routes with interceptors
+        self._extras: dict[Route, Extras] = {}
+        self._parking = Parking(
+            accumulator, topics, dead_letters, choose=self._slot, settled=self._settle_afresh, pump=pump, failed=failed
+        )
+        self._delivery = 0
+        self.holding = Holding(accumulator, again=self._again, pump=pump, gone=self._settle_afresh, failed=failed)
+
+    # --- the hot path's misses ---------------------------------------------------------------------
+
+    def entry(self, flags: int, topic_bytes: bytes) -> Entry:
+        """Settle a topic seen for the first time, or again after it left the cache. Raises TopicNameError."""
+        found = self._older[flags].get(topic_bytes)
+        if found is None:
+            found = self._settle(flags, topic_bytes)
+            if len(topic_bytes) > REMEMBERED_BYTES:
+                return found
+        if self._entries >= self._half:
+            # Two generations: what is still in use comes back from the older one, the rest goes with it.
+            for nibble in range(16):
+                self._older[nibble] = self.caches[nibble]
+                self.caches[nibble] = {}
+            self._entries = 0
+        self._entries += 1
+        self.caches[flags][topic_bytes] = found
+        return found
+
+    def property_headers(self, extras: Extras, raw: bytes) -> list[Header]:
+        """The headers of property bytes seen for the first time. Raises what ``parse_properties`` does."""
+        headers = extras.route.for_properties(self._parse_properties(raw)) if raw else []
+        if len(raw) <= REMEMBERED_BYTES:
+            if len(extras) >= self._property_entries:
+                extras.clear()
+            extras[raw] = headers
+        return headers
+
+    def note_copy(self) -> None:
+        """A copy of a QoS 2 message that is held already was left out."""
+        self._accumulator.current.copies += 1
+
+    def adopt(self, router: Router, chains: Chains, *, cache_entries: int, property_entries: int) -> None:
+        """Route by other routes from the next message on. What was taken before goes on as it was routed then."""
+        self._router = router
+        self._chains = chains
+        self._half = max(1, cache_entries // 2)
+        self._property_entries = property_entries
+        self._extras.clear()
+        self._properties.clear()
+        self._settle_afresh()
+
+    def _settle(self, flags: int, topic_bytes: bytes) -> Entry:
+        topic = _topic_name(topic_bytes)
+        route = self._router.match(topic)
+        if route is None or not route.fast or route.tombstones or self._is_others(route, topic):
+            return _SLOW
+        if self._chains.get(route.name) is not None:
+            return _SLOW
+        if route.name in self.holding:
+            return _SLOW
+        try:
+            plan = route.for_topic(topic)
+        except RouteError:
+            return _SLOW  # said again, and buried, for each message
+        assert plan.kafka_topic is not None
+        partitions = self._topics.partition_count(plan.kafka_topic)
+        if partitions is None or self._parking.holds(plan.kafka_topic):
+            return _SLOW
+        extras = self._extras_of(route) if route.uses_properties else None
+        slot = self._slot(route, flags >> 1 & 3, plan.kafka_topic, plan.key, partitions)
+        # One copy of the topic's bytes for key, header and look-up: a third of what a remembered topic takes.
+        key = topic_bytes if plan.key == topic_bytes else plan.key
+        headers = [(name, topic_bytes if value == topic_bytes else value) for name, value in plan.headers(flags)]
+        return slot, key, headers, extras
+
+    def _extras_of(self, route: Route) -> Extras:
+        extras = self._extras.get(route)
+        if extras is None:
+            extras = self._extras[route] = Extras(route)
+        return extras
+
+    def _slot(self, route: Route, qos: int, kafka_topic: str, key: bytes | None, partitions: int) -> Slot:
+        if key is None:
+            return self._accumulator.keyless_slot(route.name, qos, kafka_topic, partitions)
+        return self._accumulator.slot(route.name, qos, kafka_topic, partition_for(key, partitions))
+
+    def _is_others(self, route: Route, topic: str) -> bool:
+        """Whether the sessions of the route's group bring this message as well. Not so when no filter of ours fetches
+        it: then a session that the broker kept had queued it under earlier settings, and it comes this way alone."""
+        group = self._group
+        return group is not None and route.group != group and self._router.fetches(group, topic)
+
+    # --- the slow lane -----------------------------------------------------------------------------
+
+    def slow(self, flags: int, topic_bytes: bytes, raw_properties: bytes, payload: bytes) -> None:
+        """Route one message by itself: into a slot, to the dead letters, parked, or filtered. Raises TopicNameError."""
+        known = self._known.get(topic_bytes)
+        if known is not None:
+            if not (self.holding and self._held(known.route, flags, topic_bytes, raw_properties, payload)):
+                self._intercept(known, flags, raw_properties, payload)
+            return
+        topic = _topic_name(topic_bytes)
+        route = self._router.match(topic)
+        if route is None:
+            self._accumulator.current.filtered += 1
+            self._filtered("", STATUS if topic.startswith("gateways/") else NO_ROUTE)
+            return
+        if self._is_others(route, topic):
+            self._accumulator.current.filtered += 1
+            self._filtered(route.name, OTHER_GROUP)
+            return
+        if self.holding and self._held(route, flags, topic_bytes, raw_properties, payload):
+            return
+        chain = self._chains.get(route.name)
+        view = self._view(topic, flags, raw_properties, payload)
+        plan: TopicPlan | None = None
+        try:
+            plan = route.for_topic(topic)
+            if chain is not None:
+                known = self._remember(topic_bytes, _Known(topic, route, chain, plan))
+                self._intercept(known, flags, raw_properties, payload)
+                return
+            resolved = route.for_message(plan, view)
+        except RouteError as error:
+            self._bury(route, view, plan.key if plan else None, error.reason, error, plan.kafka_topic if plan else None)
+            return
+        if len(payload) > self._max_record_bytes:
+            self._bury_large(route, view, len(payload), resolved.key, resolved.kafka_topic)
+            return
+        value = None if route.tombstones and not payload else payload
+        self._place(
+            route, flags >> 1 & 3, self.received_ms, resolved.kafka_topic, resolved.key, value, resolved.headers
+        )
+
+    def _view(self, topic: str, flags: int, raw_properties: bytes, payload: bytes) -> MessageView:
+        """A message's view; each has a delivery id of its own."""
+        properties = self._parse_properties(raw_properties) if raw_properties else NO_PROPERTIES
+        self._delivery += 1
+        delivery_id = b"%s%d" % (self.delivery_prefix, self._delivery)
+        return MessageView(topic, flags, properties, payload, self.received_ms, delivery_id)
+
+    def _place(
+        self,
+        route: Route,
+        qos: int,
+        timestamp_ms: int,
+        kafka_topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        *,
+        last: bool = True,
+    ) -> None:
+        """Put a record into its slot, or park it. Not ``last``: its message is counted with a record to come."""
+        partitions = self._topics.partition_count(kafka_topic)
+        if partitions is None or self._parking.holds(kafka_topic):
+            self._parking.park(kafka_topic, route, qos, timestamp_ms, key, value, headers, last=last)
+            return
+        slot = self._slot(route, qos, kafka_topic, key, partitions)
+        self._accumulator.append(slot, timestamp=timestamp_ms, key=key, value=value, headers=headers)
+        if not last:
+            mark_unfinished(slot)
+
+    # --- interceptors ------------------------------------------------------------------------------
+
+    def _remember(self, topic_bytes: bytes, known: _Known) -> _Known:
+        if len(topic_bytes) <= REMEMBERED_BYTES:
+            if len(self._known) >= self._half:
+                self._known.clear()
+            self._known[topic_bytes] = known
+        return known
+
+    def _intercept(self, known: _Known, flags: int, raw: bytes, payload: bytes) -> None:
+        """Build the record, send it through the chain, and put what comes out where it goes."""
+        route, plan = known.route, known.plan
+        properties = NO_PROPERTIES
+        if raw:
+            found = self._properties.get(raw)
+            if found is None:
+                found = self._parse_properties(raw)
+                if len(raw) <= REMEMBERED_BYTES:
+                    if len(self._properties) >= self._property_entries:
+                        self._properties.clear()
+                    self._properties[raw] = found
+            properties = found
+        received_ms = self.received_ms
+        kafka_topic, key = plan.kafka_topic, plan.key
+        headers: list[Header]
+        if route.fast:
+            view = MessageView(known.topic, flags, properties, payload, received_ms)
+            assert kafka_topic is not None
+            settled = known.headers.get(flags)
+            if settled is None:
+                settled = known.headers[flags] = plan.headers(flags)
+            headers = settled[:]  # the interceptors' own: what they break is one record
+            if raw and route.uses_properties:
+                headers += self._extra_headers(route, raw)
+        else:
+            self._delivery += 1
+            delivery_id = b"%s%d" % (self.delivery_prefix, self._delivery)
+            view = MessageView(known.topic, flags, properties, payload, received_ms, delivery_id)
+            try:
+                resolved = route.for_message(plan, view)
+            except RouteError as error:
+                self._bury(route, view, plan.key, error.reason, error, plan.kafka_topic)
+                return
+            kafka_topic, key, headers = resolved.kafka_topic, resolved.key, resolved.headers
+        value = None if route.tombstones and not payload else payload
+        outcome = known.chain.run(Record(view, kafka_topic, key, value, headers, received_ms))
+        if type(outcome) is not Record:
+            self._settle_outcome(known, view, outcome, kafka_topic, key)
+        elif outcome.topic is not kafka_topic or outcome.key is not key:
+            self._settle_outcome(known, view, [outcome], kafka_topic, key)
+        else:
+            value = outcome.value
+            qos = flags >> 1 & 3
+            slot = known.slots[qos] if route.fast else None
+            size = 0
+            try:
+                ahead = outcome.timestamp_ms > received_ms + AHEAD_MS
+                if value is not None:
+                    size = len(value)
+                if ahead or size > self._max_record_bytes:
+                    pass
+                elif slot is None:
+                    check_parts(outcome)
+                elif slot.append(slot.count, outcome.timestamp_ms, key, value, outcome.headers) is None:
+                    slot.roll(outcome.timestamp_ms, key, value, outcome.headers)
+                else:
+                    slot.count += 1
+            except _WRONG as error:  # a builder that raises has taken nothing
+                self._settle_outcome(known, view, known.chain.spoilt(error), kafka_topic, key)
+                return
+            if ahead:
+                self._settle_outcome(known, view, [outcome], kafka_topic, key)
+            elif size > self._max_record_bytes:
+                self._bury_large(route, view, size, key, kafka_topic)
+            elif slot is None:
+                self._place(route, qos, outcome.timestamp_ms, kafka_topic, key, outcome.value, outcome.headers)
+                if route.fast and not self._parking.holds(kafka_topic):
+                    known.slots[qos] = self._slot(route, qos, kafka_topic, key, self._partitions(kafka_topic))
+
+    def _settle_outcome(
+        self, known: _Known, view: MessageView, outcome: Outcome, kafka_topic: str, key: bytes | None
+    ) -> None:
+        """What is not simply the message's own record: none, several, or one that goes elsewhere."""
+        route = known.route
+        match outcome:
+            case Drop():
+                self._accumulator.current.filtered += 1
+                known.chain.filtered[view.qos] += 1
+                self._filtered(route.name, outcome.reason)
+            case Fault(error, stop) if stop:
+                # Neither written nor acknowledged: its span stays open, and the broker delivers the message again.
+                self._accumulator.occupy()
+                self._accumulator.parked_messages += 1
+                self._failed(error)
+            case Fault(error):
+                self._bury(route, view, key, DeadLetterReason.INTERCEPTOR_ERROR, error, kafka_topic)
+            case list():
+                self._place_all(known, view, outcome, kafka_topic, key)
+            case Record():
+                self._place_all(known, view, [outcome], kafka_topic, key)
+
+    def _place_all(
+        self, known: _Known, view: MessageView, records: list[Record], kafka_topic: str, key: bytes | None
+    ) -> None:
+        """Put the records of one message where each goes; all of them, or none and a dead letter instead."""
+        route = known.route
+        for record in records:
+            try:
+                check_parts(record)
+            except _WRONG as error:
+                self._settle_outcome(known, view, known.chain.spoilt(error), kafka_topic, key)
+                return
+            if record.topic != kafka_topic:
+                try:
+                    route.check_topic(record.topic)
+                except RouteError as error:
+                    self._bury(route, view, key, error.reason, error, record.topic)
+                    return
+            if record.value is not None and len(record.value) > self._max_record_bytes:
+                self._bury_large(route, view, len(record.value), key, record.topic)
+                return
+        for number, record in enumerate(records, 1):
+            timestamp_ms, headers = record.timestamp_ms, record.headers
+            if timestamp_ms > view.received_ms + AHEAD_MS:  # a device whose clock is wrong: Kafka would refuse it
+                timestamp_ms, headers = view.received_ms, noting(headers, timestamp_ms)
+                self.clamped += 1
+            self._place(
+                route, view.qos, timestamp_ms, record.topic, record.key, record.value, headers,
+                last=number == len(records),
+            )  # fmt: skip
+
+    def _extra_headers(self, route: Route, raw: bytes) -> list[Header]:
+        extras = self._extras_of(route)
+        try:
+            return extras[raw]
+        except KeyError:
+            return self.property_headers(extras, raw)
+
+    def _partitions(self, kafka_topic: str) -> int:
+        count = self._topics.partition_count(kafka_topic)
+        assert count is not None  # asked in the same step, just now
+        return count
+
+    # --- dead letters ------------------------------------------------------------------------------
+
+    def _bury_large(self, route: Route, view: MessageView, size: int, key: bytes | None, kafka_topic: str) -> None:
+        error = BridgeError(
+            f"The payload has {size} bytes; kafka.max_record_bytes allows {self._max_record_bytes}. "
+            "Raise it together with the topic's max.message.bytes, or send less at once."
+        )
+        self._bury(route, view, key, DeadLetterReason.TOO_LARGE, error, kafka_topic)
+
+    def _bury(
+        self,
+        route: Route,
+        view: MessageView,
+        key: bytes | None,
+        reason: DeadLetterReason,
+        error: Exception,
+        kafka_topic: str | None,
+    ) -> None:
+        headers: list[Header] = [(wire.MQTT_TOPIC, view.topic.encode()), (wire.MQTT_QOS, b"%d" % (view.flags >> 1 & 3))]
+        if view.flags & 1:
+            headers.append((wire.MQTT_RETAIN, b"1"))
+        headers += property_headers(view.properties)
+        device = route.device_of(view)
+        if device is not None:
+            headers.append((wire.GATEWAY_DEVICE, device))
+        qos = view.flags >> 1 & 3
+        self._dead_letters.bury(
+            route.name,
+            qos,
+            self.received_ms,
+            key or view.topic.encode(),
+            view.payload,
+            headers,
+            reason,
+            error,
+            kafka_topic,
+        )
+
+    # --- stopped routes ----------------------------------------------------------------------------
+
+    def stop(self, route: str) -> None:
+        """Hold a route's messages from now on: none is acknowledged, none goes to Kafka."""
+        self.holding.stop(route)
+        self._settle_afresh()
+
+    def admit(self, route: str, count: int) -> None:
+        """Let some messages of a stopped route pass, the oldest first, to see what becomes of them."""
+        self.holding.admit(route, count)
+
+    def tried(self, route: str) -> bool:
+        """Whether all that was admitted of a stopped route has got where it goes."""
+        return not self._parking.holds_of(route) and self.holding.tried(route)
+
+    def returned(self, delivery_prefix: bytes) -> None:
+        """A connection has ended, and what it left unacknowledged is the broker's again."""
+        if self.holding:
+            self.holding.give_back(delivery_prefix)
+
+    def release(self, route: str) -> None:
+        """Let a stopped route go on: first what is held of it, in order."""
+        self.holding.release(route)
+
+    def sort_held(self) -> None:
+        """Have what is held wait for the routes of now."""
+        self.holding.sort_anew(lambda message: getattr(self._router.match(message.topic.decode()), "name", None))
+
+    def _held(self, route: Route, flags: int, topic: bytes, properties: bytes, payload: bytes) -> bool:
+        """Keep a message of a stopped route; false when it may pass. A broken property is an error now, not then."""
+        if properties:
+            self._parse_properties(properties)
+        received_ms, prefix = self.received_ms, self.delivery_prefix
+        return self.holding.keeps(
+            route.name, lambda span: HeldMessage(flags, topic, properties, payload, received_ms, prefix, span)
+        )
+
+    def _again(self, message: HeldMessage) -> None:
+        """Route a message that was held, as if it came now; it keeps its receive time."""
+        before = self.received_ms, self.delivery_prefix
+        self.received_ms, self.delivery_prefix = message.received_ms, message.delivery_prefix
+        try:
+            self.slow(message.flags, message.topic, message.properties, message.payload)
+        finally:
+            self.received_ms, self.delivery_prefix = before
+
+    def _settle_afresh(self) -> None:
+        """Forget every entry. The dictionaries stay the same: the hot path holds one of them."""
+        self._known.clear()
+        for cache in (*self.caches, *self._older):
+            cache.clear()
+        self._entries = 0
+
+    async def close(self) -> None:
+        """Give up waiting for topics; what is parked stays unacknowledged."""
+        await self._parking.close()
+
+
+def _topic_name(topic: bytes) -> str:
+    try:
+        name = topic.decode()
+    except UnicodeDecodeError:
+        raise TopicNameError(f"The broker sent a topic name that is no UTF-8: {topic[:80]!r}.") from None
+    if not name or "\0" in name or "+" in name or "#" in name:
+        raise TopicNameError(f"The broker sent a topic name that MQTT forbids: {name[:80]!r}.")
+    return name

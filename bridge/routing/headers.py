@@ -1,0 +1,51 @@
+"""Record headers made from a message's properties, flags and identity."""
+
+from __future__ import annotations
+
+__all__ = ["flag_headers", "message_id_headers", "property_headers"]
+
+from typing import TYPE_CHECKING, Final
+
+from bridge import wire
+from bridge.message import MessageView, Properties
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from bridge.routing.template import Template
+    from bridge.wire import Header, MessageIdKind
+
+_FLAG_HEADERS: Final = (("qos", wire.MQTT_QOS, 1, 3), ("retain", wire.MQTT_RETAIN, 0, 1), ("dup", wire.MQTT_DUP, 3, 1))
+
+
+def property_headers(properties: Properties) -> list[Header]:
+    """The headers that carry MQTT 5 properties on. Keep the answer: it depends on nothing else."""
+    headers: list[Header] = []
+    if properties.payload_format:
+        headers.append((wire.MQTT_PAYLOAD_FORMAT, b"1"))
+    if properties.content_type is not None:
+        headers.append((wire.MQTT_CONTENT_TYPE, properties.content_type.encode()))
+    if properties.response_topic is not None:
+        headers.append((wire.MQTT_RESPONSE_TOPIC, properties.response_topic.encode()))
+    if properties.correlation_data is not None:
+        headers.append((wire.MQTT_CORRELATION_DATA, properties.correlation_data))
+    if properties.message_expiry is not None:
+        headers.append((wire.MQTT_MESSAGE_EXPIRY, b"%d" % properties.message_expiry))
+    headers += [(wire.MQTT_USER_PREFIX + name, value.encode()) for name, value in properties.user]
+    return headers
+
+
+def message_id_headers(message_id: bytes, kind: MessageIdKind) -> list[Header]:
+    """The two headers of a message's identity; downstream must know which kind it is."""
+    return [(wire.GATEWAY_MESSAGE_ID, message_id), (wire.GATEWAY_MESSAGE_ID_KIND, kind.value.encode())]
+
+
+def flag_headers(flags: int, selected: Collection[str], extra: Iterable[tuple[str, Template]]) -> list[Header]:
+    """The headers of one PUBLISH flag nibble: the ``selected`` ones that are not 0, and templates of flags alone."""
+    headers = []
+    for word, name, shift, mask in _FLAG_HEADERS:
+        value = flags >> shift & mask
+        if value and word in selected:
+            headers.append((name, b"%d" % value))
+    view = MessageView("", flags)
+    return headers + [(name, template.render(view)) for name, template in extra]

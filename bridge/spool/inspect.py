@@ -1,0 +1,105 @@
+"""Looking at a spool without opening it: read-only, also while a gateway uses it."""
+
+from __future__ import annotations
+
+__all__ = ["PartitionStatus", "SpoolStatus", "inspect", "unreadable"]
+
+import sqlite3
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from bridge.errors import SpoolError
+from bridge.spool.files import Files
+from bridge.spool.index import Index
+from bridge.spool.segments import Segments
+from config.error_words import words
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class PartitionStatus(NamedTuple):
+    """What waits for a partition."""
+
+    topic: str
+    partition: int
+    batches: int
+    messages: int
+    bytes: int
+    oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolStatus:
+    """A spool as its index describes it; what was appended last may not be in it after a kill."""
+
+    folder: Path
+    instance: str
+    holder: str  # the process that uses it, "" if none does
+    clean: bool  # whether it was closed properly
+    disk_bytes: int
+    partitions: tuple[PartitionStatus, ...]
+
+    @property
+    def batches(self) -> int:
+        return sum(one.batches for one in self.partitions)
+
+    @property
+    def messages(self) -> int:
+        return sum(one.messages for one in self.partitions)
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.bytes for one in self.partitions)
+
+
+def inspect(folder: Path) -> SpoolStatus | None:
+    """The status of a spool, None when there is none. Reads the whole index; raises SpoolError."""
+    files = Files(folder)
+    if not files.index.exists():
+        return None
+    holder = files.holder()
+    try:
+        index = Index.read_only(files.index)
+        try:
+            names = {number: (topic, partition) for number, topic, partition, _ in index.partitions()}
+            sums, _ = index.survey()
+            partitions = tuple(
+                sorted(
+                    PartitionStatus(*names[number], found.batches, found.messages, found.bytes, found.oldest_ms)
+                    for number, found in sums.items()
+                )
+            )
+            instance, clean = index.fact("instance"), index.fact("clean") == "yes"
+        finally:
+            index.release()
+    except (sqlite3.Error, KeyError) as error:
+        raise SpoolError(
+            f"The index {files.index.absolute()} cannot be read ({words(error)}). A start of the gateway repairs what "
+            "can be repaired, and says what is lost."
+        ) from error
+    disk = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    return SpoolStatus(folder, instance, holder, clean, disk, partitions)
+
+
+def unreadable(folder: Path) -> list[PartitionStatus]:
+    """Reads every batch that the index knows; what cannot be read, by partition. Of a spool that nobody uses."""
+    files = Files(folder)
+    segments = Segments(folder, "")
+    index = Index.read_only(files.index)
+    bad = []
+    try:
+        for number, topic, partition, _ in index.partitions():
+            batches = messages = size = 0
+            for row in index.of_partition(number):
+                found = segments.read(row.segment, row.offset)
+                if found is None or found[0].id != row.id:
+                    batches, messages, size = batches + 1, messages + row.messages, size + row.size
+            if batches:
+                bad.append(PartitionStatus(topic, partition, batches, messages, size, 0))
+    except sqlite3.Error as error:
+        raise SpoolError(f"The index {files.index.absolute()} cannot be read ({words(error)}).") from error
+    finally:
+        index.release()
+        segments.close()
+    return bad

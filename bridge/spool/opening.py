@@ -1,0 +1,141 @@
+"""Opening a spool, and making its index anew: a damaged one is put aside, never written over."""
+
+from __future__ import annotations
+
+__all__ = ["open_state", "rebuild"]
+
+import contextlib
+import dataclasses
+import sqlite3
+from typing import TYPE_CHECKING
+
+from bridge.errors import SpoolError, SpoolWriteError
+from bridge.spool.files import Files, Topics, put_aside
+from bridge.spool.index import Index, is_damage, is_full
+from bridge.spool.recovery import Loading, Losses
+from bridge.spool.segments import HEADER_BYTES, Segments, check_header
+from bridge.spool.state import State
+from bridge.spool.tally import Tally
+from config.error_words import words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from bridge.spool.recovery import SpoolReport
+
+
+def open_state(folder: Path, instance: str, step: Callable[[], None]) -> tuple[State, SpoolReport]:
+    """Open a spool, and make good what a crash or damage left. Blocks; raises SpoolError. ``step`` is called again and
+    again while a log that must be read goes on being read."""
+    files = Files(folder)
+    try:
+        files.lock()
+        try:
+            return _open_locked(files, instance, step)
+        except (sqlite3.Error, OSError) as error:
+            if not (is_full(error) and files.release()):
+                raise
+            return _open_locked(files, instance, step)
+    except (sqlite3.Error, OSError) as error:
+        files.unlock()
+        if is_full(error):
+            raise SpoolWriteError(
+                f"The spool in {folder.absolute()} cannot be opened ({words(error)}): its disk is full, or fails. Make "
+                "room, and delete nothing of the spool: what it holds was acknowledged and exists nowhere else."
+            ) from error
+        if isinstance(error, OSError):
+            raise SpoolError(
+                f"The spool in {folder.absolute()} cannot be opened ({words(error)}). Its folder "
+                "must be readable and writable."
+            ) from error
+        raise SpoolError(
+            f"The spool's index {files.index.absolute()} cannot be opened ({words(error)}). The index may be deleted "
+            "while the gateway is stopped: it is made anew from the log."
+        ) from error
+    except BaseException:
+        files.unlock()
+        raise
+
+
+def _open_locked(files: Files, instance: str, step: Callable[[], None]) -> tuple[State, SpoolReport]:
+    segments = Segments(files.folder, instance)
+    losses = Losses()
+    broken = set()
+    numbers = [number for number in segments.numbers() if segments.size(number) >= HEADER_BYTES]
+    for number in numbers:
+        if not check_header(segments.path(number), instance):
+            broken.add(number)
+            losses.said.append(f"the first bytes of segment {segments.path(number).name} have changed")
+    topics = Topics(files.topics)
+    if topics.damaged:
+        losses.said.append(f"{files.topics.name} could not be read, so Kafka must be asked for its topics again")
+    existed = files.index.exists()
+    index = _sound_index(files, instance, certainly_ours=len(broken) < len(numbers))
+    tally = Tally(files.tally)
+    if index is not None:
+        if not existed and numbers:
+            losses.said.append("its index was missing and was made anew from the log")
+        found = dataclasses.replace(losses, said=[*losses.said])
+        state = State(files, instance, segments, topics, tally, index, damaged=set(broken))
+        try:
+            Loading(state, found, rebuilt=not existed, step=step).load(verify=bool(broken))
+        except sqlite3.Error as error:
+            _close(index)
+            if not is_damage(error):
+                raise
+        else:
+            return state, found.report(state)
+    losses.put_aside.append(put_aside(files.index))
+    losses.said.append("its index could not be read and was made anew from the log")
+    state = State(files, instance, segments, topics, tally, Index(files.index, instance), damaged=broken)
+    Loading(state, losses, rebuilt=True, step=step).load(verify=False)
+    return state, losses.report(state)
+
+
+def _sound_index(files: Files, instance: str, *, certainly_ours: bool) -> Index | None:
+    """The index, None when it is damaged. Raises SpoolError when it is another's, sqlite3.Error when the disk fails."""
+    try:
+        index = Index(files.index, instance)
+    except sqlite3.Error as error:
+        if not is_damage(error):
+            raise
+        return None
+    try:
+        owner = index.fact("instance")
+        if owner == instance and (index.fact("clean") == "yes" or index.sound()):
+            return index
+    except sqlite3.Error as error:
+        if not is_damage(error):
+            _close(index)
+            raise
+        owner = instance
+    _close(index)
+    if owner != instance and not certainly_ours:
+        raise SpoolError(
+            f"The spool in {files.folder.absolute()} belongs to instance {owner!r}, not {instance!r}. Set data_dir or "
+            "instance right; to deliver what another instance left, use gateway spool export and import."
+        )
+    return None
+
+
+def _close(index: Index) -> None:
+    with contextlib.suppress(sqlite3.Error):
+        index.close()
+
+
+def rebuild(state: State, step: Callable[[], None]) -> SpoolReport:
+    """Make the index of a running spool anew from its log, since it turned out to be damaged; ``step`` as above.
+
+    Raises OSError and sqlite3.Error when the disk does not allow it; the spool can then be tried again, no more.
+    """
+    losses = Losses(said=["its index was damaged while in use and was made anew from the log"])
+    _close(state.index)
+    state.log.seal()
+    if state.files.index.exists():
+        losses.put_aside.append(put_aside(state.files.index))
+    state.index = Index(state.files.index, state.instance)
+    state.partitions.clear()
+    state.live.clear()
+    Loading(state, losses, rebuilt=True, step=step).load(verify=False)
+    return losses.report(state)

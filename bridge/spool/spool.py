@@ -1,0 +1,389 @@
+"""Batches that Kafka cannot take now, on disk until it can: durable when ``append`` returns, in order per partition.
+
+The event loop's side. A thread of its own does everything that touches the disk, so the loop never waits for one; what
+several tasks append meanwhile is written together, with one fsync. See docs/spool.md for files and formats.
+
+Nothing in memory grows with what is stored: per partition there are a few numbers, and the sizes of those batches that
+were read and not removed yet.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ReadResult",
+    "Spool",
+    "SpoolBatch",
+    "SpoolReport",
+    "StoredBatch",
+    "spool_path",
+]
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from bridge.errors import SpoolFullError, SpoolWriteError
+from bridge.spool.record import SpoolBatch
+from bridge.spool.recovery import SpoolReport
+from bridge.spool.store import ReadResult, Removal, Removed, Store, StoredBatch, Totals
+from bridge.spool.thread import SpoolThread
+from config.errors import forget_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+log = structlog.get_logger("spool")
+
+REMOVE_EVERY_S: Final = 0.1  # removals are collected so long; a crash in between delivers them again
+REMOVE_AT: Final = 256  # or until there are so many
+RETRY_S: Final = 1.0
+_KNOWN: Final = 64  # appended batches whose size is remembered per partition: those a late answer may still remove
+
+
+def spool_path(data_dir: Path, worker: int) -> Path:
+    """The folder of a worker's spool."""
+    return data_dir / f"worker-{worker}" / "spool"
+
+
+class _Partition:
+    """The loop's numbers of a partition."""
+
+    __slots__ = ("batches", "bytes", "known", "messages", "oldest_ms", "removed", "removing", "uncounted")
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.messages = 0
+        self.bytes = 0
+        self.oldest_ms = 0
+        self.known: dict[int, tuple[int, int]] = {}  # id: messages, bytes
+        self.removed: list[int] = []  # counted as gone here; the thread has not been told
+        self.uncounted: list[tuple[int, int]] = []  # ranges of ids whose numbers only the thread can find
+        self.removing: set[int] = set()  # counted as gone; may still come out of a read that is under way
+
+
+class Spool:
+    """The spool of one worker. ``path`` is its folder. Every method belongs to the event loop's thread.
+
+    ``salvaged`` is called (on the loop) when damage was found while running and repaired: totals may have changed.
+    """
+
+    def __init__(
+        self, path: Path, *, max_bytes: int, instance: str, salvaged: Callable[[SpoolReport], None] | None = None
+    ) -> None:
+        self.path = path
+        self.max_bytes = max_bytes
+        self._tell_salvaged = salvaged
+        self._store = Store(path, instance, self._salvaged_in_thread)
+        self._thread = SpoolThread(self._store)
+        self._partitions: dict[tuple[str, int], _Partition] = {}
+        self._messages = 0
+        self._bytes = 0
+        self._batches = 0
+        self._reserved = 0  # bytes of appends under way
+        self._salvages = 0  # how often all numbers were replaced
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting_removals = 0
+        self._topics: dict[str, int] = {}
+        self._failing = False
+
+    def watch_writes(self, wrote: Callable[[int], None]) -> None:
+        """``wrote`` is told how many nanoseconds the disk took for each write."""
+        self._thread.wrote = wrote
+
+    async def open(self) -> SpoolReport:
+        """Make or open it, and make good what a crash or damage left. Raises SpoolError with a sentence."""
+        self._thread.start(asyncio.get_running_loop())
+        try:
+            report = await self._thread.run(self._store.open)
+        except BaseException:
+            self._thread.stop()
+            raise
+        self._replace_totals(await self._thread.run(self._store.totals))
+        self._topics = await self._thread.run(self._store.topics)
+        if report.sentence:
+            log.error("spool_damaged", lost_messages=report.lost_messages, exact=report.exact, detail=report.sentence)
+        return report
+
+    # --- what is stored: exact, and without I/O
+
+    @property
+    def messages(self) -> int:
+        """Messages stored and not removed."""
+        return self._messages
+
+    @property
+    def bytes(self) -> int:
+        """Bytes stored and not removed."""
+        return self._bytes
+
+    @property
+    def batches(self) -> int:
+        """Batches stored and not removed."""
+        return self._batches
+
+    @property
+    def segments(self) -> int:
+        """Files of the log."""
+        return self._store.segments
+
+    @property
+    def opening_steps(self) -> int:
+        """Grows while ``open`` reads the log."""
+        return self._store.opening_steps
+
+    def oldest_ms(self) -> int:
+        """Wall clock of the oldest stored batch, 0 without one. Follows removals within ``REMOVE_EVERY_S``."""
+        return min((p.oldest_ms for p in self._partitions.values() if p.batches), default=0)
+
+    def has_room(self, size: int) -> bool:
+        """Whether batches that take so many bytes (``SpoolBatch.stored_bytes``) fit."""
+        return self._bytes + self._reserved + size <= self.max_bytes
+
+    def partitions(self) -> Iterable[tuple[str, int]]:
+        """Partitions with stored batches."""
+        return [name for name, partition in self._partitions.items() if partition.batches]
+
+    def waiting(self, topic: str, partition: int) -> int:
+        """Batches stored for a partition."""
+        found = self._partitions.get((topic, partition))
+        return found.batches if found is not None else 0
+
+    def waiting_messages(self, topic: str, partition: int) -> int:
+        """Messages stored for a partition."""
+        found = self._partitions.get((topic, partition))
+        return found.messages if found is not None else 0
+
+    def topics(self) -> dict[str, int]:
+        """Partitions of each topic as last remembered, over restarts."""
+        return dict(self._topics)
+
+    # --- what takes the disk
+
+    async def append(self, batches: Sequence[SpoolBatch]) -> list[int]:
+        """Store batches, all or none; returns their ids, which rise within a partition. Durable on return.
+
+        Batches of a partition keep the order in which they were appended, also across calls that wait together.
+        Raises SpoolFullError or SpoolWriteError, and then none is stored. A cancelled call may have stored them.
+        """
+        if not batches:
+            return []
+        size = sum(batch.stored_bytes for batch in batches)
+        if not self.has_room(size):
+            raise SpoolFullError(
+                f"The spool in {self.path.absolute()} is full: {self._bytes} bytes are stored, {size} more would pass "
+                f"spool.max_bytes = {self.max_bytes}. It empties once Kafka takes batches again."
+            )
+        self._reserved += size
+        return await self._thread.append(batches, lambda ids: self._appended(batches, size, ids))
+
+    def _appended(self, batches: Sequence[SpoolBatch], size: int, ids: list[int] | None) -> None:
+        """On the loop, before the caller goes on, and even when it no longer waits."""
+        self._reserved -= size
+        if ids is None:
+            return
+        for batch, id_ in zip(batches, ids, strict=True):
+            partition = self._partitions.get((batch.topic, batch.partition))
+            if partition is None:
+                partition = self._partitions[batch.topic, batch.partition] = _Partition()
+            if not partition.batches:
+                partition.oldest_ms = batch.opened_ms
+            stored = batch.stored_bytes
+            self._count(partition, 1, batch.messages, stored)
+            if len(partition.known) < _KNOWN:
+                partition.known[id_] = (batch.messages, stored)
+
+    async def read(self, topic: str, partition: int, after_id: int, max_bytes: int) -> ReadResult:
+        """The next batches of a partition after an id (0: from the first), in order, at least one if there is one.
+
+        A batch whose bytes on the disk have changed is left out and removed; the result says how many messages were
+        lost so. Raises SpoolWriteError when the disk does not answer.
+        """
+        found = self._partitions.get((topic, partition))
+        if found is None:
+            return ReadResult([])
+        self._submit_removals()
+        result = await self._thread.run(self._store.read, topic, partition, after_id, max_bytes)
+        self._count(found, -result.lost_batches, -result.lost_messages, -result.lost_bytes)
+        batches = [stored for stored in result.batches if stored.id not in found.removing]
+        for stored in batches:
+            found.known[stored.id] = (stored.batch.messages, stored.size)
+        return ReadResult(batches, result.lost_batches, result.lost_messages, result.lost_bytes)
+
+    def remove(self, topic: str, partition: int, ids: Sequence[int]) -> None:
+        """Forget delivered batches. The totals change at once; the disk follows within ``REMOVE_EVERY_S``, and a
+        crash before that delivers them again.
+
+        Ids that are not stored are ignored. Of batches that were neither read nor among the first few appended since
+        the start only the thread knows the sizes: those leave the totals when it has looked.
+        """
+        found = self._partitions.get((topic, partition))
+        if found is None or not ids:
+            return
+        if isinstance(ids, range) and len(ids) > len(found.known):
+            known = [id_ for id_ in found.known if id_ in ids]
+            found.uncounted.append(
+                (min(ids[0], ids[-1]), max(ids[0], ids[-1]))
+            )  # what is counted here goes first and is not found again
+            self._waiting_removals += 1
+        else:
+            known = []
+            for id_ in ids:
+                if id_ in found.known:
+                    known.append(id_)
+                elif id_ not in found.removing:
+                    found.uncounted.append((id_, id_))
+                    found.removing.add(id_)
+                    self._waiting_removals += 1
+        for id_ in known:
+            messages, size = found.known.pop(id_)
+            self._count(found, -1, -messages, -size)
+        found.removed += known
+        found.removing.update(known)
+        self._waiting_removals += len(known)
+        if self._waiting_removals >= REMOVE_AT:
+            self._submit_removals()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(REMOVE_EVERY_S, self._submit_removals)
+
+    def _submit_removals(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._waiting_removals:
+            return
+        self._waiting_removals = 0
+        removals = []
+        for (topic, partition), found in self._partitions.items():
+            if found.removed or found.uncounted:
+                removals.append(Removal(topic, partition, _ranges(found.removed), found.uncounted))
+                found.removed, found.uncounted = [], []
+        salvages = self._salvages
+
+        def removed(result: list[Removed] | None, error: BaseException | None) -> None:
+            self._removals_done(removals, salvages, result, error)
+
+        store = self._store
+        self._thread.submit(lambda: store.remove(removals, count_all=store.salvages != salvages), removed)
+
+    def _removals_done(
+        self,
+        removals: list[Removal],
+        salvages: int,
+        result: list[Removed] | None,
+        error: BaseException | None,
+    ) -> None:
+        if result is None:
+            self._retry_removals(removals, salvages, error)
+            return
+        self._failing = False
+        for removal, gone in zip(removals, result, strict=True):
+            found = self._partitions.get((removal.topic, removal.partition))
+            if found is None:
+                continue
+            found.oldest_ms = gone.oldest_ms
+            self._count(found, -gone.batches, -gone.messages, -gone.bytes)
+            # Ids of two QoS that came in turn are many ranges: the few wide ones alone are looked through for each.
+            found.removing.difference_update(i for first, last in removal.counted for i in range(first, last + 1))
+            found.removing.difference_update(first for first, last in removal.uncounted if first == last)
+            wide = [(first, last) for first, last in removal.uncounted if first != last]
+            found.removing = {i for i in found.removing if not any(first <= i <= last for first, last in wide)}
+
+    def _retry_removals(self, removals: list[Removal], salvages: int, error: BaseException | None) -> None:
+        if isinstance(error, SpoolWriteError):
+            forget_frames(error)
+        if not self._failing:
+            log.warning("spool_removal_failed", error=str(error), retry_in_s=RETRY_S)
+        self._failing = True
+        for removal in removals:
+            found = self._partitions.get((removal.topic, removal.partition))
+            if found is None:
+                continue
+            if salvages == self._salvages:
+                found.removed += [id_ for first, last in removal.counted for id_ in range(first, last + 1)]
+            else:
+                found.uncounted += removal.counted
+            found.uncounted += removal.uncounted
+            self._waiting_removals += 1
+        if self._timer is None and not self._thread.stopping:
+            self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._submit_removals)
+
+    async def remember_topic(self, topic: str, partitions: int) -> None:
+        """Keep a topic's number of partitions over restarts: a gateway that starts while Kafka is away needs it.
+
+        Costs nothing when it is known already. Raises SpoolWriteError.
+        """
+        if self._topics.get(topic) != partitions:
+            await self._thread.run(self._store.remember_topic, topic, partitions)
+            self._topics[topic] = partitions
+
+    async def close(self) -> None:
+        """Tell the disk of every removal, bring it in order, and let go of the folder. May be called twice."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._thread.running:
+            return
+        try:
+            for _ in range(2):  # once more for those that the disk refuses at first
+                self._submit_removals()
+                await self._thread.run(_nothing)
+            await self._thread.run(self._store.close)
+        except SpoolWriteError as error:
+            log.warning("spool_close_failed", error=str(error))
+        finally:
+            self._thread.stop()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    # --- numbers
+
+    def _count(self, partition: _Partition, batches: int, messages: int, size: int) -> None:
+        partition.batches += batches
+        partition.messages += messages
+        partition.bytes += size
+        self._batches += batches
+        self._messages += messages
+        self._bytes += size
+
+    def _replace_totals(self, totals: list[Totals]) -> None:
+        self._batches = self._messages = self._bytes = 0
+        for partition in self._partitions.values():
+            partition.batches = partition.messages = partition.bytes = 0
+        for total in totals:
+            partition = self._partitions.setdefault((total.topic, total.partition), _Partition())
+            self._count(partition, total.batches, total.messages, total.bytes)
+            partition.oldest_ms = total.oldest_ms
+
+    def _salvaged_in_thread(self, report: SpoolReport) -> None:
+        totals = self._store.totals()
+        self._thread.post(lambda: self._salvaged(report, totals))
+
+    def _salvaged(self, report: SpoolReport, totals: list[Totals]) -> None:
+        """The store's numbers are new: what was counted here as gone but not yet told to the thread counts again."""
+        self._salvages += 1
+        for partition in self._partitions.values():
+            partition.known.clear()
+            partition.uncounted += _ranges(partition.removed)
+            partition.removed = []
+        self._replace_totals(totals)
+        log.error("spool_salvaged", lost_messages=report.lost_messages, exact=report.exact, detail=report.sentence)
+        if self._tell_salvaged is not None:
+            self._tell_salvaged(report)
+
+
+def _nothing() -> None:
+    """A job that is over when all before it are."""
+
+
+def _ranges(ids: list[int]) -> list[tuple[int, int]]:
+    """Ids as ranges, first and last included."""
+    ranges: list[tuple[int, int]] = []
+    for id_ in sorted(ids):
+        if ranges and ranges[-1][1] == id_ - 1:
+            ranges[-1] = (ranges[-1][0], id_)
+        else:
+            ranges.append((id_, id_))
+    return ranges

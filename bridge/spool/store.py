@@ -1,0 +1,476 @@
+"""The spool as its thread sees it: append, read, remove, one after the other, each blocking on the disk.
+
+The log is what counts: an append is durable, and answered, when the log has it. The index follows at once without
+waiting for the disk; should the process die in between, the next start adds the rest from the log.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ReadResult", "Removal", "Removed", "Store", "StoredBatch"]
+
+import errno
+import os
+import sqlite3
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from bridge.errors import SpoolWriteError
+from bridge.spool.files import RESERVE_BYTES
+from bridge.spool.index import Row, is_damage, is_full
+from bridge.spool.opening import open_state, rebuild
+from bridge.spool.record import ID_BITS, encode
+from bridge.spool.recovery import drop_lost, drop_segments
+from bridge.spool.segments import SEGMENT_BYTES
+from config.error_words import words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from bridge.spool.record import SpoolBatch
+    from bridge.spool.recovery import SpoolReport
+    from bridge.spool.state import PartitionState, State
+
+log = structlog.get_logger("spool")
+
+_SEQUENCE: Final = (1 << ID_BITS) - 1
+_ROWS: Final = 64
+_UNINDEXED: Final = 64  # appended batches that the index may lack while more come
+# A partition that cannot be written keeps a little of every segment alive; beyond this its batches move together.
+_SLACK_BYTES: Final = 4 * SEGMENT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A batch in the spool. ``size`` is what its removal frees."""
+
+    id: int
+    batch: SpoolBatch
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """Batches in order, and what was lost among them: their bytes on the disk had changed."""
+
+    batches: list[StoredBatch]
+    lost_batches: int = 0
+    lost_messages: int = 0
+    lost_bytes: int = 0
+
+
+class Removal(NamedTuple):
+    """What is to be forgotten of a partition: ranges of ids whose numbers the caller knows, and others."""
+
+    topic: str
+    partition: int
+    counted: Sequence[tuple[int, int]]
+    uncounted: Sequence[tuple[int, int]]
+
+
+class Removed(NamedTuple):
+    """What went that the caller could not count, and the age of what is the oldest now (0: nothing)."""
+
+    batches: int
+    messages: int
+    bytes: int
+    oldest_ms: int
+
+
+@dataclass(slots=True)
+class Counted:
+    """A sum under way."""
+
+    batches: int = 0
+    messages: int = 0
+    bytes: int = 0
+
+    def add(self, batches: int, messages: int, size: int) -> None:
+        self.batches += batches
+        self.messages += messages
+        self.bytes += size
+
+
+class Totals(NamedTuple):
+    """What is stored for a partition."""
+
+    topic: str
+    partition: int
+    batches: int
+    messages: int
+    bytes: int
+    oldest_ms: int
+
+
+class Store:
+    """``salvaged`` is called when the index had to be made anew: all numbers may have changed."""
+
+    def __init__(self, folder: Path, instance: str, salvaged: Callable[[SpoolReport], None]) -> None:
+        self.folder = folder
+        self._instance = instance
+        self._salvaged = salvaged
+        self._state: State | None = None
+        self._unindexed: list[tuple[PartitionState, Row]] = []  # in the log, not yet in the index
+        self._ends: dict[int, int] = {}  # where those segments end
+        self._behind = False  # the index could not be written
+        self._untidy: set[int] = set()  # segments with damage, which only a read may discover
+        self.salvages = 0  # how often all numbers were replaced
+        self.opening_steps = 0  # grows while a log is read; other threads may look at it
+
+    @property
+    def state(self) -> State:
+        assert self._state is not None, "the spool is not open"
+        return self._state
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is something to work with."""
+        return self._state is not None
+
+    @property
+    def segments(self) -> int:
+        """Files of the log. Other threads may ask for it: a length."""
+        return 0 if self._state is None else len(self._state.sizes)
+
+    def open(self) -> SpoolReport:
+        """Raises SpoolError."""
+        self._state, report = open_state(self.folder, self._instance, self._step)
+        return report
+
+    def _step(self) -> None:
+        self.opening_steps += 1
+
+    def totals(self) -> list[Totals]:
+        """What is stored, by partition."""
+        return [
+            Totals(p.topic, p.partition, p.batches, p.messages, p.bytes, p.oldest_ms)
+            for p in self.state.partitions.values()
+        ]
+
+    # --- appending
+
+    def append(self, calls: Sequence[Sequence[SpoolBatch]]) -> list[list[int]]:
+        """Store the batches of several calls with one write; returns the ids for each. Durable on return.
+
+        Raises SpoolWriteError, and then nothing of any call is stored. Call ``index_appended`` soon.
+        """
+        if self._behind or len(self._unindexed) >= _UNINDEXED:
+            self.index_appended()
+        state = self.state
+        self._need_space(sum(batch.stored_bytes for batches in calls for batch in batches))
+        pieces: list[bytes] = []
+        rows: list[tuple[PartitionState, Row]] = []
+        ids: list[list[int]] = []
+        given: dict[int, int] = {}
+        offset = 0
+        for batches in calls:
+            ids.append([])
+            for number, batch in enumerate(batches, 1):
+                partition = state.partition(batch.topic, batch.partition)
+                sequence = given[partition.number] = given.get(partition.number, partition.last) + 1
+                id_ = partition.base + sequence
+                head = encode(batch, id_, len(batches) - number)
+                size = len(head) + len(batch.data)
+                pieces += (head, batch.data)
+                rows.append((partition, Row(id_, 0, offset, size, batch.messages, batch.opened_ms)))
+                ids[-1].append(id_)
+                offset += size
+        try:
+            at = state.log.write(pieces)
+        except OSError as error:
+            if state.log.uncut:
+                # A start may find these batches in the log before others of the same ids, and take them for those.
+                for partition, row in rows:
+                    partition.last = row.id & _SEQUENCE
+            raise self._write_error(error) from error
+        segment = state.log.active
+        for partition, row in rows:
+            self._unindexed.append((partition, row._replace(segment=segment, offset=at + row.offset)))
+            partition.last = row.id & _SEQUENCE
+            partition.batches += 1
+            partition.messages += row.messages
+            partition.bytes += row.size
+            partition.oldest_ms = partition.oldest_ms or row.opened_ms
+            state.count(segment, 1, row.size)
+        self._ends[segment] = state.log.end
+        return ids
+
+    def _need_space(self, size: int) -> None:
+        files = self.state.files
+        try:
+            free = files.free_bytes()
+        except OSError as error:
+            raise self._write_error(error) from error
+        if size + RESERVE_BYTES > free:
+            raise self._write_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        if not self.state.log.active:
+            files.reserve()
+
+    def imported(self, export: str) -> int:
+        """How many batches of an export are stored already."""
+        return int(self.state.index.fact(f"import {export}") or 0)
+
+    def index_appended(self, *, imported: tuple[str, int] | None = None) -> None:
+        """Add to the index what the log has gained, and how far an import has come. Raises SpoolWriteError; the next
+        call tries again."""
+        if not self._unindexed:
+            return
+        state = self.state
+        touched = {partition.number: partition for partition, _ in self._unindexed}
+        try:
+            with state.index.transaction():
+                state.index.add(
+                    [row for _, row in self._unindexed],
+                    [(p.number, p.topic, p.partition, p.last) for p in touched.values()],
+                )
+                if imported is not None:
+                    state.index.note(f"import {imported[0]}", str(imported[1]))
+                for segment, end in self._ends.items():
+                    state.index.set_segment(segment, end, damaged=segment in state.damaged)
+        except sqlite3.Error as error:
+            self._behind = True
+            if self._released(error):
+                self.index_appended(imported=imported)
+            else:
+                self._index_failed(error)
+        else:
+            self._behind = False
+            self._unindexed.clear()
+            self._ends.clear()
+            self._note(touched.values())
+
+    # --- reading
+
+    def read(self, topic: str, partition: int, after_id: int, max_bytes: int) -> ReadResult:
+        """The partition's next batches after an id, at least one if there is one. Raises SpoolWriteError."""
+        self.index_appended()
+        found = self.state.partitions.get((topic, partition))
+        if found is None:
+            return ReadResult([])
+        try:
+            return self._read(found, max(after_id, found.base), max_bytes)
+        except sqlite3.Error as error:
+            self._index_failed(error)
+            return self.read(topic, partition, after_id, max_bytes)  # from the new index
+
+    def _read(self, partition: PartitionState, after: int, max_bytes: int) -> ReadResult:
+        batches: list[StoredBatch] = []
+        bad: list[Row] = []
+        size = 0
+        more = True
+        while more:
+            rows = self.state.index.rows(after, partition.base + _SEQUENCE, _ROWS)
+            more = len(rows) == _ROWS
+            for row in rows:
+                after = row.id
+                if batches and size + row.size > max_bytes:
+                    more = False
+                    break
+                try:
+                    found = self.state.log.read(row.segment, row.offset)
+                except OSError as error:
+                    log.warning("spool_read_failed", segment=row.segment, error=words(error))
+                    found = None
+                if found is None or found[0].id != row.id:
+                    bad.append(row)
+                    continue
+                batches.append(StoredBatch(row.id, found[0].batch(found[1]), row.size))
+                size += row.size
+        if bad:
+            self._lose(partition, bad)
+        messages, lost = sum(row.messages for row in bad), sum(row.size for row in bad)
+        return ReadResult(batches, len(bad), messages, lost)
+
+    def _lose(self, partition: PartitionState, bad: list[Row]) -> None:
+        log.error(
+            "spool_batches_lost",
+            topic=partition.topic,
+            partition=partition.partition,
+            batches=len(bad),
+            messages=sum(row.messages for row in bad),
+            segments=sorted({self.state.log.path(row.segment).name for row in bad}),
+        )
+        drop_lost(self.state, bad)
+        for row in bad:
+            self._uncount(partition, row.segment, 1, row.messages, row.size)
+        self._went([partition])
+
+    # --- removing
+
+    def remove(self, removals: Iterable[Removal], *, count_all: bool = False) -> list[Removed]:
+        """Forget batches; the disk learns of it when it likes. Raises SpoolWriteError, and then all are still there.
+
+        count_all: the caller's numbers are from before a salvage, so count what goes in any case.
+        """
+        self.index_appended()
+        removals = list(removals)
+        state = self.state
+        touched: list[PartitionState | None] = []
+        gone: list[tuple[PartitionState, int, int, int, int]] = []
+        sums: list[Counted] = []
+        try:
+            with state.index.transaction():
+                for removal in removals:
+                    partition = state.partitions.get((removal.topic, removal.partition))
+                    touched.append(partition)
+                    sums.append(Counted())
+                    if partition is None:
+                        continue
+                    for ranges, counted in ((removal.counted, not count_all), (removal.uncounted, False)):
+                        for first, last in ranges:
+                            first, last = max(first, partition.base), min(last, partition.base + _SEQUENCE)
+                            for segment, batches, messages, size in state.index.delete(first, last):
+                                gone.append((partition, segment, batches, messages, size))
+                                if not counted:
+                                    sums[-1].add(batches, messages, size)
+        except sqlite3.Error as error:
+            if self._released(error):
+                return self.remove(removals, count_all=count_all)
+            self._index_failed(error)
+            return self.remove(removals, count_all=True)
+        for partition, segment, batches, messages, size in gone:
+            self._uncount(partition, segment, batches, messages, size)
+        self._went({p.number: p for p in touched if p is not None}.values())
+        return [
+            Removed(n.batches, n.messages, n.bytes, partition.oldest_ms if partition is not None else 0)
+            for n, partition in zip(sums, touched, strict=True)
+        ]
+
+    def _uncount(self, partition: PartitionState, segment: int, batches: int, messages: int, size: int) -> None:
+        partition.batches -= batches
+        partition.messages -= messages
+        partition.bytes -= size
+        self.state.count(segment, -batches, -size)
+
+    def _went(self, partitions: Iterable[PartitionState]) -> None:
+        """After batches went: what is the oldest now, and which files nobody needs. What fails is done next time."""
+        state = self.state
+        try:
+            for partition in partitions:
+                first = state.index.rows(partition.base, partition.base + _SEQUENCE, 1)
+                partition.removed = (first[0].id & _SEQUENCE) - 1 if first else partition.last
+                partition.oldest_ms = first[0].opened_ms if first else 0
+                state.tally.write(partition.slot)
+            empty = not any(batches for batches, _ in state.live.values())
+            drop_segments(
+                state, [n for n, (batches, _) in state.live.items() if not batches and (empty or n != state.log.active)]
+            )
+            if empty:
+                state.index.shrink()
+        except (sqlite3.Error, OSError) as error:
+            log.warning("spool_clean_up_failed", error=words(error))
+
+    def tidy(self) -> None:
+        """Rewrite one segment of which little is needed, if there are more of such on the disk than should be.
+
+        Blocks for at most 8 MiB of reading and writing, since the emptiest one is at most half full then. Raises
+        SpoolWriteError.
+        """
+        state = self.state
+        if state.written <= 2 * state.needed + _SLACK_BYTES:
+            return
+        closed = {
+            n: size
+            for n, (_, size) in state.live.items()
+            if n != state.log.active and n not in self._untidy | state.damaged
+        }
+        if not closed:
+            return
+        segment = min(closed, key=lambda n: closed[n] / (state.sizes[n] or 1))
+        try:
+            self._rewrite(segment)
+        except OSError as error:
+            raise self._write_error(error) from error
+        except sqlite3.Error as error:
+            self._index_failed(error)
+
+    def _rewrite(self, segment: int) -> None:
+        state = self.state
+        rows = state.index.in_segment(segment)
+        pieces: list[bytes] = []
+        for row in rows:
+            found = state.log.read(segment, row.offset)
+            if found is None or found[0].id != row.id:
+                self._untidy.add(segment)  # it is told when somebody reads it
+                return
+            pieces += (encode(found[0].batch(found[1]), row.id, 0), found[1])
+        at = state.log.write(pieces)
+        active = state.log.active
+        with state.index.transaction():
+            for row in rows:
+                state.index.move(row, active, at)
+                at += row.size
+            state.index.set_segment(active, state.log.end, damaged=active in state.damaged)
+        for row in rows:
+            state.count(segment, -1, -row.size)
+            state.count(active, 1, row.size)
+        drop_segments(state, [segment])
+
+    # --- the rest
+
+    def topics(self) -> dict[str, int]:
+        """Partition counts as last remembered."""
+        return dict(self.state.topics.counts)
+
+    def remember_topic(self, topic: str, partitions: int) -> None:
+        """Durable on return. Raises SpoolWriteError."""
+        counts = self.state.topics.counts
+        if counts.get(topic) != partitions:
+            try:
+                self.state.topics.write({**counts, topic: partitions})
+            except OSError as error:
+                raise self._write_error(error) from error
+
+    def close(self) -> None:
+        """Everything in its place. Raises SpoolWriteError when the disk does not take it; the log is safe then too."""
+        if self._state is None:
+            return
+        state = self._state
+        try:
+            self.index_appended()
+            state.tally.sync()
+            state.index.note("clean", "yes")
+            state.index.close()
+        except (sqlite3.Error, OSError) as error:
+            raise self._write_error(error) from error
+        finally:
+            state.log.close()
+            state.tally.close()
+            state.files.unlock()
+            self._state = None
+
+    def _note(self, partitions: Iterable[PartitionState]) -> None:
+        try:
+            for partition in partitions:
+                self.state.tally.write(partition.slot)
+        except OSError as error:
+            log.warning("spool_tally_failed", error=words(error))  # a witness less; nothing that is stored needs it
+
+    def _released(self, error: sqlite3.Error) -> bool:
+        """Whether the disk is full and there was space in reserve: then the same may be tried once more."""
+        if is_full(error) and self.state.files.release():
+            log.warning("spool_reserve_used", error=words(error))
+            return True
+        return False
+
+    def _index_failed(self, error: sqlite3.Error) -> None:
+        """Make the index anew when it is damaged; raises SpoolWriteError when it is not, or the disk forbids it."""
+        if not is_damage(error):
+            raise self._write_error(error) from error
+        log.error("spool_index_damaged", error=words(error))
+        self._unindexed.clear()  # they are in the log, from which the index is made
+        self._ends.clear()
+        try:
+            report = rebuild(self.state, self._step)
+        except (OSError, sqlite3.Error) as failure:
+            raise self._write_error(failure) from failure
+        self.salvages += 1
+        self._salvaged(report)
+
+    def _write_error(self, error: OSError | sqlite3.Error) -> SpoolWriteError:
+        return SpoolWriteError(
+            f"The spool in {self.folder.absolute()} cannot be written ({words(error)}). Check the space on its disk, "
+            "and the disk; the gateway goes on by itself once it can be written."
+        )

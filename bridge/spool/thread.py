@@ -1,0 +1,204 @@
+"""The thread in which the spool waits for its disk, and how the event loop talks with it."""
+
+from __future__ import annotations
+
+__all__ = ["SpoolThread"]
+
+import contextlib
+import threading
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+import structlog
+
+from bridge.errors import SpoolWriteError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from bridge.spool.record import SpoolBatch
+    from bridge.spool.store import Store
+
+log = structlog.get_logger("spool")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+AWAIT_MORE_S: Final = 0.001
+TOGETHER_BYTES: Final = 8 << 20  # appends that wait are written together up to so many bytes
+
+
+class _Append:
+    """A call of append on its way: ``counted`` runs on the loop before the future is done, with None on failure."""
+
+    __slots__ = ("batches", "counted", "future", "size")
+
+    def __init__(
+        self,
+        batches: Sequence[SpoolBatch],
+        counted: Callable[[list[int] | None], None],
+        future: asyncio.Future[list[int]],
+    ) -> None:
+        self.batches = batches
+        self.size = sum(len(batch.data) for batch in batches)
+        self.counted = counted
+        self.future = future
+
+
+class _Job:
+    """Anything else. ``done`` runs on the loop with result or error."""
+
+    __slots__ = ("done", "work")
+
+    def __init__(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        self.work = work
+        self.done = done
+
+
+class SpoolThread:
+    """Runs jobs one after the other, in the order they came."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._jobs: SimpleQueue[_Append | _Job | None] = SimpleQueue()
+        self._ahead: list[_Job] = []  # taken from the queue and not done yet; the thread's own
+        self._appended = False  # the last job was an append, so the index lags; the thread's own
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self.stopping = False
+        self.wrote: Callable[[int], None] = _unwatched  # told on the loop how many ns the disk took for a write
+
+    @property
+    def running(self) -> bool:
+        """Whether jobs are taken."""
+        return self._thread is not None and not self.stopping
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take jobs from now on; their results go to that loop."""
+        self._loop = loop
+        # A daemon: what is durable is so already, and a process that forgot to close must be able to end.
+        self._thread = threading.Thread(target=self._run, name="spool", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take no more jobs and wait for the end of the thread, which has nothing left to do."""
+        if self._thread is not None and not self.stopping:
+            self.stopping = True
+            self._jobs.put(None)
+            self._thread.join()
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run in the thread; returns or raises what it does."""
+        assert self._loop is not None
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def done(result: T, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.submit(lambda: work(*args, **kwargs), done)
+        return await future
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        """Run in the thread, then ``done`` on the loop."""
+        self._jobs.put(_Job(work, done))
+
+    async def append(self, batches: Sequence[SpoolBatch], counted: Callable[[list[int] | None], None]) -> list[int]:
+        """Append in the thread, together with what else waits."""
+        assert self._loop is not None
+        future: asyncio.Future[list[int]] = self._loop.create_future()
+        self._jobs.put(_Append(batches, counted, future))
+        return await future
+
+    def post(self, callback: Callable[[], None]) -> None:
+        """From the thread: run something on the loop."""
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(callback)
+
+    def _run(self) -> None:
+        while True:
+            job = self._next(AWAIT_MORE_S if self._appended or self.stopping else None)
+            if self._appended and not isinstance(job, _Append):
+                self._afterwards()  # no more appends for now
+            self._appended = False
+            if isinstance(job, _Append):
+                self._append(job)
+            elif job is not None:
+                self._work(job)
+            elif self.stopping:
+                return
+
+    def _next(self, wait_s: float | None) -> _Append | _Job | None:
+        """The next job; None at the end, or when none comes in time. ``wait_s`` None: for ever."""
+        if self._ahead:
+            return self._ahead.pop()
+        try:
+            return self._jobs.get(timeout=wait_s) if wait_s != 0 else self._jobs.get_nowait()
+        except Empty:
+            return None
+
+    def _work(self, job: _Job) -> None:
+        done = job.done
+        try:
+            result = job.work()
+        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+            failure = error
+            self.post(lambda: done(None, failure))
+        else:
+            self.post(lambda: done(result, None))
+            self._afterwards()
+
+    def _append(self, first: _Append) -> None:
+        """Append what waits. The index follows when no more comes at once: a third of the cost of small ones."""
+        together = [first]
+        size = first.size
+        while size < TOGETHER_BYTES and (job := self._next(0)) is not None:
+            if not isinstance(job, _Append):
+                self._ahead.append(job)
+                break
+            together.append(job)
+            size += job.size
+        try:
+            ids = self._store.append([call.batches for call in together])
+        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+            failure = error
+            self.post(lambda: _fail(together, failure))
+        else:
+            took_ns = self._store.state.log.took_ns
+            self.post(lambda: self._answer(together, ids, took_ns))
+            self._appended = True
+
+    def _answer(self, calls: list[_Append], ids: list[list[int]], took_ns: int) -> None:
+        self.wrote(took_ns)
+        for call, given in zip(calls, ids, strict=True):
+            call.counted(given)
+            if not call.future.done():
+                call.future.set_result(given)
+
+    def _afterwards(self) -> None:
+        """What can be done after the answer is on its way."""
+        if not self._store.is_open:
+            return
+        try:
+            self._store.index_appended()
+            self._store.tidy()
+        except SpoolWriteError as error:
+            log.warning("spool_behind", error=str(error))  # the next job tries again first
+        except Exception as error:
+            log.exception("spool_thread_failed", error=repr(error))  # and goes on: others wait for it
+
+
+def _unwatched(_took_ns: int) -> None:
+    """Nobody wants to know."""
+
+
+def _fail(calls: list[_Append], error: BaseException) -> None:
+    for call in calls:
+        call.counted(None)
+        if not call.future.done():
+            call.future.set_exception(error)
