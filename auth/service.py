@@ -1,5 +1,5 @@
-"""The service that EMQX asks: who may connect (``auth.logins``), and who may publish and subscribe where
-(``auth.accesses``). No HTTP here; everything belongs to one event loop.
+"""The service that EMQX asks: who may connect (``auth.logins.logins``), and who may publish and subscribe where
+(``auth.logins.accesses``). No HTTP here; everything belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from auth.accesses import Accesses
 from auth.errors import BackendDownError
-from auth.events import Events
-from auth.logins import Logins
+from auth.logins.accesses import Accesses
+from auth.logins.events import Events
+from auth.logins.logins import Logins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from auth.chain import Chain
-    from auth.counts import Counts
+    from auth.logins.chain import Chain
+    from auth.logins.counts import Counts
+    from auth.logins.protection import LockedNow
     from auth.model import AccessAnswer, AccessRequest, LoginAnswer, LoginRequest
     from auth.ports import AccessStore
-    from auth.protection import LockedNow
     from config.auth import AuthSettings
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("auth")

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from auth.passwords import Argon2Cost, hash_argon2id, hash_device_secret
-from auth.store import Store
-from auth.store_records import User
+from auth.store.records import User
+from auth.store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from auth.store_edit import Editor
+    from auth.store.edit import Editor
 
 ROOT = Path(__file__).parents[1]
 DEADLINE_S = 20.0

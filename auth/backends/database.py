@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from auth.hashing import Hasher
     from auth.model import LoginRequest, Tenant, Verdict
-    from auth.store import Store
-    from auth.store_records import User
+    from auth.store.records import User
+    from auth.store.store import Store
     from config.auth import AuthSettings
 
 _REHASHES: Final = 4  # at a time; a fleet that comes over from elsewhere renews its hashes over its next logins

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from auth.errors import BackendDownError
-from auth.jwks import JwksKeys
-from auth.jwt_claims import ClaimRules
-from auth.jwt_keys import FileKeys, KeySource, SecretKeys
-from auth.jwt_parsing import json_object, parse_token
+from auth.jwt.claims import ClaimRules
+from auth.jwt.jwks import JwksKeys
+from auth.jwt.keys import FileKeys, KeySource, SecretKeys
+from auth.jwt.parsing import json_object, parse_token
 from auth.model import Allow, Deny, Ignore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from auth.jwt_parsing import Token
+    from auth.jwt.parsing import Token
     from auth.model import LoginRequest, Verdict
     from config.auth import AuthJwtKeySettings, AuthJwtSettings
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from auth.hashing import Hasher
     from auth.model import LoginRequest, Tenant, Verdict
-    from auth.store_records import IdentityKind, User
+    from auth.store.records import IdentityKind, User
 
 log = structlog.get_logger("auth")
 

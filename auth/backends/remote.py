@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import structlog
 
-from auth.breaker import RETRY_INITIAL_NS, Breaker, BreakerState
+from auth.backends.breaker import RETRY_INITIAL_NS, Breaker, BreakerState
 from auth.errors import BackendDownError, OverloadedError
 from auth.model import Ignore
 from config.errors import ConfigError, forget_frames
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import timedelta
 
-    from auth.breaker import Ticket
+    from auth.backends.breaker import Ticket
     from auth.errors import DownCause
     from auth.model import LoginRequest, Verdict
 

@@ -21,8 +21,8 @@ from auth.errors import BackendDownError, ImportFormatError
 from auth.model import Ignore
 from auth.networks import enclosing, prefix_code
 from auth.passwords import plain_text
-from auth.user_entries import HashForm
-from auth.user_formats import read_users
+from auth.store.user_entries import HashForm
+from auth.store.user_formats import read_users
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from auth.hashing import Hasher
     from auth.model import Allow, LoginRequest, Tenant, Verdict
-    from auth.store import Store
-    from auth.store_records import IdentityKind, User
-    from auth.user_formats import UserFile
+    from auth.store.records import IdentityKind, User
+    from auth.store.store import Store
+    from auth.store.user_formats import UserFile
     from config.auth import AuthSettings
 
 log = structlog.get_logger("auth")
@@ -62,7 +62,7 @@ class _Users:
         }
 
     def find(self, kind: IdentityKind, identity: str) -> User | None:
-        """The user, as ``auth.store.Store.find_user`` finds one."""
+        """The user, as ``auth.store.store.Store.find_user`` finds one."""
         if kind != "address":
             return self.users.get((kind, identity))
         found = (self.users.get(("address", network)) for network in enclosing(identity, self._prefixes))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
 
 from auth.errors import CredentialError
-from auth.fetching import Fetcher
-from auth.jwt_parsing import json_object, moment
+from auth.jwt.fetching import Fetcher
+from auth.jwt.parsing import json_object, moment
 from auth.outward.keeper import Found
 from auth.outward.token_text import problem_of_token, token_expiry_ns
 from bridge.fresh_secret import fresh
@@ -21,7 +21,7 @@ from bridge.tls import tls_context
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from auth.fetching import Answer
+    from auth.jwt.fetching import Answer
     from config.settings import OAuthSettings
 
 LARGEST = 256 << 10

@@ -6,7 +6,7 @@ __all__ = ["problem_of_token", "token_expiry_ns"]
 
 import re
 
-from auth.jwt_parsing import unverified_expiry
+from auth.jwt.parsing import unverified_expiry
 
 LONGEST = 65_535  # what an MQTT password may have; EMQX and Kafka take less by default
 _PRINTABLE = re.compile(r"[!-~]+")  # RFC 6750's characters and some more; none that would end a header or a field

@@ -7,7 +7,7 @@ __all__ = ["RESULTS", "AuthMetrics"]
 from typing import TYPE_CHECKING, Final, cast, get_args
 
 from auth.errors import DownCause
-from auth.reasons import ACCESS_REASONS, LOGIN_REASONS
+from auth.logins.reasons import ACCESS_REASONS, LOGIN_REASONS
 from gateway.instruments import MetricSet, counter, gauge, histogram
 from gateway.metrics import Metrics
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from auth.backends.jwt import JwtAuthenticator
-    from auth.chain import Chain
-    from auth.counts import Counts
     from auth.hashing import Hasher
-    from auth.jwks import JwksKeys
+    from auth.jwt.jwks import JwksKeys
+    from auth.logins.chain import Chain
+    from auth.logins.counts import Counts
     from auth.ports import Authenticator
     from config.settings import AuthSettings
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from auth.chain import make_chain
-from auth.counts import Counts
 from auth.hashing import Hasher
+from auth.logins.chain import make_chain
+from auth.logins.counts import Counts
 from auth.service import AccessService
-from auth.store import Store, database_path
+from auth.store.store import Store, database_path
 from gateway import memory
 from gateway.auth_service.metrics import AuthMetrics
 from gateway.auth_service.operator import AuthAnswers, Health

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from auth.model import Rule, SubjectKind
-    from auth.store_records import StoredRule
+    from auth.store.records import StoredRule
 
 _DESCRIPTION = """\
 The rules say who may publish to which topics and subscribe to which filters. They are one list, asked from the first to
@@ -111,7 +111,7 @@ def _conditions(arguments: argparse.Namespace) -> tuple[tuple[SubjectKind, str],
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    from auth.rule_files import rule_as_json
+    from auth.rules.files import rule_as_json
 
     rule = _rule(arguments)
     with database(arguments, create=True) as (settings, store), store.edit(operator()) as editor:
@@ -129,7 +129,7 @@ def _add(arguments: argparse.Namespace) -> int:
 
 def _warn_of_attributes(rule: Rule, told: Sequence[str]) -> None:
     """Say so when a rule asks for attributes that EMQX is not told, and so cannot send back with its questions."""
-    from auth.rule_topics import parse_topic
+    from auth.rules.topics import parse_topic
 
     asked = {name.removeprefix("client_attrs.") for name in parse_topic(rule.topic).parts[1::2] if "." in name}
     asked |= {value.partition("=")[0] for kind, value in rule.who if kind == "attribute"}
@@ -142,10 +142,10 @@ def _warn_of_attributes(rule: Rule, told: Sequence[str]) -> None:
 
 
 def _rule(arguments: argparse.Namespace) -> Rule:
-    from auth.emqx_forms import actions_of, qos_of, retain_of
     from auth.errors import RuleFormatError
     from auth.model import Rule
-    from auth.rules import rule_problem
+    from auth.rules.emqx_forms import actions_of, qos_of, retain_of
+    from auth.rules.rules import rule_problem
 
     who = _conditions(arguments)
     if bool(who) == arguments.everybody:
@@ -196,13 +196,13 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _as_data(stored: StoredRule) -> dict[str, object]:
-    from auth.rule_files import rule_as_json
+    from auth.rules.files import rule_as_json
 
     return {"id": stored.id, **rule_as_json(stored.rule)}
 
 
 def _rows(found: Iterator[StoredRule]) -> Iterator[tuple[str, ...]]:
-    from auth.rule_files import action_text
+    from auth.rules.files import action_text
 
     for stored in found:
         rule = stored.rule

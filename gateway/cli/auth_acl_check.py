@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
 
     from auth.model import Subject
-    from auth.store import Store
+    from auth.store.store import Store
     from config.auth import AuthSettings
 
 _DESCRIPTION = """\
@@ -55,8 +55,8 @@ def add_parser(parsers: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from auth.model import AccessRequest
-    from auth.rule_files import rule_as_json
-    from auth.rules import decide
+    from auth.rules.files import rule_as_json
+    from auth.rules.rules import decide
 
     if arguments.retain and arguments.action == "subscribe":
         raise AdminError("--retain is about publishing: a subscription has no retain flag.")

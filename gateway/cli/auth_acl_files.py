@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from auth.acl_conf import AclFile
     from auth.model import Rule
+    from auth.rules.acl_conf import AclFile
 
 _FORMATS = ("auto", "json", "acl.conf")
 _IMPORT = """\
@@ -88,9 +88,9 @@ def _read(name: str) -> str:
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    from auth.acl_conf import AclFile, read_acl_conf
     from auth.errors import ImportFormatError
-    from auth.rule_files import read_rules
+    from auth.rules.acl_conf import AclFile, read_acl_conf
+    from auth.rules.files import read_rules
 
     text = _read(arguments.file)
     try:
@@ -135,8 +135,8 @@ def _say_untranslated(name: str, found: AclFile) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from auth.acl_conf_writing import write_acl_conf
-    from auth.rule_files import write_rules
+    from auth.rules.acl_conf_writing import write_acl_conf
+    from auth.rules.files import write_rules
 
     with database(arguments) as (_settings, store):
         rules = [stored.rule for stored in store.rules()]

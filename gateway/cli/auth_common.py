@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from auth.passwords import Argon2Cost
-    from auth.store import Store
+    from auth.store.store import Store
     from config.settings import Settings
 
 _PASSWORD_BYTES: Final = 65_535
@@ -98,7 +98,7 @@ def attributes(texts: Sequence[str]) -> dict[str, str]:
 def database(arguments: argparse.Namespace, *, create: bool = False) -> Iterator[tuple[Settings, Store]]:
     """The settings, and the database open. Without ``create`` one that is not there is an error."""
     from auth.errors import StoreError
-    from auth.store import Store, database_path
+    from auth.store.store import Store, database_path
 
     settings = load_noted(arguments.config).settings
     path = database_path(settings)

@@ -15,9 +15,9 @@ from gateway.cli.arguments import add_config, add_json, load_noted
 if TYPE_CHECKING:
     import argparse
 
-    from auth.explain import Explanation
+    from auth.logins.explain import Explanation
+    from auth.logins.protection import LockedNow
     from auth.model import Allow, LoginRequest
-    from auth.protection import LockedNow
     from config.settings import Settings
 
 _ASK_S = 2.0  # the service's operator port answers in a millisecond, or not at all
@@ -101,10 +101,10 @@ async def _explain(settings: Settings, arguments: argparse.Namespace) -> Explana
     import time
     from typing import cast
 
-    from auth.chain import make_chain
-    from auth.explain import TrustingHasher, explain
     from auth.hashing import Hasher
-    from auth.store import Store, database_path
+    from auth.logins.chain import make_chain
+    from auth.logins.explain import TrustingHasher, explain
+    from auth.store.store import Store, database_path
 
     request = _request(arguments)
     access = None
@@ -138,7 +138,7 @@ def _lock_outs(settings: Settings) -> list[LockedNow] | None:
     """What the running service says of them; None when none answers, or it does not tell us."""
     import json
 
-    from auth.protection import LockedNow
+    from auth.logins.protection import LockedNow
     from gateway.http_asking import ask
 
     auth = settings.auth

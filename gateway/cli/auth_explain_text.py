@@ -8,14 +8,14 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from auth.reasons import LOGIN_REASONS
+from auth.logins.reasons import LOGIN_REASONS
 from auth.wording import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from auth.chain import Step
-    from auth.explain import AccessStory, Explanation
+    from auth.logins.chain import Step
+    from auth.logins.explain import AccessStory, Explanation
     from auth.model import AccessRequest, Rule
     from config.auth import AuthSettings
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from auth.store_forget import Forgotten
+    from auth.store.forget import Forgotten
 
 _DESCRIPTION = (
     "Remove everything that the built-in database holds under a device's name: the user of this user name, client id "
@@ -34,7 +34,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from auth.store_forget import forget, wipe
+    from auth.store.forget import forget, wipe
 
     wiped = True
     with database(arguments) as (_settings, store):

@@ -73,7 +73,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from auth.first_start import FirstStart
+    from auth.store.first_start import FirstStart
     from config.loading.load import load
 
     settings, missing = _settings(arguments.config)

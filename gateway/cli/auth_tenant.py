@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from auth.model import Tenant
-    from auth.store import Store
+    from auth.store.store import Store
 
 
 def add_parser(commands: Any) -> None:

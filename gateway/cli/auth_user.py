@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
 
-    from auth.store import Store
-    from auth.store_edit import Editor
-    from auth.store_records import User
+    from auth.store.edit import Editor
+    from auth.store.records import User
+    from auth.store.store import Store
     from config.settings import Settings
 
 _KINDS: Final = ("username", "clientid", "common_name", "address")
@@ -139,7 +139,7 @@ def _say_done(arguments: argparse.Namespace, sentence: str, secret: str, **facts
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    from auth.store_records import User
+    from auth.store.records import User
 
     expires_at_s = moment(arguments.expires)
     with database(arguments, create=True) as (settings, store):

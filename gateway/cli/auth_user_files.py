@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
-    from auth.store_edit import Editor
-    from auth.user_entries import HashForm
-    from auth.user_formats import UserFile
+    from auth.store.edit import Editor
+    from auth.store.user_entries import HashForm
+    from auth.store.user_formats import UserFile
 
 _ALGORITHMS: Final = ("auto", "plain", "md5", "sha", "sha256", "sha512", "bcrypt", "pbkdf2")
 _EXISTING: Final = ("refuse", "keep", "overwrite")
@@ -91,7 +91,7 @@ def add_parsers(parsers: Any) -> None:
 
 
 def _form(arguments: argparse.Namespace) -> HashForm:
-    from auth.user_entries import HashForm
+    from auth.store.user_entries import HashForm
 
     digest, _sign, iterations = arguments.pbkdf2.partition(":")
     if not (iterations.isascii() and iterations.isdigit() and len(iterations) < 10):
@@ -100,8 +100,8 @@ def _form(arguments: argparse.Namespace) -> HashForm:
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    from auth.user_formats import read_users
-    from auth.user_hashing import hash_entries
+    from auth.store.user_formats import read_users
+    from auth.store.user_hashing import hash_entries
 
     file = read_users(arguments.file, _form(arguments), arguments.identity)
     if arguments.replace:
@@ -159,7 +159,7 @@ def _store(editor: Editor, file: UserFile, arguments: argparse.Namespace, counts
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from auth.user_formats import export_lines
+    from auth.store.user_formats import export_lines
 
     with database(arguments) as (_settings, store):
         lines = export_lines(store.device_keys(), store.tenants(), store.users())

@@ -182,7 +182,7 @@ def _option(arguments: argparse.Namespace) -> str:
 
 def _init(brokers: DevBrokers) -> str:
     """The command that writes settings for these brokers."""
-    from auth.first_start import GATEWAY_USER
+    from auth.store.first_start import GATEWAY_USER
 
     command = ["gateway init"]
     if brokers.mqtt != f"mqtt://127.0.0.1:{_MQTT_PORT}":
@@ -196,7 +196,7 @@ def _init(brokers: DevBrokers) -> str:
 
 
 def _show(brokers: DevBrokers, arguments: argparse.Namespace, *, heading: str) -> None:
-    from auth.first_start import GATEWAY_USER
+    from auth.store.first_start import GATEWAY_USER
     from gateway.embedded.dev import to_json
 
     if arguments.json:

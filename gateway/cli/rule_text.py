@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def whom(rule: Rule) -> str:
     """The clients that a rule is about."""
-    from auth.rule_files import condition_text
+    from auth.rules.files import condition_text
 
     return shown(
         " and ".join("everybody" if kind == "all" else condition_text(kind, value) for kind, value in rule.who)
@@ -35,7 +35,7 @@ def only(rule: Rule) -> Iterator[str]:
 
 def sentence(rule: Rule) -> str:
     """A rule in words."""
-    from auth.rule_files import action_text
+    from auth.rules.files import action_text
 
     verb = {"all": "publish and subscribe"}.get(action_text(rule), action_text(rule))
     limits = "".join(f", {one}" for one in only(rule))

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Self
 
-from auth.first_start import FirstStart
+from auth.store.first_start import FirstStart
 from config.loading.load import load
 from gateway.embedded.access import AccessEndpoint
 from gateway.embedded.errors import EmbeddedError

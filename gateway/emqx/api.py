@@ -20,7 +20,7 @@ from gateway.emqx.model import FIELDS, Ban, EmqxClient, EmqxNode, EmqxSubscripti
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from auth.fetching import Answer
+    from auth.jwt.fetching import Answer
     from config.settings import EmqxSettings
 
 T = TypeVar("T")
@@ -152,7 +152,7 @@ class EmqxApi:
     # --- asking ------------------------------------------------------------------------------------------------------
 
     async def _ask(self, path: str, query: Sequence[tuple[str, str]] = ()) -> Answer:
-        from auth.fetching import Fetcher, FetchError
+        from auth.jwt.fetching import Fetcher, FetchError
 
         settings = self._settings
         fetcher = Fetcher(

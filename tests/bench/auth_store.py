@@ -19,8 +19,8 @@ from typing import Any
 
 from auth import passwords
 from auth.model import Rule, Subject
-from auth.store import Store
-from auth.store_records import User
+from auth.store.records import User
+from auth.store.store import Store
 
 ROUNDS = 15
 QUESTIONS = 2000
@@ -78,7 +78,7 @@ class Asked:
 def resident_mib(path: Path, users: int) -> tuple[float, float]:
     """Memory of a fresh process with the database open, and after it has been asked about everybody."""
     code = (
-        "import sys\nfrom pathlib import Path\nfrom auth.store import Store\nfrom auth.model import Subject\n"
+        "import sys\nfrom pathlib import Path\nfrom auth.store.store import Store\nfrom auth.model import Subject\n"
         "def rss():\n    return int(Path('/proc/self/statm').read_text().split()[1]) * 4096 / (1 << 20)\n"
         "store = Store(Path(sys.argv[1]))\nstore.open()\nfirst = rss()\n"
         "for number in range(int(sys.argv[2])):\n    name = f'device-{number:06d}'\n"

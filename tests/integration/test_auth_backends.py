@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from auth.breaker import BreakerState
+from auth.backends.breaker import BreakerState
 from auth.errors import BackendDownError
 from auth.model import Allow, Deny, Ignore
 from config.errors import ConfigError

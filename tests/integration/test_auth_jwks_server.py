@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from auth.backends.jwt import JwtAuthenticator
-from auth.chain import Chain
 from auth.errors import BackendDownError
-from auth.jwks import JwksKeys
+from auth.jwt.jwks import JwksKeys
+from auth.logins.chain import Chain
 from auth.model import Allow, Deny, Ignore, LoginRequest
 from auth.service import AccessService
 from config.auth import AuthJwtKeySettings, AuthJwtSettings

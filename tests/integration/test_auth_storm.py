@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import bcrypt
 import pytest
 
-from auth.store_records import User
+from auth.store.records import User
 from tests.auth_process import AuthServe, auth_serve
 from tests.bench.auth_load import login_request
 from tests.chaos.harness import in_full_form

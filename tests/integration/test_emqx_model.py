@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from auth.first_start import emqx_files
+from auth.store.first_start import emqx_files
 from tests.brokers.emqx_auth import Connection, EmqxModel, Refused
 from tests.brokers.emqx_conf import AuthConf, HoconError, read_auth_conf, read_hocon
 from tests.servers.playing import PlayedServer

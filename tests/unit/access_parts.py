@@ -8,8 +8,8 @@ import asyncio  # noqa: TC003 - a dataclass field
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from auth.chain import Chain
 from auth.errors import BackendDownError, OverloadedError
+from auth.logins.chain import Chain
 from auth.model import Allow, Deny, Ignore, LoginRequest
 from auth.service import AccessService
 from auth.wording import ban_name

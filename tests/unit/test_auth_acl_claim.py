@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auth.acl_claim import MAX_RULES, rules_of_claim
-from auth.emqx_forms import literal_of_regex
 from auth.errors import RuleFormatError
 from auth.model import AccessRequest, Rule, Subject
-from auth.rules import decide
+from auth.rules.acl_claim import MAX_RULES, rules_of_claim
+from auth.rules.emqx_forms import literal_of_regex
+from auth.rules.rules import decide
 from tests.emqx_rules import BadRuleError, EmqxRules
 
 BOTH = frozenset({"publish", "subscribe"})

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auth.acl_conf import read_acl_conf
-from auth.emqx_forms import literal_of_regex
-from auth.erlang_terms import DEEPEST, Atom, parse_terms, quoted
 from auth.errors import ImportFormatError
 from auth.model import Rule
-from auth.rules import rule_problem
+from auth.rules.acl_conf import read_acl_conf
+from auth.rules.emqx_forms import literal_of_regex
+from auth.rules.erlang_terms import DEEPEST, Atom, parse_terms, quoted
+from auth.rules.rules import rule_problem
 
 PUBLISH = frozenset({"publish"})
 SUBSCRIBE = frozenset({"subscribe"})

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from auth import acl_text
-from auth.acl_text import AclText
-from auth.hand_over import hand_over
 from auth.model import Rule, Subject
+from auth.rules import acl_text
+from auth.rules.acl_text import AclText
+from auth.rules.hand_over import hand_over
 
 FLEET = (
     Rule("deny", "devices/${username}/secret"),

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from auth.cache import LoginCache, LoginDigest
-from auth.decisions import DecisionCache
+from auth.logins.cache import LoginCache, LoginDigest
+from auth.logins.decisions import DecisionCache
 from auth.model import AccessAnswer, AccessRequest, LoginRequest, Subject
 
 SECOND = 1_000_000_000

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from auth.chain import Chain, make_chain
 from auth.errors import OverloadedError
 from auth.hashing import Hasher
+from auth.logins.chain import Chain, make_chain
 from auth.model import Allow, Deny, LoginRequest
-from auth.store import Store
+from auth.store.store import Store
 from config.auth import AuthSettings
 from config.errors import ConfigError
 from tests.unit.access_parts import FakeAuthenticator, FakeHasher, access_settings, login
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from auth.chain import Outcome
+    from auth.logins.chain import Outcome
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -321,7 +321,7 @@ class TestMaking:
         def missing(name: str) -> None:
             raise ModuleNotFoundError("No module named 'asyncpg'", name="asyncpg")
 
-        monkeypatch.setattr("auth.chain.importlib.import_module", missing)
+        monkeypatch.setattr("auth.logins.chain.importlib.import_module", missing)
         settings_ = AuthSettings.model_validate({"chain": ["postgresql"]})
         hasher = Hasher(settings_.hashing)
         with pytest.raises(ConfigError, match=r"asyncpg.*not installed.*\[auth\]"):

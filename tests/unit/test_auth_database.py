@@ -13,8 +13,8 @@ from auth.backends.database import DatabaseAuthenticator
 from auth.errors import BackendDownError
 from auth.hashing import Hasher
 from auth.model import Allow, Deny, Ignore, LoginRequest, Tenant
-from auth.store import Store
-from auth.store_records import User
+from auth.store.records import User
+from auth.store.store import Store
 from config.auth import AuthDatabaseSettings, AuthHashingSettings, AuthSettings
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ async def test_a_key_that_comes_with_an_import_is_known_at_once(
     own = next(iter(store.device_keys().values()))
     add(store, User("clientid", "d0", passwords.hash_device_secret("secret", own)))
     assert isinstance(database.at_once(LoginRequest("", "d0", "secret")), Allow)
-    monkeypatch.setattr("auth.store._LOOK_NS", 1 << 60)  # the store has not looked at the file since
+    monkeypatch.setattr("auth.store.store._LOOK_NS", 1 << 60)  # the store has not looked at the file since
     key = b"q" * 32
     with store.edit("test") as edit:
         edit.add_device_key(key)

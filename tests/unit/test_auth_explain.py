@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from auth import passwords
-from auth.chain import make_chain
-from auth.explain import TrustingHasher, explain
 from auth.hashing import Hasher
+from auth.logins.chain import make_chain
+from auth.logins.explain import TrustingHasher, explain
 from auth.model import AccessRequest, Allow, Ban, LoginRequest, Rule, Subject, Tenant
-from auth.rule_reasons import mismatch
-from auth.rules import decide
+from auth.rules.reasons import mismatch
+from auth.rules.rules import decide
 from auth.service import AccessService
-from auth.store import Store
-from auth.store_records import User
+from auth.store.records import User
+from auth.store.store import Store
 from config.auth import AuthSettings
 from config.errors import ExitStatus
 from gateway.cli.auth_explain_text import as_json, as_text
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from auth.explain import Explanation
+    from auth.logins.explain import Explanation
 
 NOW = 1_800_000_000
 SECRET = "an unusual secret"

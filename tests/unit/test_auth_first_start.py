@@ -13,10 +13,10 @@ import pytest
 
 from auth import passwords
 from auth.errors import ImportFormatError, StoreError
-from auth.first_start import GATEWAY_USER, FirstStart
 from auth.model import AccessRequest, Subject
-from auth.rules import decide
-from auth.store import Store, database_path
+from auth.rules.rules import decide
+from auth.store.first_start import GATEWAY_USER, FirstStart
+from auth.store.store import Store, database_path
 from config.errors import ConfigError
 from config.loading.load import load
 from gateway.cli.main import main
@@ -25,7 +25,7 @@ from gateway.trial.plan import TrialPlan
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from auth.store_records import User
+    from auth.store.records import User
     from config.settings import Settings
 
 TOML = """\

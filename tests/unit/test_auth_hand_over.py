@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from auth.hand_over import closed_list, hand_over, whole_list
 from auth.model import AccessRequest, Permission, Rule, Subject
-from auth.rules import decide
+from auth.rules.hand_over import closed_list, hand_over, whole_list
+from auth.rules.rules import decide
 from tests.emqx_rules import EmqxRules, FilterRefusedError
 
 SUBJECT = Subject(username="ada", clientid="dev-1", tenant="acme", groups=frozenset({"sensors"}))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from auth.jwks import MOST_KEYS, Schedule, parse_key_set
+from auth.jwt.jwks import MOST_KEYS, Schedule, parse_key_set
 from tests.servers.identity_provider import make_key
 
 KEYS = {name: make_key(name, kid=f"kid-{name}") for name in ("RS256", "ES256", "ES384", "ES512", "EdDSA")}

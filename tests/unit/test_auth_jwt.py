@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from auth.jwt_parsing import parse_token
+from auth.jwt.parsing import parse_token
 from auth.model import Allow, Deny, Ignore
 from tests.servers.identity_provider import make_key
 from tests.unit.jwt_tokens import NOW_S, PAIRS, RSA_ALGORITHMS, hand_made, key, key_file, login, pem, segment, token

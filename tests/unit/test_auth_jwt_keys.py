@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448
 from pydantic import SecretStr
 
 from auth.backends.jwt import JwtAuthenticator
-from auth.jwt_keys import FileKeys, public_key
-from auth.jwt_parsing import parse_token
+from auth.jwt.keys import FileKeys, public_key
+from auth.jwt.parsing import parse_token
 from auth.model import Allow, LoginRequest
 from config.auth import AuthJwtSettings
 from config.errors import ConfigError

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from auth.admission import Admission, TokenBucket
 from auth.backends.local_users import asked_identities
 from auth.backends.templates import usable
+from auth.logins.admission import Admission, TokenBucket
+from auth.logins.protection import Flapping, Lockouts, Protection, address_group
 from auth.model import LoginRequest
-from auth.protection import Flapping, Lockouts, Protection, address_group
 from auth.wording import NAME_MAX, lock_name
 from config.auth import AuthProtectionSettings
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
+from auth.backends.breaker import BreakerState
 from auth.backends.remote import IDLE_MAX_NS, RemoteAuthenticator
-from auth.breaker import BreakerState
 from auth.errors import BackendDownError, OverloadedError
 from auth.model import Allow, Ignore, LoginRequest
 from config.errors import ConfigError

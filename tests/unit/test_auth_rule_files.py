@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auth.acl_claim import rules_of_claim
-from auth.acl_conf import read_acl_conf
-from auth.acl_conf_writing import write_acl_conf
 from auth.errors import ImportFormatError, RuleFormatError
 from auth.model import Rule, Subject
-from auth.rule_files import condition_of, condition_text, read_rules, write_rules
-from auth.rule_topics import parse_topic
-from auth.rules import rule_problem
+from auth.rules.acl_claim import rules_of_claim
+from auth.rules.acl_conf import read_acl_conf
+from auth.rules.acl_conf_writing import write_acl_conf
+from auth.rules.files import condition_of, condition_text, read_rules, write_rules
+from auth.rules.rules import rule_problem
+from auth.rules.topics import parse_topic
 
 PUBLISH = frozenset({"publish"})
 SUBSCRIBE = frozenset({"subscribe"})

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auth.model import AccessRequest, Action, Rule, Subject
-from auth.rules import decide, rule_problem
+from auth.rules.rules import decide, rule_problem
 
 SUBJECT = Subject(
     username="ada",

@@ -22,14 +22,14 @@ from auth import passwords
 from auth.backends.database import DatabaseAuthenticator
 from auth.backends.jwt import JwtAuthenticator
 from auth.backends.users_file import UsersFileAuthenticator
-from auth.chain import Chain
 from auth.errors import OverloadedError, StoreError
 from auth.hashing import Hasher
+from auth.logins.chain import Chain
+from auth.logins.reasons import LOGIN_REASONS
 from auth.model import AccessRequest, Allow, Ban, Deny, Ignore, LoginRequest, Rule, Subject, Tenant
-from auth.reasons import LOGIN_REASONS
 from auth.service import AccessService
-from auth.store import Store
-from auth.store_records import User
+from auth.store.records import User
+from auth.store.store import Store
 from config.auth import AuthJwtSettings
 from tests.unit.access_parts import EPOCH_S, FakeAuthenticator, Service, access_settings, login, make_service
 from tests.unit.manual_time import manual_time

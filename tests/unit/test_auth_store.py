@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from auth import store_file
 from auth.errors import BackendDownError, StoreError
 from auth.model import Ban, Rule, Subject, Tenant
-from auth.store import Store
-from auth.store_records import User
+from auth.store import file as store_file
+from auth.store.records import User
+from auth.store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,7 +148,7 @@ class TestFile:
         with pytest.raises(BackendDownError):
             store.find_user("username", "a")
         away.rename(path)
-        monkeypatch.setattr("auth.store._REOPEN_NS", 0)
+        monkeypatch.setattr("auth.store.store._REOPEN_NS", 0)
         assert store.find_user("username", "a") is not None
         assert not store.problem
 
@@ -544,7 +544,7 @@ class TestRules:
             add_rules(store, Rule("allow", "t", who))  # type: ignore[arg-type]
 
     def test_memory_for_shared_rules_is_bounded(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("auth.store._KEPT_RULES", 10)
+        monkeypatch.setattr("auth.store.store._KEPT_RULES", 10)
         add_rules(store, *(Rule("allow", str(number), (("group", f"g{number}"),)) for number in range(40)))
         for number in range(40):
             assert topics(store, Subject(groups=frozenset({f"g{number}"}))) == [str(number)]
@@ -558,7 +558,7 @@ class TestRules:
         assert not store._tenants
 
     def test_memory_for_tenants_is_bounded(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("auth.store._KEPT_TENANTS", 5)
+        monkeypatch.setattr("auth.store.store._KEPT_TENANTS", 5)
         for number in range(20):
             assert store.tenant(f"t{number}") is None
         assert len(store._tenants) == 5
@@ -645,8 +645,8 @@ class TestTenants:
 EDIT = """
 import sys
 from pathlib import Path
-from auth.store_edit import edit
-from auth.store_records import User
+from auth.store.edit import edit
+from auth.store.records import User
 from auth.model import Rule
 path, who = Path(sys.argv[1]), sys.argv[2]
 for number in range(25):
@@ -687,8 +687,8 @@ def test_two_processes_that_make_the_file_at_the_same_time_share_it(path: Path) 
 KILLED = """
 import sys, time
 from pathlib import Path
-from auth.store_edit import edit
-from auth.store_records import User
+from auth.store.edit import edit
+from auth.store.records import User
 with edit(Path(sys.argv[1]), "killed") as one:
     for number in range(3000):
         one.users.add(User("username", f"u{number}", attributes={"x": "y" * 500}), audited=False)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auth import store_file
 from auth.errors import StoreError
-from auth.store import Store
-from auth.store_records import User
+from auth.store import file as store_file
+from auth.store.records import User
+from auth.store.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path

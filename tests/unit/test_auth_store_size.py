@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auth import store as store_module
 from auth.model import Subject
-from auth.store import Store
+from auth.store import store as store_module
+from auth.store.store import Store
 from tests.bench.auth_store import Asked, build
 
 if TYPE_CHECKING:

@@ -11,22 +11,22 @@ import pytest
 
 from auth.errors import StoreError
 from auth.model import Ban
-from auth.store import Store
-from auth.store_edit import edit
-from auth.store_records import User
-from auth.store_writer import Writer
+from auth.store.edit import edit
+from auth.store.records import User
+from auth.store.store import Store
+from auth.store.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from auth.store_edit import Editor
+    from auth.store.edit import Editor
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    monkeypatch.setattr("auth.store_writer._AGAIN_S", 0.02)
-    monkeypatch.setattr("auth.store_writer._WAIT_S", 0.02)
+    monkeypatch.setattr("auth.store.writer._AGAIN_S", 0.02)
+    monkeypatch.setattr("auth.store.writer._WAIT_S", 0.02)
     one = Store(tmp_path / "auth" / "auth.sqlite3")
     one.open()
     yield one
@@ -93,7 +93,7 @@ def test_while_the_database_is_locked_changes_wait(store: Store) -> None:
 
 
 def test_what_finds_no_room_is_dropped_and_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("auth.store_writer._ROOM", 3)
+    monkeypatch.setattr("auth.store.writer._ROOM", 3)
     with store.edit("somebody"):
         taken = [store.writer.submit(adds(f"u{number}")) for number in range(5)]
     assert taken == [True, True, True, False, False]

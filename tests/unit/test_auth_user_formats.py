@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from auth import passwords
 from auth.errors import ImportFormatError
 from auth.model import Tenant
-from auth.store_records import User
-from auth.user_entries import HashForm
-from auth.user_formats import UserFile, export_lines, parse_users, read_users
+from auth.store.records import User
+from auth.store.user_entries import HashForm
+from auth.store.user_formats import UserFile, export_lines, parse_users, read_users
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,9 @@ import pytest
 
 from auth import passwords
 from auth.passwords import Argon2Cost
-from auth.store_records import User
-from auth.user_entries import Entry
-from auth.user_hashing import hash_entries
+from auth.store.records import User
+from auth.store.user_entries import Entry
+from auth.store.user_hashing import hash_entries
 
 CHEAP = Argon2Cost(8, 1)
 
@@ -47,7 +47,9 @@ def test_what_takes_long_is_said_at_once_and_then_how_far_it_is(monkeypatch: pyt
 
 def test_an_interrupt_does_not_wait_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed = []
-    monkeypatch.setattr("auth.user_hashing.hash_argon2id", lambda word, _cost: hashed.append(word) or time.sleep(0.001))
+    monkeypatch.setattr(
+        "auth.store.user_hashing.hash_argon2id", lambda word, _cost: hashed.append(word) or time.sleep(0.001)
+    )
 
     def interrupted(_text: str) -> None:
         raise KeyboardInterrupt

@@ -12,9 +12,9 @@ from auth.backends.users_file import UsersFileAuthenticator
 from auth.errors import BackendDownError
 from auth.hashing import Hasher
 from auth.model import Allow, Deny, Ignore, LoginRequest, Tenant
-from auth.store import Store
-from auth.store_records import User
-from auth.user_formats import export_lines
+from auth.store.records import User
+from auth.store.store import Store
+from auth.store.user_formats import export_lines
 from config.auth import AuthHashingSettings, AuthSettings, AuthUsersFileSettings
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from auth.breaker import Breaker, BreakerState, Ticket
+from auth.backends.breaker import Breaker, BreakerState, Ticket
 
 CLOSED, HALF_OPEN, OPEN = BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN
 SECOND = 1_000_000_000

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from auth.model import Tenant
-from auth.store import Store
-from auth.store_records import User
+from auth.store.records import User
+from auth.store.store import Store
 from config.errors import ExitStatus
 from gateway.cli.main import main
 

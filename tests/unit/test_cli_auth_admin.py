@@ -14,8 +14,8 @@ import pytest
 
 from auth import passwords
 from auth.model import Ban, Rule, Tenant
-from auth.store import Store
-from auth.store_records import User
+from auth.store.records import User
+from auth.store.store import Store
 from config.errors import ExitStatus
 from gateway.cli.auth_common import operator
 from gateway.cli.main import main
@@ -266,7 +266,7 @@ class TestFiles:
         with store.edit("test") as edit:
             edit.users.add(User("username", "bob"))
         (folder / "users.csv").write_text(f"user_id,password\nann,{WORD}\nbob,{WORD}\n")
-        monkeypatch.setattr("auth.user_hashing.hash_argon2id", None)
+        monkeypatch.setattr("auth.store.user_hashing.hash_argon2id", None)
         assert "line 3" in run("user", "import", "users.csv", wanted=ExitStatus.CONFIG).err
         assert store.count_users() == 1
 

@@ -22,10 +22,10 @@ import pyspark
 import pytest
 import yaml
 
-from auth.first_start import GATEWAY_USER, FirstStart, emqx_files
 from auth.model import AccessRequest, Subject
-from auth.rules import decide
-from auth.store import Store, database_path
+from auth.rules.rules import decide
+from auth.store.first_start import GATEWAY_USER, FirstStart, emqx_files
+from auth.store.store import Store, database_path
 from config.loading.load import load, require_runnable
 from config.loading.sources import RESERVED
 from config.schema import environment_names

@@ -19,7 +19,7 @@ from aiokafka import errors as kafka_errors
 from jwt.exceptions import MissingRequiredClaimError
 
 from auth.backends.network_causes import network_cause
-from auth.fetching import Fetcher, FetchError
+from auth.jwt.fetching import Fetcher, FetchError
 from bridge.kafka.connection import why_unreachable
 from bridge.kafka.login import KafkaLogin
 from bridge.kafka.probe import ProbeError, open_link
@@ -142,7 +142,10 @@ ROOT: Final = Path(__file__).parents[2]
 THEIRS: Final = re.compile(
     r"OSError|EOFError|KeyError|ConnectionError|ssl\.|socket\.|sqlite3\.|aiohttp\.|.*[Kk]afka_?[Ee]rror|REFUSED"
 )
-OUR_SENTENCE: Final = ("auth/store.py", "auth/store_writer.py")  # they ask whether it is a StoreError before they quote
+OUR_SENTENCE: Final = (
+    "auth/store/store.py",
+    "auth/store/writer.py",
+)  # they ask whether it is a StoreError before they quote
 
 
 def quoted(tree: ast.AST) -> Iterator[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import auth.store_file
+import auth.store.file
 import bridge.spool.index
 import bridge.spool.segments
 import gateway.meta_properties
@@ -18,5 +18,5 @@ def test_the_formats_are_those_that_are_written() -> None:
     assert dict(re.findall(r"^\| ([^|]+) \| (\d+) \|", PAGE, re.MULTILINE)) == {
         "`data_dir/meta.properties`": str(gateway.meta_properties.FORMAT_VERSION),
         "the spool": str(bridge.spool.segments.FORMAT),
-        "the access service's database": str(auth.store_file.FORMAT),
+        "the access service's database": str(auth.store.file.FORMAT),
     }

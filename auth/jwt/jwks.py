@@ -1,0 +1,313 @@
+"""JSON web key sets: an issuer's public keys, fetched now and then, so that it can change them.
+
+A login does not wait for the network, with two exceptions: no set has come yet, or the token names a key that is not
+in the set, as after a rotation. Then it waits a second for a fetch that is due or under way. Such fetches are spaced,
+or anybody could make us ask the issuer with every invented key id.
+"""
+
+from __future__ import annotations
+
+__all__ = ["JwksKeys", "KeySet", "Schedule", "parse_key_set"]
+
+import asyncio
+import contextlib
+import random
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from jwt.algorithms import get_default_algorithms
+from jwt.exceptions import InvalidKeyError
+
+from auth.errors import BackendDownError
+from auth.jwt.fetching import Fetcher, FetchError
+from auth.jwt.keys import VerificationKey, usable
+from auth.jwt.parsing import json_object
+from auth.waiting import until_due, until_set
+from bridge.backoff import Backoff
+from config.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from auth.jwt.parsing import Token
+    from config.auth import AuthJwtKeySettings
+
+log = structlog.get_logger("auth")
+
+LARGEST = 512 << 10
+MOST_KEYS = 100
+_MOST_TRIED = 8  # keys of the set that a token without key id is tried with
+SPACING_NS = 10_000_000_000  # between fetches that unknown key ids ask for
+FETCH_TIMEOUT_S = 5.0
+_WAIT_S = 1.0  # of a login for a fetch; auth.answer_timeout is 2 s unless changed
+_RETRY_INITIAL_NS, _RETRY_MAX_NS = 1_000_000_000, 60_000_000_000
+
+_KINDS = {"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}
+_PUBLIC_MEMBERS = ("kty", "n", "e", "crv", "x", "y")
+
+
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """The usable keys of a set, and why others are not."""
+
+    keys: tuple[VerificationKey, ...]
+    skipped: tuple[str, ...] = ()
+    by_id: Mapping[str, tuple[VerificationKey, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        found: dict[str, tuple[VerificationKey, ...]] = {}
+        for key in self.keys:
+            if key.key_id is not None:
+                found[key.key_id] = (*found.get(key.key_id, ()), key)
+        object.__setattr__(self, "by_id", found)
+
+
+def parse_key_set(body: bytes) -> KeySet:
+    """The keys of a JWK set (RFC 7517). Raises ValueError when it is none, or has more than MOST_KEYS. A single key
+    that cannot be used is left out: issuers add kinds that are for others."""
+    listed = json_object(body).get("keys")
+    if not isinstance(listed, list):
+        raise ValueError('it has no list "keys"')  # noqa: TRY004 - of what somebody sent
+    if len(listed) > MOST_KEYS:
+        raise ValueError(f"it has {len(listed)} keys, more than {MOST_KEYS}")
+    keys, skipped = [], []
+    for number, jwk in enumerate(listed):
+        try:
+            keys.append(_key(jwk))
+        except ValueError as error:
+            skipped.append(f"keys[{number}]: {error}")
+    return KeySet(tuple(keys), tuple(skipped))
+
+
+def _key(jwk: Any) -> VerificationKey:
+    if not isinstance(jwk, dict):
+        raise ValueError("it is no object")  # noqa: TRY004 - of what somebody sent
+    kind, key_id, algorithm = jwk.get("kty"), jwk.get("kid"), jwk.get("alg")
+    if kind == "oct":
+        raise ValueError("it is a shared secret, which is none once it is published")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ValueError("its kty is unknown here")
+    if jwk.get("use", "sig") != "sig":
+        raise ValueError('its use is not "sig"')
+    operations = jwk.get("key_ops", ["verify"])
+    if not isinstance(operations, list) or "verify" not in operations:
+        raise ValueError('its key_ops has no "verify"')
+    if key_id is not None and not isinstance(key_id, str):
+        raise ValueError("its kid is no text")
+    # A set that gives a private key away by mistake is read for its public part.
+    public = {name: jwk[name] for name in _PUBLIC_MEMBERS if name in jwk}
+    try:
+        material = get_default_algorithms()[_KINDS[kind]].from_jwk(public)
+    except (InvalidKeyError, ValueError, TypeError, KeyError):
+        raise ValueError("its numbers are no key") from None
+    key = usable(material, key_id)
+    if algorithm is None:
+        return key
+    if not isinstance(algorithm, str) or algorithm not in key.algorithms:
+        raise ValueError("its alg is not one that it can be used with")
+    return VerificationKey(key.material, frozenset({algorithm}), key_id)
+
+
+class Schedule:
+    """When to fetch, and how long a set is good. Pure: monotonic nanoseconds come in, decisions go out."""
+
+    def __init__(
+        self, refresh_ns: int, keep_ns: int, *, spacing_ns: int = SPACING_NS, rng: random.Random | None = None
+    ) -> None:
+        self._refresh_ns = refresh_ns
+        self._good_for_ns = refresh_ns + keep_ns + int(FETCH_TIMEOUT_S * 1e9)
+        self._spacing_ns = spacing_ns
+        self._random = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
+        self._backoff = Backoff(_RETRY_INITIAL_NS, _RETRY_MAX_NS, rng=self._random)
+        self._began_ns: int | None = None
+        self._due_ns = 0
+        self._good_until_ns = 0
+        self._asked = False
+
+    def began(self, now_ns: int) -> None:
+        """A fetch begins; what was asked for is being done."""
+        self._began_ns = now_ns
+        self._asked = False
+
+    def succeeded(self, now_ns: int) -> None:
+        """The fetch brought a set. The next comes up to a tenth earlier than said, so that many services that started
+        together do not ask together for ever."""
+        self._backoff.reset()
+        self._due_ns = now_ns + int(self._refresh_ns * self._random.uniform(0.9, 1.0))
+        self._good_until_ns = now_ns + self._good_for_ns
+
+    def failed(self, now_ns: int) -> None:
+        """The fetch brought none."""
+        self._due_ns = now_ns + self._backoff.next_ns(now_ns)
+
+    def ask(self, now_ns: int) -> bool:
+        """Somebody misses a key. Whether the fetch may begin at once; otherwise it does when it is its turn."""
+        self._asked = True
+        return self.due_ns() <= now_ns
+
+    @property
+    def asked(self) -> bool:
+        """Whether somebody has missed a key since the last fetch began."""
+        return self._asked
+
+    def due_ns(self) -> int:
+        """When the next fetch begins; the past means at once."""
+        if self._asked and self._began_ns is not None:
+            return min(self._due_ns, self._began_ns + self._spacing_ns)
+        return self._due_ns
+
+    def good(self, now_ns: int) -> bool:
+        """Whether the last set may still be used."""
+        return now_ns < self._good_until_ns
+
+
+class JwksKeys:
+    """The keys at ``jwks_url``. One task fetches, all else only asks it to; so there is one fetch at a time."""
+
+    def __init__(
+        self,
+        settings: AuthJwtKeySettings,
+        where: str,
+        *,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        spacing_ns: int = SPACING_NS,
+    ) -> None:
+        assert settings.jwks_url is not None
+        self._name = settings.name
+        self._fetcher = Fetcher(
+            settings.jwks_url,
+            f"{where}.jwks_url",
+            tls=settings.tls,
+            tls_setting=f"{where}.tls",
+            timeout_s=FETCH_TIMEOUT_S,
+            largest=LARGEST,
+        )
+        self._monotonic_ns = monotonic_ns
+        self._schedule = Schedule(
+            settings.refresh // timedelta(microseconds=1) * 1000,
+            settings.keep // timedelta(microseconds=1) * 1000,
+            spacing_ns=spacing_ns,
+        )
+        self._set: KeySet | None = None
+        self._fetching = False
+        self._asked = asyncio.Event()
+        self._fetched = asyncio.Event()  # of the fetch under way, or else of the next; replaced by the task
+        self._failing = False
+        self._taken_ns = 0
+        self.failures = 0  # fetches that brought no set
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def up(self) -> bool:
+        return self._current() is not None
+
+    @property
+    def age_ns(self) -> int:
+        """How long ago the set in use was fetched; 0 before the first."""
+        return 0 if self._set is None else self._monotonic_ns() - self._taken_ns
+
+    async def start(self) -> None:
+        """Begins to fetch; does not wait for it."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def candidates(self, token: Token) -> Sequence[VerificationKey]:
+        if (known := self._current()) is None:
+            await self._missed()
+            if (known := self._current()) is None:
+                raise BackendDownError(
+                    "jwt",
+                    f'The JWK set of auth.jwt.keys "{self._name}" cannot be had: see jwks_failed in the log.',
+                    "unreachable",
+                )
+        if token.key_id is not None:
+            # An issuer that gives its keys no ids, and its tokens some, has nothing that could be missing.
+            if token.key_id not in known.by_id and (known.by_id or not known.keys):
+                await self._missed()
+                known = self._current() or known
+            if (found := known.by_id.get(token.key_id)) is not None:
+                return found[:_MOST_TRIED]
+        tried = [key for key in known.keys if token.key_id is None or key.key_id is None]
+        return [key for key in tried if token.algorithm in key.algorithms][:_MOST_TRIED]
+
+    def awaits(self, token: Token) -> bool:
+        """Invented key ids use up the fetches: the key of a rotation may then be as unknown as theirs for a while. The
+        same while the issuer cannot be asked."""
+        known = self._current()
+        return (
+            known is not None
+            and token.key_id is not None
+            and token.key_id not in known.by_id
+            and bool(known.by_id or not known.keys)
+            and (self._failing or self._schedule.asked)
+        )
+
+    def _current(self) -> KeySet | None:
+        return self._set if self._schedule.good(self._monotonic_ns()) else None
+
+    async def _missed(self) -> None:
+        """Ask for a fetch, and wait for it when it is under way or may begin; not when it has to wait its turn."""
+        at_once = self._schedule.ask(self._monotonic_ns())
+        self._asked.set()
+        if at_once or self._fetching:
+            fetched = self._fetched
+            await until_set(fetched, _WAIT_S)
+
+    async def _run(self) -> None:
+        while True:
+            await self._fetch()
+            await until_due(self._schedule.due_ns, self._monotonic_ns, self._asked)
+
+    async def _fetch(self) -> None:
+        self._schedule.began(self._monotonic_ns())
+        self._fetching = True
+        try:
+            answer = await self._fetcher.get()
+            found = await asyncio.to_thread(parse_key_set, answer.body) if answer.status == 200 else None
+        except (FetchError, ConfigError) as error:
+            self._failed(str(error))
+        except ValueError as error:
+            self._failed(f"{self._fetcher} does not answer with a JWK set: {error}.")
+        except Exception:  # the task would end with it, and the keys with the task
+            log.exception("jwks_defect", key=self._name)
+            self.failures += 1
+            self._schedule.failed(self._monotonic_ns())
+        else:
+            if found is not None:
+                self._took(found)
+            else:
+                self._failed(f"{self._fetcher} answers with status {answer.status}.")
+        finally:
+            self._fetching = False
+            done, self._fetched = self._fetched, asyncio.Event()
+            done.set()
+
+    def _failed(self, reason: str) -> None:
+        self._schedule.failed(self._monotonic_ns())
+        self.failures += 1
+        if not self._failing:
+            log.warning("jwks_failed", key=self._name, reason=reason, keys_kept=self.up)
+        self._failing = True
+
+    def _took(self, found: KeySet) -> None:
+        self._taken_ns = self._monotonic_ns()
+        self._schedule.succeeded(self._taken_ns)
+        known, self._set = self._set, found
+        if known is None or self._failing or known.by_id.keys() != found.by_id.keys():
+            log.info(
+                "jwks_fetched",
+                key=self._name,
+                keys=len(found.keys),
+                key_ids=sorted(found.by_id)[:20],
+                skipped=list(found.skipped[:20]),
+            )
+        self._failing = False

@@ -1,0 +1,161 @@
+"""The answer to a login that is let in, as the bytes that EMQX is sent.
+
+Everything that EMQX is to know of a client goes with it: the tenant, the groups and the configured attributes
+(``client_attrs``), which EMQX sends back with each question about a topic, so that this service needs no memory of who
+is connected; when the login is over (``expire_at``); and the rules (``acl``).
+
+The three kinds of attribute are always there, empty where the client has none: EMQX can also take attributes from what
+a client says of itself (``client_attrs_init``), and a name that is missing here would keep that value.
+
+**Rules that came with the login.** A token's rules are known now and never again: EMQX sends no token with its
+questions about topics. So they are handed over whatever ``auth.hand_over_rules`` says. What a token allows and EMQX
+cannot be told is left to the stored rules; what it denies must not be, so then the list is closed behind it
+(``auth.rules.hand_over.closed_list``), and the login is refused when even that cannot be done.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Answer", "AnswerWriter"]
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from auth.model import Subject
+from auth.rules.acl_text import AclText
+from auth.rules.hand_over import closed_list, whole_list
+
+if TYPE_CHECKING:
+    from auth.model import Allow, LoginRequest
+    from auth.ports import RuleSource
+    from config.auth import AuthSettings
+
+_ABSENT: Final = "undefined"
+_NO_GROUPS: Final = frozenset({_ABSENT})
+_HEADS_MAX: Final = 1000  # combinations of tenant and groups
+# Of both names, for rules to be handed over. A device may choose a client id of 64 KiB, and another with each login:
+# a hundred rules with that in them took 140 ms of the event loop, and megabytes of the cache for each login.
+_LONGEST: Final = 2048
+_TOKEN_RULES_MAX: Final = 10_000  # a token has 64 KiB at most; auth.hand_over_max must not lose one of its rules
+_LONGEST_S: Final = 100 * 365 * 86_400  # EMQX takes numbers far in the future for milliseconds and refuses the login
+
+
+@dataclass(slots=True)
+class Answer:
+    """A JSON body that lacks only its time of expiry. ``problem`` is a sentence, and then there is no answer."""
+
+    head: bytes = field(default=b"", repr=False)
+    tail: bytes = field(default=b"", repr=False)
+    handed_over: int = 0  # rules
+    problem: str = ""
+
+    def body(self, expire_at_s: int | None) -> bytes:
+        """The whole, for a login that is over at this time, Unix seconds."""
+        if expire_at_s is None:
+            return self.head + self.tail
+        return b'%b,"expire_at":%d%b' % (self.head, expire_at_s, self.tail)
+
+
+class AnswerWriter:
+    """Writes answers as the settings want them."""
+
+    def __init__(self, settings: AuthSettings, rules: RuleSource) -> None:
+        self._attributes = settings.client_attributes
+        self._hand_over_rules = settings.hand_over_rules
+        self._hand_over_max = settings.hand_over_max
+        self._session_max_s = None if settings.session_max is None else int(settings.session_max.total_seconds())
+        self._rules = rules
+        self._acl_text = AclText(settings.hand_over_max)
+        self._heads: dict[tuple[bool, str, frozenset[str]], bytes] = {}
+
+    @property
+    def moving(self) -> bool:
+        """Whether a client's time of expiry depends on when it logs in."""
+        return self._session_max_s is not None
+
+    def expire_at_s(self, allow: Allow, now_s: float) -> int | None:
+        """When the login is over, Unix seconds; None: never."""
+        expires_at_s = allow.expires_at_s
+        if self._session_max_s is not None:
+            longest = int(now_s) + self._session_max_s
+            expires_at_s = longest if expires_at_s is None else min(expires_at_s, longest)
+        return None if expires_at_s is None else min(expires_at_s, int(now_s) + _LONGEST_S)
+
+    def subject(self, request: LoginRequest, allow: Allow) -> Subject:
+        """Who the client is for the rules: as EMQX will describe it in its questions about topics, no more."""
+        known = allow.attributes
+        return Subject(
+            username=request.username,
+            clientid=request.clientid,
+            peerhost=request.peerhost,
+            cert_common_name=request.cert_common_name,
+            tenant=allow.tenant,
+            groups=allow.groups,
+            attributes={name: known[name] for name in self._attributes if known.get(name)} if known else known,
+        )
+
+    def write(self, request: LoginRequest, allow: Allow) -> Answer:
+        """The answer, rules and all. Does not block longer than the reading of rules does. Raises BackendDownError."""
+        if allow.tenant == _ABSENT or (allow.groups and allow.groups <= _NO_GROUPS):
+            return Answer(problem=f"its tenant or group is called {_ABSENT!r}, which EMQX writes where there is none")
+        if any("," in group or not group for group in allow.groups):
+            # Editing and importing refuse such a name, but a directory or a table may have any.
+            return Answer(
+                problem="one of its groups has a name with a comma, or none: EMQX would make two groups of it"
+            )
+        acl, handed_over = "", 0
+        if not allow.is_superuser:  # EMQX asks nothing about one
+            subject = self.subject(request, allow)
+            if allow.rules or allow.closed:
+                found = self._token_acl(subject, allow)
+                if isinstance(found, str):
+                    return Answer(problem=found)
+                acl, handed_over = _json(found), len(found)
+            elif self._hand_over_rules and len(request.username) + len(request.clientid) <= _LONGEST:
+                acl, handed_over = self._acl_text.write(self._rules.rules_for(subject), subject)
+        tail = f',"acl":{acl}}}' if acl else "}"
+        return Answer(self._head(allow), tail.encode(), handed_over)
+
+    def _head(self, allow: Allow) -> bytes:
+        """What does not depend on the client's own names, remembered for those without attributes of their own."""
+        if self._attributes and allow.attributes:
+            return self._new_head(allow)
+        key = (allow.is_superuser, allow.tenant, allow.groups)
+        head = self._heads.get(key)
+        if head is None:
+            if len(self._heads) >= _HEADS_MAX:
+                self._heads.clear()
+            head = self._heads[key] = self._new_head(allow)
+        return head
+
+    def _new_head(self, allow: Allow) -> bytes:
+        attributes = {name: allow.attributes.get(name, "") for name in self._attributes}
+        attributes["tenant"] = allow.tenant
+        attributes["groups"] = ",".join(sorted(allow.groups))
+        superuser = "true" if allow.is_superuser else "false"
+        return f'{{"result":"allow","is_superuser":{superuser},"client_attrs":{_json(attributes)}'.encode()
+
+    def _token_acl(self, subject: Subject, allow: Allow) -> list[dict[str, object]] | str:
+        stored = self._rules.rules_for(subject)
+        if not allow.closed:
+            if self._hand_over_rules:
+                found = whole_list((*allow.rules, *stored), subject, limit=self._hand_over_max)
+                if found is not None:
+                    return found
+            if all(rule.permission == "allow" for rule in allow.rules):
+                # Without the end that denies the rest. About what EMQX cannot be told it asks, and hears what the
+                # stored rules say: less than the token allows, never more.
+                return closed_list(allow.rules, subject, limit=_TOKEN_RULES_MAX).acl[:-1]
+        # A question would be answered without the token's denials: nothing may be left to ask.
+        rules = allow.rules if allow.closed else (*allow.rules, *stored)
+        acl, whole = closed_list(rules, subject, limit=_TOKEN_RULES_MAX, behind=stored)
+        return acl if whole else _LOST
+
+
+_LOST: Final = (
+    "EMQX cannot be told all that the token's rules (acl) deny, and none must be lost: a denial's topic is no topic "
+    "filter, begins with 'eq ', $share/ or the like, or holds ${…} as text; or there are too many rules"
+)
+
+
+_json: Final = json.JSONEncoder(separators=(",", ":")).encode

@@ -1,0 +1,220 @@
+"""Who decides about a login and an access, and why the others did not: ``gateway auth explain``.
+
+Nothing is changed, counted or locked by asking. Without a password each source is asked what it would say if the
+password were right; a source that checks passwords itself (LDAP, tokens) cannot tell that, and says so.
+"""
+
+from __future__ import annotations
+
+__all__ = ["AccessStory", "Explanation", "Judgement", "TrustingHasher", "explain"]
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from auth.errors import BackendDownError
+from auth.logins.answers import AnswerWriter
+from auth.logins.protection import address_group
+from auth.model import AccessRequest, Allow
+from auth.rules.reasons import mismatch
+from auth.rules.rules import decide
+from auth.wording import bounded, lock_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from auth.logins.answers import Answer
+    from auth.logins.chain import Chain, Outcome
+    from auth.logins.protection import LockedNow
+    from auth.model import Action, Ban, Decision, LoginRequest, Rule, Subject, Tenant
+    from auth.ports import AccessStore
+    from config.auth import AuthSettings
+
+
+class TrustingHasher:
+    """Finds every password right, and costs nothing. For explaining alone, where no password is shown: with it, a
+    source says what it would say of a client that has the right one."""
+
+    observe = None
+
+    def learn(self, _keys: Mapping[str, bytes]) -> None:
+        """Needs no keys."""
+
+    def verify_at_once(self, _stored: str, _password: str) -> bool:
+        """Right."""
+        return True
+
+    async def verify(self, _stored: str, _password: str, **_how: object) -> bool:
+        """Right."""
+        return True
+
+    def generated_matches(self, stored: str, _password: str) -> bool:
+        """Right, where it is such a secret."""
+        return stored.startswith("$device$")
+
+    async def burn(self) -> None:
+        """Nothing is hidden from an operator."""
+
+    async def hash(self, _password: str) -> str:
+        """Never asked for, since nothing is outdated."""
+        raise NotImplementedError
+
+    def outdated(self, _stored: str) -> bool:
+        """No hash is renewed by explaining."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A rule that was looked at. ``why_not`` empty: it decided."""
+
+    rule: Rule
+    why_not: str
+
+
+@dataclass(frozen=True, slots=True)
+class AccessStory:
+    """What the rules say of one topic. ``rest``: rules behind the one that decided, which nobody looked at."""
+
+    request: AccessRequest
+    decision: Decision
+    judgements: tuple[Judgement, ...]
+    rest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All that is to be said. ``problems``: sentences about what could not be found out."""
+
+    request: LoginRequest
+    checked: bool  # a password was shown
+    outcome: Outcome
+    not_asked: tuple[str, ...]
+    subject: Subject
+    ban: Ban | None = None
+    tenant: Tenant | None = None
+    expire_at_s: int | None = None
+    told: Answer | None = None  # what EMQX is sent with the login
+    lock_out: LockedNow | None = None  # in the running service
+    past_lock_out: bool = False  # with a generated secret, which a lock-out does not concern
+    service_asked: bool = False  # about lock-outs, which it alone knows
+    access: AccessStory | None = None
+    problems: tuple[str, ...] = field(default=())
+
+    @property
+    def allow(self) -> Allow | None:
+        """What the chain has let in."""
+        return self.outcome.allow
+
+    @property
+    def obstacle(self) -> str:
+        """Why the client does not get in, as a sentence; empty when it does."""
+        if self.ban is not None:
+            why = f": {self.ban.reason}" if self.ban.reason else ""
+            return f"The {_BAN_WORDS[self.ban.kind]} {self.ban.value} is banned{why}."
+        if self.lock_out is not None and not self.past_lock_out:
+            return f"Its {self.lock_out.kind} is locked out for {self.lock_out.left_ns // 1_000_000_000} s more."
+        if self.outcome.allow is None:
+            return _REFUSALS.get(self.outcome.reason, "It is refused.")
+        if self.tenant is not None and not self.tenant.enabled:
+            return f"The tenant {self.tenant.name} is switched off."
+        if self.told is not None and self.told.problem:
+            return f"{self.told.problem[0].upper()}{self.told.problem[1:]}."
+        return ""
+
+
+_BAN_WORDS = {"clientid": "client id", "username": "user name", "address": "address"}
+_REFUSALS = {
+    "unknown": "Nobody in auth.chain knows it.",
+    "bad_password": "The password is wrong, or the user has none.",
+    "bad_token": "The token is refused.",
+    "expired": "Its time is over, or has not begun.",
+    "disabled": "The user is switched off.",
+    "tenant_disabled": "The user's tenant is switched off.",
+    "backend_down": "A backend that might know it could not be asked.",
+    "timeout": "A backend that might know it did not answer in time.",
+}
+
+
+async def explain(
+    settings: AuthSettings,
+    store: AccessStore,
+    chain: Chain,
+    request: LoginRequest,
+    *,
+    access: tuple[Action, str, int, bool] | None = None,
+    known: Allow | None = None,
+    lock_outs: Sequence[LockedNow] | None = None,
+    now_s: float,
+) -> Explanation:
+    """How the service decides about a login and, with ``access`` (action, topic, QoS, retain), about a topic.
+
+    Args:
+        settings: of ``[auth]``.
+        store: the built-in database, open.
+        chain: started; made with a ``TrustingHasher`` where ``request`` has no password.
+        request: who connects.
+        access: what it wants to do.
+        known: tenant, groups and attributes that the caller knows of, for a client whose source cannot be asked.
+        lock_outs: what the running service says; None: it could not be asked.
+        now_s: Unix seconds.
+
+    Raises BackendDownError when the built-in database cannot be read.
+    """
+    outcome = await chain.ask(request)
+    asked = {step.name for step in outcome.steps}
+    allow = outcome.allow or known or Allow(source="")
+    if known is not None and outcome.allow is not None:
+        allow = replace(
+            outcome.allow,
+            tenant=known.tenant or outcome.allow.tenant,
+            groups=known.groups | outcome.allow.groups,
+            attributes={**outcome.allow.attributes, **known.attributes},
+        )
+    writer = AnswerWriter(settings, store)
+    subject = writer.subject(request, allow)
+    problems: list[str] = []
+    story = told = None
+    rules = (*allow.rules, *store.rules_for(subject)) if not allow.closed else allow.rules
+    if access is not None:
+        action, topic, qos, retain = access
+        story = _story(rules, AccessRequest(subject, action, topic, qos, retain))
+    if outcome.allow is not None:
+        try:
+            told = writer.write(request, allow)
+        except BackendDownError as error:
+            problems.append(str(error))
+    return Explanation(
+        request=replace(request, password=""),
+        checked=bool(request.password),
+        outcome=outcome if outcome.allow is None else replace(outcome, allow=allow),
+        not_asked=tuple(one.name for one in chain.authenticators if one.name not in asked),
+        subject=subject,
+        ban=store.find_ban(request.clientid, request.username, request.peerhost, now_s),
+        tenant=store.tenant(allow.tenant) if allow.tenant else None,
+        expire_at_s=writer.expire_at_s(allow, now_s) if outcome.allow is not None else None,
+        told=told,
+        lock_out=next((one for one in lock_outs or () if _concerns(one, request)), None),
+        past_lock_out=chain.past_lock_out(request) is not None,
+        service_asked=lock_outs is not None,
+        access=story,
+        problems=tuple(problems),
+    )
+
+
+def _concerns(locked: LockedNow, request: LoginRequest) -> bool:
+    address = bounded(request.peerhost)
+    if locked.kind == "address":
+        return locked.name == address_group(address)
+    names = {lock_name(request.username, request.clientid), lock_name("", request.clientid)}
+    return locked.name in names and locked.address in {"", address}
+
+
+def _story(rules: tuple[Rule, ...], request: AccessRequest) -> AccessStory:
+    decision = decide(rules, request)
+    judgements = []
+    for rule in rules:
+        if rule is decision.rule:
+            judgements.append(Judgement(rule, ""))
+            break
+        judgements.append(Judgement(rule, mismatch(rule, request) or "it does not match"))
+    return AccessStory(request, decision, tuple(judgements), len(rules) - len(judgements))

@@ -1,0 +1,406 @@
+"""Logins: from EMQX's question to the answer, cheapest first.
+
+1. The cache of verified logins: whoever has shown the right password lately is let in, whatever else goes on.
+2. Bans and lock-outs, then the memory of refused logins: refused at once, existing and unknown users alike. A device
+   with its generated secret passes a lock-out, which others' guesses have brought on: such a secret is not guessed.
+3. The limits of a second; then the verdicts that need nobody (a device's generated secret).
+4. One of the places for verifications that wait; the same login asked twice at once is verified once.
+5. The chain.
+
+What was decided from the database is decided again when that has changed: an entry of an older version is looked at
+before it is used, and stays if what it was made from is the same. So an edit costs a fleet some ten microseconds for
+each device that comes back, and not a hash.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Logins"]
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from auth.errors import BackendDownError, StoreError
+from auth.logins.admission import Admission
+from auth.logins.answers import Answer, AnswerWriter
+from auth.logins.cache import LoginCache, LoginDigest
+from auth.logins.guard import Guard
+from auth.logins.reasons import LOGIN_REASONS
+from auth.model import Ban, LoginAnswer
+from auth.wording import bounded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from auth.logins.chain import Chain, Outcome
+    from auth.logins.events import Events
+    from auth.logins.reasons import LoginReason
+    from auth.model import Allow, LoginRequest
+    from auth.ports import AccessStore
+    from config.auth import AuthSettings
+
+_NS: Final = 1_000_000_000
+_REFUSED_MAX: Final = 50_000  # refused logins that are remembered; apart from the verified ones, whose room they spare
+_ORDINARY: Final = 2048  # bytes of an answer; a larger one counts as several entries of the cache
+_BY: Final = "service"  # in the audit, of bans that nobody has typed
+
+
+class _Seen(NamedTuple):
+    """What a verdict was made from: if it is the same later, so is the verdict."""
+
+    version: int
+    ban_version: int
+    stamp: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Verified:
+    """A login that was let in. There is an ``answer``, ready to be sent, unless its time of expiry moves with the
+    login: then there is a ``body`` that it is put into. Not both, which would be a third of an entry's memory."""
+
+    allow: Allow
+    body: Answer | None
+    answer: LoginAnswer | None
+    expires_at_ns: int
+    seen: _Seen
+
+    @property
+    def weight(self) -> int:
+        """In entries of ordinary size."""
+        size = 0 if self.answer is None else len(self.answer.body)
+        if self.body is not None:
+            size += len(self.body.head) + len(self.body.tail)
+        return 1 + size // _ORDINARY
+
+
+@dataclass(slots=True)
+class _Refused:
+    """A login that was refused."""
+
+    expires_at_ns: int
+    seen: _Seen
+
+
+class Logins:
+    """Decides about logins. Belongs to the service's event loop.
+
+    Args:
+        settings: of ``[auth]``.
+        store: the built-in database.
+        chain: who is asked.
+        events: the log.
+        clock: monotonic, in nanoseconds.
+        wall: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        settings: AuthSettings,
+        store: AccessStore,
+        chain: Chain,
+        events: Events,
+        clock: Callable[[], int],
+        wall: Callable[[], float],
+    ) -> None:
+        limits = settings.limits
+        self.counts: Final = chain.counts
+        self._guard = Guard(settings, store, chain, events)
+        self.protection: Final = self._guard.protection
+        self.writer: Final = AnswerWriter(settings, store)
+        self._admission: Final = Admission(limits.in_flight, limits.logins_per_second, limits.tenant_logins_per_second)
+        self._chain = chain
+        self._store = store
+        self._events = events
+        self._now_ns = clock
+        self._now_s = wall
+        self._ttl_ns = int(limits.cache_ttl.total_seconds() * _NS)
+        self._negative_ttl_ns = int(limits.negative_ttl.total_seconds() * _NS)
+        self._digest = LoginDigest()
+        self._verified: LoginCache[_Verified] = LoginCache(limits.cache_entries)
+        self._refused: LoginCache[_Refused] = LoginCache(min(limits.cache_entries, _REFUSED_MAX))
+        self._under_way: dict[bytes, asyncio.Task[LoginAnswer]] = {}
+        self._writing: set[asyncio.Task[None]] = set()
+        self._flapping_on = settings.protection.flapping_logins > 0
+        deny = b'{"result":"deny"}'
+        down = deny if settings.backend_down == "deny" else b'{"result":"ignore"}'
+        self._denials = {reason: LoginAnswer("deny", deny, reason) for reason in LOGIN_REASONS}
+        self._no_answers = {reason: LoginAnswer(settings.backend_down, down, reason) for reason in LOGIN_REASONS}
+
+    def sweep(self) -> None:
+        """Let go of what is over, and bring the gauges up to date."""
+        now_ns = self._now_ns()
+        self._verified.sweep(now_ns)
+        self._refused.sweep(now_ns)
+        counts = self.counts
+        counts.locked = self.protection.sweep(now_ns)
+        counts.cache_entries = len(self._verified)
+        counts.cache_evicted = self._verified.evicted
+
+    async def close(self) -> None:
+        """End what is under way; bans that are being written are written."""
+        for task in self._under_way.values():
+            task.cancel()
+        await asyncio.gather(*self._under_way.values(), *self._writing, return_exceptions=True)
+
+    def login_at_once(self, request: LoginRequest) -> LoginAnswer | None:
+        """The answer, where it is known without waiting for anybody; None: await ``login``."""
+        now_ns = self._now_ns()
+        key = self._digest(request)
+        entry = self._verified.get(key, now_ns)
+        if entry is not None:
+            answer = self._from_cache(key, entry, request, now_ns)
+            if answer is not None:
+                return answer
+        self.counts.cache_misses += 1
+        if key in self._under_way:
+            self.counts.joined += 1
+            return None
+        try:
+            # Before anything is looked at: what changes meanwhile must make this login look old, not new.
+            version, ban_version = self._store.version, self._store.ban_version
+            reason = self._kept_out(key, request, now_ns)
+            # A wrong guess takes nothing of the limit: a storm at one locked name would keep all others out.
+            if reason == "locked_out" and self._admission.rate_left(now_ns):
+                secret = self._chain.past_lock_out(request)
+                if secret is not None and secret.allow is not None:
+                    self._admission.admit_rate(now_ns)
+                    return self._let_in(key, request, secret, secret.allow, _Seen(version, ban_version, secret.stamp))
+            if reason is not None:
+                return self._refuse(request, reason)
+            if not self._admission.admit_rate(now_ns):
+                return self._no_answer(request, "rate_limited")
+            outcome = self._chain.at_once(request)
+            if outcome is not None and outcome.allow is not None:
+                return self._let_in(key, request, outcome, outcome.allow, _Seen(version, ban_version, outcome.stamp))
+            seen = _Seen(version, ban_version, self._chain.stamp(request))
+            if self._guard.guessing(request) or not self._admission.enter():
+                return self._no_answer(request, "shed")
+        except BackendDownError as error:
+            self._events.store_failed(error)
+            return self._no_answer(request, "backend_down")
+        self.counts.in_flight = self._admission.in_flight
+        self._guard.begin(request)
+        self._under_way[key] = asyncio.get_running_loop().create_task(
+            self._verify(key, request, seen), name="auth verification"
+        )
+        return None
+
+    async def login(self, request: LoginRequest) -> LoginAnswer:
+        """The answer. A waiter that is cancelled does not end the verification, which others may wait for and the
+        cache will know."""
+        key = self._digest(request)
+        task = self._under_way.get(key)
+        if task is None:
+            answer = self.login_at_once(request)
+            if answer is not None:
+                return answer
+            task = self._under_way[key]
+        return self._count(await asyncio.shield(task))
+
+    def backend_down(self, reason: str) -> LoginAnswer:
+        """What ``auth.backend_down`` says, for a login that was not decided in time."""
+        known: LoginReason = cast("LoginReason", reason) if reason in LOGIN_REASONS else "timeout"
+        return self._count(self._no_answers[known])
+
+    def _from_cache(self, key: bytes, entry: _Verified, request: LoginRequest, now_ns: int) -> LoginAnswer | None:
+        store = self._store
+        seen = entry.seen
+        if (seen.version != store.version or seen.ban_version != store.ban_version) and not self._still_holds(
+            key, entry, request
+        ):
+            self._verified.drop(key)
+            self.counts.cache_invalidated += 1
+            return None
+        if self._flapping_on:
+            if self.protection.flapped(bounded(request.clientid), now_ns):
+                return self._refuse(request, "banned")
+            self._note_login(request.clientid, now_ns)
+        answer = entry.answer
+        if answer is None:
+            now_s = self._now_s()
+            expire_at_s = self.writer.expire_at_s(entry.allow, now_s)
+            if expire_at_s is not None and expire_at_s <= now_s:
+                self._verified.drop(key)  # the clock was set; the chain says what it is
+                return None
+            assert entry.body is not None
+            answer = LoginAnswer("allow", entry.body.body(expire_at_s), "cached")
+        counts = self.counts
+        counts.cache_hits += 1
+        if self._chain.degraded:
+            counts.cache_hits_while_down += 1
+        counts.logins["allow"] += 1
+        counts.login_reasons["cached"] += 1
+        return answer
+
+    def _still_holds(self, key: bytes, entry: _Verified, request: LoginRequest) -> bool:
+        """Whether an entry from before a change of the database is good after it too; then it is brought up to date.
+
+        While the database cannot be read, it is: nobody has changed it then."""
+        store = self._store
+        version, ban_version = store.version, store.ban_version
+        try:
+            if self._banned(request):
+                return False
+            if entry.seen.version != version:
+                if self._chain.stamp(request) != entry.seen.stamp or self._tenant_disabled(entry.allow.tenant):
+                    return False
+                body = self.writer.write(request, entry.allow)
+                if body.problem:
+                    return False
+                self._fill(entry, body, self.writer.expire_at_s(entry.allow, self._now_s()))
+                self._verified.put(key, entry, self._now_ns(), entry.weight)
+        except BackendDownError as error:
+            self._events.store_failed(error)
+            return True
+        entry.seen = entry.seen._replace(version=version, ban_version=ban_version)
+        self.counts.cache_revalidated += 1
+        return True
+
+    def _fill(self, entry: _Verified, body: Answer, expire_at_s: int | None) -> None:
+        if self.writer.moving:
+            entry.body = body
+        else:
+            entry.answer = LoginAnswer("allow", body.body(expire_at_s), "cached")
+
+    def _kept_out(self, key: bytes, request: LoginRequest, now_ns: int) -> LoginReason | None:
+        """Why a login is refused before anybody is asked about it. Raises BackendDownError."""
+        if self._flapping_on and self.protection.flapped(bounded(request.clientid), now_ns):
+            return "banned"
+        if self._banned(request):
+            return "banned"
+        if self._guard.locked(request, now_ns):
+            return "locked_out"
+        refused = self._refused.get(key, now_ns)
+        if refused is not None:
+            if refused.seen.version == self._store.version or refused.seen.stamp == self._chain.stamp(request):
+                self.counts.negative_hits += 1
+                return "remembered"
+            self._refused.drop(key)
+        return None
+
+    def _banned(self, request: LoginRequest) -> bool:
+        return self._store.find_ban(request.clientid, request.username, request.peerhost, self._now_s()) is not None
+
+    def _overtaken(self, request: LoginRequest, seen: _Seen) -> bool:
+        """Whether a change that concerns this client was made while it was verified."""
+        store = self._store
+        if store.ban_version != seen.ban_version and self._banned(request):
+            return True
+        return store.version != seen.version and self._chain.stamp(request) != seen.stamp
+
+    async def _verify(self, key: bytes, request: LoginRequest, seen: _Seen) -> LoginAnswer:
+        """Ask the chain; what it says as an answer that is not counted yet: several may wait for it."""
+        try:
+            outcome = await self._chain.ask(request)
+            if outcome.allow is not None and self._overtaken(request, seen):
+                seen = _Seen(self._store.version, self._store.ban_version, self._chain.stamp(request))
+                if self._banned(request):
+                    self._events.refused(request, "banned")
+                    return self._denials["banned"]
+                outcome = await self._chain.ask(request)
+            now_ns = self._now_ns()
+            if outcome.guess:
+                self._guard.failed(request, seen.version, seen.stamp, now_ns)
+            if outcome.allow is not None:
+                return self._admit(key, request, outcome, outcome.allow, seen)
+            if not outcome.degraded:
+                self._refused.put(key, _Refused(now_ns + self._negative_ttl_ns, seen), now_ns)
+            self._events.refused(request, outcome.reason, source=outcome.source)
+            answers = self._denials if outcome.result == "deny" else self._no_answers
+            return answers[outcome.reason]
+        except BackendDownError as error:
+            self._events.store_failed(error)
+            return self._no_answers["backend_down"]
+        finally:
+            self._admission.release()
+            self.counts.in_flight = self._admission.in_flight
+            self._under_way.pop(key, None)
+            self._guard.end(request)
+
+    def _let_in(
+        self,
+        key: bytes,
+        request: LoginRequest,
+        outcome: Outcome,
+        allow: Allow,
+        seen: _Seen,
+    ) -> LoginAnswer:
+        return self._count(self._admit(key, request, outcome, allow, seen))
+
+    def _admit(
+        self,
+        key: bytes,
+        request: LoginRequest,
+        outcome: Outcome,
+        allow: Allow,
+        seen: _Seen,
+    ) -> LoginAnswer:
+        """The answer to a login that the chain lets in, not counted. Raises BackendDownError."""
+        now_ns, now_s = self._now_ns(), self._now_s()
+        tenant = self._store.tenant(allow.tenant) if allow.tenant else None
+        if tenant is not None and not tenant.enabled:
+            self._events.refused(request, "tenant_disabled", source=outcome.source)
+            return self._denials["tenant_disabled"]
+        limit = None if tenant is None else tenant.logins_per_second
+        if not self._admission.admit_tenant(allow.tenant, limit, now_ns):
+            self._events.refused(request, "rate_limited", source=outcome.source)
+            return self._no_answers["rate_limited"]
+        expire_at_s = self.writer.expire_at_s(allow, now_s)
+        if expire_at_s is not None and expire_at_s <= now_s:
+            self._events.refused(request, "expired", source=outcome.source)
+            return self._denials["expired"]
+        body = self.writer.write(request, allow)
+        if body.problem:
+            self._events.refused(request, "rules_unexpressible", source=outcome.source, problem=body.problem)
+            return self._denials["rules_unexpressible"]
+        self._guard.succeeded(request, allow.user)
+        if self._flapping_on:
+            self._note_login(request.clientid, now_ns)
+        if not outcome.degraded:
+            life_ns = self._ttl_ns
+            if allow.expires_at_s is not None:
+                life_ns = min(life_ns, int((allow.expires_at_s - now_s) * _NS))
+            entry = _Verified(allow, None, None, now_ns + life_ns, seen)
+            self._fill(entry, body, expire_at_s)
+            self._verified.put(key, entry, now_ns, entry.weight)
+        return LoginAnswer("allow", body.body(expire_at_s), outcome.reason)
+
+    def _tenant_disabled(self, name: str) -> bool:
+        tenant = self._store.tenant(name) if name else None
+        return tenant is not None and not tenant.enabled
+
+    def _refuse(self, request: LoginRequest, reason: LoginReason) -> LoginAnswer:
+        self._events.refused(request, reason)
+        return self._count(self._denials[reason])
+
+    def _no_answer(self, request: LoginRequest, reason: LoginReason) -> LoginAnswer:
+        self._events.refused(request, reason)
+        return self._count(self._no_answers[reason])
+
+    def _count(self, answer: LoginAnswer) -> LoginAnswer:
+        self.counts.login(answer.result, cast("LoginReason", answer.reason))
+        return answer
+
+    def _note_login(self, clientid: str, now_ns: int) -> None:
+        """Count a login, and ban the client id if it flaps: from the next login on."""
+        name = bounded(clientid)
+        if not self.protection.flaps(name, now_ns):
+            return
+        until_s = int(self._now_s()) + self.protection.flapping_ban_s
+        self._events.banned(clientid, until_s)
+        ban = Ban("clientid", clientid, reason="flapping: it logged in again and again", until_s=until_s)
+        task = asyncio.get_running_loop().create_task(self._write_ban(ban, name), name="auth ban")
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def _write_ban(self, ban: Ban, name: str) -> None:
+        try:
+            await self._store.ban(ban, by=_BY)
+        except StoreError as error:
+            # It stays in force here, for its time.
+            self._events.ban_not_written(error)
+            return
+        with contextlib.suppress(BackendDownError):
+            self._store.refresh()
+            self.protection.flapping_ban_written(name)

@@ -1,0 +1,137 @@
+"""Access rules that come with a token: EMQX's ``acl`` claim, in both its forms.
+
+The newer form is a list of rules, asked in order; what none of them decides goes on to the other rules. ``permission``
+and ``action`` are required, and ``topic`` or ``topics``; ``qos`` and ``retain`` narrow a rule, ``username_re``,
+``clientid_re`` and ``ipaddr`` say whom it concerns. The older form, ``{"pub": […], "sub": […], "all": […]}``, is a
+white list: what it does not name is denied.
+
+The token's issuer is trusted, its content is still checked: the login is refused for a list that is not of that form,
+since a rule left out might be the one that denies. ``auth.rules.emqx_forms`` says which regular expressions are taken.
+"""
+
+from __future__ import annotations
+
+__all__ = ["EVERYBODY", "AclRules", "rules_of_claim", "rules_of_entry"]
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from auth.errors import RuleFormatError
+from auth.model import Rule
+from auth.rules.conditions import condition_problem
+from auth.rules.emqx_forms import actions_of, literal_of_regex, permission_of, qos_of, retain_of, shown, topic_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from auth.model import SubjectKind
+
+MAX_RULES: Final = 1000  # of one token; a token is at most a password long, 64 KiB
+EVERYBODY: Final[tuple[tuple[SubjectKind, str], ...]] = (("all", ""),)
+_NARROWING: Final = ("zone", "zone_re", "listener", "listener_re")  # EMQX 6: ignoring them would widen a rule
+_OLD: Final = ("pub", "sub", "all")
+
+
+class AclRules(NamedTuple):
+    """What a token says. ``closed``: what none of the rules allows is denied, whatever other rules say."""
+
+    rules: tuple[Rule, ...]
+    closed: bool
+
+
+def rules_of_claim(claim: object, *, source: str = "token acl") -> AclRules:
+    """The rules of an ``acl`` claim, as JSON has it. ``source`` is what they are called in ``explain``. Raises
+    RuleFormatError with a sentence for anything that is not such a claim; never anything else."""
+    if isinstance(claim, list):
+        rules = _of_list(claim, source)
+    elif isinstance(claim, dict):
+        rules = _of_lists(claim, source)
+    else:
+        raise RuleFormatError(
+            f"the acl is a list of rules, or an object of the lists pub, sub and all, not {shown(claim)}"
+        )
+    kept: list[Rule] = []
+    for rule in rules:
+        if len(kept) == MAX_RULES:
+            raise RuleFormatError(f"the acl has more than {MAX_RULES} topics")
+        kept.append(rule)
+    return AclRules(tuple(kept), isinstance(claim, dict))
+
+
+def _of_list(claim: list[object], source: str) -> Iterator[Rule]:
+    for number, entry in enumerate(claim):
+        place = f"{source}[{number}]"
+        try:
+            yield from rules_of_entry(entry, place)
+        except RuleFormatError as error:
+            raise RuleFormatError(f"{place}: {error}") from None
+
+
+def rules_of_entry(entry: object, place: str, concerning: tuple[tuple[SubjectKind, str], ...] = ()) -> Iterator[Rule]:
+    """The rules, one for each topic, of one JSON object in EMQX's form. ``concerning`` are conditions that hold for it
+    beside its own. Raises RuleFormatError."""
+    if not isinstance(entry, dict):
+        raise RuleFormatError(f"a rule is a JSON object, not {shown(entry)}")
+    permission, actions = permission_of(entry.get("permission")), actions_of(entry.get("action"))
+    qos = qos_of(entry.get("qos"))
+    # EMQX does not look at it either, for what cannot be retained.
+    retain = retain_of(entry.get("retain")) if "publish" in actions else None
+    who = (*concerning, *_who(entry)) or EVERYBODY
+    topic = entry.get("topic")
+    topics = [topic] if isinstance(topic, str) else entry.get("topics", topic)
+    if not isinstance(topics, list):
+        raise RuleFormatError(f"a rule has a topic, which is a text, or topics, a list of texts, not {shown(topics)}")
+    for text in topics:
+        name, eq = topic_of(text)
+        yield Rule(permission, name, who, actions, eq, qos, retain, place)
+
+
+def _who(entry: Mapping[str, object]) -> tuple[tuple[SubjectKind, str], ...]:
+    for key in _NARROWING:
+        if key in entry:
+            raise RuleFormatError(f"{key} is nothing that rules here can ask about: take the rule or the condition out")
+    who: list[tuple[SubjectKind, str]] = []
+    kinds: tuple[SubjectKind, ...] = ("username", "clientid")
+    for kind in kinds:
+        if f"{kind}_re" in entry:
+            who.append((kind, _literal(f"{kind}_re", entry[f"{kind}_re"])))
+        if kind in entry:  # EMQX 5 does not look at these; whoever wrote them meant them
+            who.append((kind, _text(kind, entry[kind])))
+    if "ipaddr" in entry:
+        who.append(("address", _text("ipaddr", entry["ipaddr"])))
+    for kind, value in who:
+        problem = condition_problem(kind, value)
+        if problem:
+            raise RuleFormatError(problem)
+    return tuple(who)
+
+
+def _text(key: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise RuleFormatError(f"{key} is a text, not {shown(value)}")
+    return value
+
+
+def _literal(key: str, value: object) -> str:
+    literal = literal_of_regex(_text(key, value))
+    if literal is None:
+        raise RuleFormatError(
+            f"{key} is the regular expression {shown(value)}, and rules here take only one that spells out a single "
+            "name, such as ^gateway$: name a group or a client attribute instead"
+        )
+    return literal
+
+
+def _of_lists(claim: Mapping[str, object], source: str) -> Iterator[Rule]:
+    if not any(key in claim for key in _OLD):
+        raise RuleFormatError("the acl is an object without any of the lists pub, sub and all")
+    for key in _OLD:
+        topics = claim.get(key, [])
+        if not isinstance(topics, list):
+            raise RuleFormatError(f"{source}.{key}: it is a list of topics, not {shown(topics)}")
+        for number, text in enumerate(topics):
+            place = f"{source}.{key}[{number}]"
+            try:
+                name, eq = topic_of(text)
+            except RuleFormatError as error:
+                raise RuleFormatError(f"{place}: {error}") from None
+            yield Rule("allow", name, EVERYBODY, actions_of(key), eq, source=place)

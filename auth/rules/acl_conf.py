@@ -1,0 +1,241 @@
+"""EMQX's acl.conf, read into rules.
+
+What EMQX can say and rules here cannot is listed, with its line, instead of being guessed at: conditions on zone or
+listener, and regular expressions other than those that spell out one name (``auth.rules.emqx_forms``). Whoever imports
+decides what to do about them; a denial that is left out lets more through than EMQX did.
+
+An ``'or'`` and several topics become several rules. ``%c`` and ``%u`` of EMQX 4, each a whole level, become
+``${clientid}`` and ``${username}``. ``{allow, all}`` is about topics that begin with ``$`` too, which ``#`` is not, so
+it is taken over as ``#`` and listed. A last ``{deny, all}`` is left out, since what no rule allows is denied anyway and
+a rule added later must not stand behind it.
+
+Subscriptions are compared otherwise here: EMQX takes the requested filter for a topic, we for a set of them
+(``auth.rules.rules``). So rules read from there allow no more here than there.
+"""
+
+from __future__ import annotations
+
+__all__ = ["AclFile", "Untranslated", "read_acl_conf"]
+
+import re
+from itertools import product
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from auth.errors import RuleFormatError
+from auth.model import Rule
+from auth.rules.emqx_forms import literal_of_regex, refuse_our_placeholder
+from auth.rules.erlang_terms import Atom, TopTerm, parse_terms
+from auth.rules.rules import rule_problem
+
+if TYPE_CHECKING:
+    from auth.model import Action, Permission, SubjectKind
+
+Condition = tuple["SubjectKind", str]
+Who = tuple[Condition, ...]
+
+_MOST: Final = 1000  # rules out of one term
+_ACTIONS: Final[dict[str, frozenset[Action]]] = {
+    "publish": frozenset({"publish"}),
+    "subscribe": frozenset({"subscribe"}),
+    "all": frozenset({"publish", "subscribe"}),
+    "pubsub": frozenset({"publish", "subscribe"}),  # EMQX 4
+}
+_KINDS: Final[dict[str, SubjectKind]] = {
+    "username": "username",
+    "user": "username",
+    "clientid": "clientid",
+    "client": "clientid",
+}
+_EVERYBODY: Final[Who] = (("all", ""),)
+_OLD_PLACEHOLDERS: Final = {"%c": "${clientid}", "%u": "${username}"}
+_PLACEHOLDER_OF_CN: Final = re.compile(r"\$\{\.?cn\}")  # as EMQX's own acl.conf calls it
+_PLACEHOLDER_WITH_DOT: Final = re.compile(r"\$\{\.(?=[a-z])")
+_RETAIN: Final[dict[str, bool | None]] = {"true": True, "false": False, "all": None}
+
+
+class Untranslated(NamedTuple):
+    """A term of the file that is not, or not wholly, among the rules. ``left_out``: nothing of it is."""
+
+    line: int
+    reason: str
+    left_out: bool = True
+    permission: Permission | None = None
+
+
+class AclFile(NamedTuple):
+    """The rules of a file, in order, and what has no counterpart here."""
+
+    rules: tuple[Rule, ...]
+    untranslated: tuple[Untranslated, ...]
+
+
+def read_acl_conf(text: str) -> AclFile:
+    """The rules of an acl.conf. Raises ImportFormatError, which names the line, for text that is no list of Erlang
+    terms; what is one and yet no rule that we know is listed in ``untranslated``."""
+    terms = parse_terms(text)
+    rules: list[Rule] = []
+    untranslated: list[Untranslated] = []
+    for number, top in enumerate(terms):
+        permission = _permission(top.term)
+        if permission is not None and _is_everything(top.term):
+            rest = terms[number + 1 :]
+            if permission == "allow" or rest:
+                rules.append(Rule(permission, "#", source=f"line {top.line}"))
+            if permission == "allow":
+                untranslated.append(Untranslated(top.line, _DOLLAR, left_out=False, permission=permission))
+            untranslated += [_behind(later, top.line) for later in rest]
+            break
+        try:
+            rules += _rules(top)
+        except RuleFormatError as error:
+            untranslated.append(Untranslated(top.line, str(error), permission=permission))
+    return AclFile(tuple(rules), tuple(untranslated))
+
+
+_DOLLAR: Final = (
+    "{allow, all} is about topics that begin with $ too, and # is not; name those that clients may use, such as "
+    "$SYS/#, in rules of their own"
+)
+
+
+def _behind(top: TopTerm, line: int) -> Untranslated:
+    reason = f"it is never reached: line {line} decides everything"
+    return Untranslated(top.line, reason, permission=_permission(top.term))
+
+
+def _permission(term: object) -> Permission | None:
+    if isinstance(term, tuple) and term and isinstance(term[0], Atom):
+        return "allow" if term[0] == "allow" else "deny" if term[0] == "deny" else None
+    return None
+
+
+def _is_everything(term: object) -> bool:
+    return isinstance(term, tuple) and len(term) == 2 and _is_atom(term[1], "all")
+
+
+def _is_atom(term: object, name: str) -> bool:
+    return isinstance(term, Atom) and term == name
+
+
+def _rules(top: TopTerm) -> list[Rule]:
+    term = top.term
+    permission = _permission(term)
+    if not isinstance(term, tuple) or len(term) != 4 or permission is None:
+        raise RuleFormatError("a rule is {allow, all}, {deny, all} or {allow | deny, Who, Action, [Topic, ...]}")
+    _, who, action, topics = term
+    actions, qos, retain = _action(action)
+    if not isinstance(topics, list):
+        raise RuleFormatError("a rule's topics are a list of texts")
+    rules = []
+    for topic in topics:
+        text, eq = _topic(topic)
+        for conditions in _alternatives(who):
+            rule = Rule(permission, text, conditions, actions, eq, qos, retain, f"line {top.line}")
+            problem = rule_problem(rule)
+            if problem:
+                raise RuleFormatError(problem)
+            rules.append(rule)
+            if len(rules) > _MOST:
+                raise RuleFormatError(f"it would become more than {_MOST} rules: its topics times whom it concerns")
+    return rules
+
+
+def _action(term: object) -> tuple[frozenset[Action], frozenset[int], bool | None]:
+    options: object = []
+    if isinstance(term, tuple) and len(term) == 2:
+        term, options = term
+    actions = _ACTIONS.get(term) if isinstance(term, Atom) else None
+    if actions is None or not isinstance(options, list):
+        raise RuleFormatError(
+            "a rule's action is publish, subscribe, all, or one of these with [{qos, …}, {retain, …}]"
+        )
+    qos: set[int] = set()
+    retain: bool | None = None
+    for option in options:
+        if not isinstance(option, tuple) or len(option) != 2 or not isinstance(option[0], Atom):
+            raise RuleFormatError("an option of an action is {qos, 0 | 1 | 2} or {retain, true | false | all}")
+        name, value = option
+        if name == "qos":
+            values = value if isinstance(value, list) else [value]
+            if not values or not all(type(one) is int and 0 <= one <= 2 for one in values):
+                raise RuleFormatError("the qos of an action is 0, 1, 2 or a list of these")
+            qos.update(values)
+        elif name == "retain" and isinstance(value, Atom) and value in _RETAIN:
+            retain = _RETAIN[value]
+        else:
+            raise RuleFormatError("an option of an action is {qos, 0 | 1 | 2} or {retain, true | false | all}")
+    if len(qos) == 3:
+        qos = set()
+    return actions, frozenset(qos), retain if "publish" in actions else None
+
+
+def _topic(term: object) -> tuple[str, bool]:
+    eq = False
+    if isinstance(term, tuple) and len(term) == 2 and _is_atom(term[0], "eq"):
+        eq, term = True, term[1]
+    if not isinstance(term, str) or isinstance(term, Atom):
+        raise RuleFormatError('a topic is a text or {eq, "…"}')
+    if term.startswith("eq ") and not eq:
+        eq, term = True, term[3:]
+    if eq:
+        return term.replace("${", "${$}{"), True  # EMQX fills in nothing there
+    refuse_our_placeholder(term)
+    text = _PLACEHOLDER_OF_CN.sub("${cert_common_name}", term)
+    text = _PLACEHOLDER_WITH_DOT.sub("${", text)
+    return "/".join(_OLD_PLACEHOLDERS.get(level, level) for level in text.split("/")), False
+
+
+def _alternatives(term: object) -> list[Who]:
+    """Whom a rule concerns: each of these, and in each all conditions must hold."""
+    if _is_atom(term, "all"):
+        return [_EVERYBODY]
+    if not isinstance(term, tuple) or not term or not isinstance(term[0], Atom):
+        raise RuleFormatError('whom a rule concerns is all or a tuple such as {username, "…"}')
+    name, *values = term
+    match name, values:
+        case ("and" | "or", [list() as parts]) if parts:
+            return _combined(name, [_alternatives(part) for part in parts])
+        case ("ipaddr", [str() as network]):
+            return [(("address", network),)]
+        case ("ipaddrs", [list() as networks]) if networks and all(isinstance(one, str) for one in networks):
+            return [(("address", network),) for network in networks]
+        case ("client_attr", [str() as attribute, value]):
+            return [(("attribute", f"{attribute}={_value(name, value)}"),)]
+        case (_, [value]) if name in _KINDS:
+            return [((_KINDS[name], _value(name, value)),)]
+        case _:
+            raise RuleFormatError(
+                f"nothing here can ask about {{{name[:50]}, …}}; there are all, username, clientid, ipaddr, ipaddrs, "
+                "client_attr, 'and' and 'or'"
+            )
+
+
+def _combined(name: str, parts: list[list[Who]]) -> list[Who]:
+    if name == "or":
+        return [who for part in parts for who in part]
+    total = 1
+    for part in parts:
+        total *= len(part)
+        if total > _MOST:
+            raise RuleFormatError(f"its 'and' of several 'or' would become more than {_MOST} rules")
+    return [_together(choice) for choice in product(*parts)]
+
+
+def _together(choice: tuple[Who, ...]) -> Who:
+    conditions = dict.fromkeys(condition for who in choice for condition in who if condition[0] != "all")
+    return tuple(conditions) or _EVERYBODY
+
+
+def _value(name: str, term: object) -> str:
+    """A name, given as a text or as a regular expression that spells one out."""
+    if isinstance(term, tuple) and len(term) == 2 and _is_atom(term[0], "re") and isinstance(term[1], str):
+        literal = literal_of_regex(term[1])
+        if literal is None:
+            raise RuleFormatError(
+                f"the regular expression {term[1][:100]!r} for a {name} may match several, and rules here take only "
+                "those that spell out one, such as ^dashboard$: give these clients a group or an attribute instead"
+            )
+        return literal
+    if not isinstance(term, str) or isinstance(term, Atom):
+        raise RuleFormatError(f'the {name} is a text or {{re, "…"}}')
+    return term

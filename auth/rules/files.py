@@ -1,0 +1,151 @@
+"""Files of rules in JSON: this service's own, and what EMQX's REST API gives out for its built-in database.
+
+Ours is ``{"rules": [...]}``, in order, each rule with ``permission``, ``action`` and ``topic``, and where they say
+something ``eq``, ``qos``, ``retain`` and ``who``, a list of conditions such as ``"group=sensors"`` that must all hold.
+
+EMQX's is one object or a list of them (or a page of them, ``{"data": […]}``), each with ``rules`` and ``username`` or
+``clientid``, or neither for everybody. EMQX asks a client id's rules first, then a user's, then everybody's, and so
+they are put in that order. A file in CSV, as it has for users, EMQX does not have for rules.
+"""
+
+from __future__ import annotations
+
+__all__ = ["action_text", "condition_of", "condition_text", "read_rules", "rule_as_json", "write_rules"]
+
+import json
+from typing import TYPE_CHECKING, Final, cast
+
+from auth.errors import ImportFormatError, RuleFormatError
+from auth.model import Rule
+from auth.rules.acl_claim import EVERYBODY, rules_of_entry
+from auth.rules.conditions import condition_problem
+from auth.rules.emqx_forms import actions_of, permission_of, qos_of, retain_of, shown
+from auth.rules.rules import rule_problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from auth.model import SubjectKind
+
+Who = tuple[tuple["SubjectKind", str], ...]
+_OUR_KEYS: Final = frozenset({"id", "permission", "action", "topic", "eq", "qos", "retain", "who", "source"})
+
+
+def condition_text(kind: str, value: str) -> str:
+    """A condition as people write it: ``group=sensors``, ``attribute=site=north``, ``all``."""
+    return kind if kind == "all" else f"{kind}={value}"
+
+
+def condition_of(text: str) -> tuple[SubjectKind, str]:
+    """The other way round. Raises RuleFormatError with a sentence."""
+    kind, _, value = text.partition("=")
+    kind = {"user": "username", "client": "clientid", "cn": "common_name", "ip": "address"}.get(kind, kind)
+    problem = condition_problem(kind, value)
+    if problem:
+        raise RuleFormatError(problem)
+    return cast("SubjectKind", kind), value
+
+
+def rule_as_json(rule: Rule) -> dict[str, object]:
+    """A rule as an object of our own form. What says nothing is left out."""
+    entry: dict[str, object] = {"permission": rule.permission, "action": action_text(rule), "topic": rule.topic}
+    if rule.eq or rule.topic.startswith("eq ") or "${tenant}" in rule.topic:  # else it would be read as EMQX's form
+        entry["eq"] = rule.eq
+    if rule.qos:
+        entry["qos"] = sorted(rule.qos)
+    if rule.retain is not None:
+        entry["retain"] = rule.retain
+    if rule.who != EVERYBODY:
+        entry["who"] = [condition_text(kind, value) for kind, value in rule.who]
+    return entry
+
+
+def action_text(rule: Rule) -> str:
+    """``publish``, ``subscribe`` or ``all``."""
+    return "all" if len(rule.actions) == 2 else next(iter(rule.actions), "nothing")
+
+
+def write_rules(rules: Iterable[Rule]) -> str:
+    """A file in our form, a line for each rule."""
+    lines = (json.dumps(rule_as_json(rule), ensure_ascii=False) for rule in rules)
+    return '{"rules": [\n' + ",\n".join(f"  {line}" for line in lines) + "\n]}\n"
+
+
+def read_rules(text: str) -> list[Rule]:
+    """The rules of a file in either form. Raises ImportFormatError, which names the entry; then nothing is to be taken
+    from it."""
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ImportFormatError(f"this is no JSON: {error}") from None
+    except RecursionError:
+        raise ImportFormatError("this JSON is nested too deep to be rules") from None
+    try:
+        rules = list(_rules(content))
+    except RuleFormatError as error:
+        raise ImportFormatError(str(error)) from None
+    for rule in rules:
+        problem = rule_problem(rule)
+        if problem:
+            raise ImportFormatError(f"{rule.source}: {problem}")
+    return rules
+
+
+def _rules(content: object) -> Iterator[Rule]:
+    groups: object = [content]
+    if isinstance(content, dict) and "data" in content:
+        groups = content["data"]
+    elif isinstance(content, list):
+        groups = content
+    if not isinstance(groups, list) or not all(isinstance(group, dict) and "rules" in group for group in groups):
+        raise RuleFormatError(
+            'a file of rules is {"rules": [...]}, or a list of objects with rules for a user or client'
+        )
+    numbered: list[tuple[int, Mapping[str, object]]] = list(enumerate(groups))
+    for index, group in sorted(numbered, key=lambda one: _rank(one[1])):  # which keeps the order within a kind
+        yield from _group(group, "" if len(groups) == 1 else f"[{index}].")
+
+
+def _rank(group: Mapping[str, object]) -> int:
+    return 0 if "clientid" in group else 1 if "username" in group else 2
+
+
+def _group(group: Mapping[str, object], place: str) -> Iterator[Rule]:
+    kinds: tuple[SubjectKind, ...] = ("clientid", "username")
+    concerning: list[tuple[SubjectKind, str]] = []
+    for kind in kinds:
+        if kind in group:
+            value = group[kind]
+            if not isinstance(value, str) or not value:
+                raise RuleFormatError(f"{place}{kind}: it is a text with at least one character, not {shown(value)}")
+            concerning.append((kind, value))
+    entries = group["rules"]
+    if not isinstance(entries, list):
+        raise RuleFormatError(f"{place}rules: it is a list, not {shown(entries)}")
+    for number, entry in enumerate(entries):
+        source = f"{place}rules[{number}]"
+        try:
+            if isinstance(entry, dict) and ("who" in entry or "eq" in entry):
+                yield _own(entry, source, tuple(concerning))
+            else:
+                yield from rules_of_entry(entry, source, tuple(concerning))
+        except RuleFormatError as error:
+            raise RuleFormatError(f"{source}: {error}") from None
+
+
+def _own(entry: Mapping[str, object], source: str, concerning: Who) -> Rule:
+    unknown = entry.keys() - _OUR_KEYS
+    if unknown:
+        raise RuleFormatError(f"{shown(min(unknown))} is no part of a rule; there are {', '.join(sorted(_OUR_KEYS))}")
+    topic, eq, texts = entry.get("topic"), entry.get("eq", False), entry.get("who", [])
+    if not isinstance(topic, str):
+        raise RuleFormatError(f"the topic of a rule is a text, not {shown(topic)}")
+    if not isinstance(eq, bool):
+        raise RuleFormatError(f"eq is true or false, not {shown(eq)}")
+    texts = [texts] if isinstance(texts, str) else texts
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise RuleFormatError(f'who is a list of conditions such as "group=sensors", not {shown(texts)}')
+    who = (*concerning, *(condition_of(text) for text in texts)) or EVERYBODY
+    actions = actions_of(entry.get("action"))
+    qos, retain = qos_of(entry.get("qos")), retain_of(entry.get("retain"))
+    return Rule(permission_of(entry.get("permission")), topic, who, actions, eq, qos, retain, source)

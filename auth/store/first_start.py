@@ -1,0 +1,319 @@
+"""What the service and EMQX need before they can run: a database with first users and rules, and secrets in files.
+
+Everything is made once. What is there is left as it is, so that the same command can stand before every start.
+
+    DIR/service/shared_secret        what EMQX shows to the service (auth.shared_secret_file)
+    DIR/emqx/authorization.conf      the same as a header, for emqx.conf to include
+    DIR/emqx/dashboard.conf          the first password of EMQX's dashboard, for emqx.conf to include
+    DIR/emqx/api_keys                a key of EMQX's REST API for the gateway (api_key.bootstrap_file)
+    DIR/gateway/mqtt_password        the gateway's own (mqtt.password_file)
+    DIR/gateway/emqx_api_secret      the secret of its key (emqx.api_secret_file)
+    DIR/operator/http_token          what opens the status page and the metrics (http.token_file)
+    DIR/grafana/admin_password       the first password of Grafana, where there is a folder for it
+    DIR/devices/devices.csv          names and secrets of the devices that were made here
+
+Each folder is for one reader. The files in ``emqx``, ``operator`` and ``grafana`` are readable for their group, since
+EMQX, Prometheus and Grafana run as other users.
+"""
+
+from __future__ import annotations
+
+__all__ = ["GATEWAY_USER", "FirstStart", "emqx_files"]
+
+import contextlib
+import os
+import secrets
+import stat
+from typing import TYPE_CHECKING, Final
+
+from auth.errors import StoreError
+from auth.model import Rule
+from auth.passwords import Argon2Cost, generate_secret, hash_argon2id, hash_device_secret
+from auth.store.records import User
+from auth.store.store import Store, database_path
+from auth.store.user_entries import HashForm
+from auth.store.user_formats import read_users
+from auth.store.user_hashing import hash_entries
+from config.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from auth.model import Action, SubjectKind
+    from auth.store.edit import Editor
+    from config.settings import Settings
+
+GATEWAY_USER: Final = "gateway"
+"""The gateway's user name, unless mqtt.username says another."""
+
+_BY: Final = "auth init"
+_PRIVATE, _GROUP = 0o600, 0o640
+_SAMPLE_DEVICE: Final = "device-1"
+_OWN_TOPICS: Final = "devices/${username}/#"
+_SUBSCRIBE: Final[frozenset[Action]] = frozenset({"subscribe"})
+_PUBLISH: Final[frozenset[Action]] = frozenset({"publish"})
+_HEADING: Final = "user_id,secret\n"
+
+
+def emqx_files(
+    shared_secret: str, dashboard_password: str, api_secret: str, api_key: str = GATEWAY_USER
+) -> dict[str, str]:
+    """The files that ``deploy/emqx/emqx.conf`` names, by name."""
+    return {
+        "authorization.conf": f'authorization = "Bearer {shared_secret}"\n',
+        "dashboard.conf": f'default_password = "{dashboard_password}"\n',
+        # Without a role: the open-source EMQX up to 5.8 knows none, and refuses a file that names one.
+        "api_keys": f"{api_key}:{api_secret}\n",
+    }
+
+
+class FirstStart:
+    """Makes what is missing. ``run`` blocks; two at a time do no harm."""
+
+    def __init__(self, settings: Settings, folder: Path, progress: Callable[[str], None] = lambda _text: None) -> None:
+        self._settings = settings
+        self._progress = progress  # is told of what takes long
+        self._folder = folder
+        self._said: list[str] = []
+        self._made: set[str] = set()  # names of files
+
+    def run(self, devices: Sequence[str] = (), users_file: Path | None = None) -> list[str]:
+        """Make what is missing; returns a sentence for each thing that was made.
+
+        ``devices`` are names of users to make with generated secrets; those that are there are left alone. A database
+        that is new gets the users of ``users_file``, if there is such a file, or else one device to begin with.
+        Raises StoreError, ImportFormatError and ConfigError.
+        """
+        self._said, self._made = [], set()
+        self._close_to_others()
+        self._emqx()
+        self._grafana()
+        given = self._settings.mqtt.password
+        password = self._file(
+            "gateway",
+            "mqtt_password",
+            lambda: generate_secret() if given is None else given.get_secret_value(),
+            _PRIVATE,
+            "the gateway's password for EMQX",
+        )
+        token = self._settings.http.token
+        self._file(
+            "operator",
+            "http_token",
+            lambda: secrets.token_urlsafe(32) if token is None else token.get_secret_value(),
+            _GROUP,
+            "the token that opens the status page and the metrics",
+        )
+        path = database_path(self._settings)
+        new = not path.exists()
+        store = Store(path)
+        store.open()
+        try:
+            with store.edit(_BY) as editor:
+                if new:
+                    self._say(f"made {path}: the database of users and rules")
+                first = store.count_users() == 0 and store.count_rules() == 0
+                self._gateway(store, editor, password)
+                named = list(devices)
+                if first:
+                    self._own_topics(editor)
+                    taken_over = users_file is not None and self._users(editor, users_file)
+                    named += [] if devices or taken_over else [_SAMPLE_DEVICE]
+                self._devices(editor, named)
+        finally:
+            store.close()
+        return self._said
+
+    def _close_to_others(self) -> None:
+        """The folder of the database and, unless told otherwise, of the secrets is nobody else's to look into. The
+        group may pass through it, to the files that are for a group."""
+        folder = database_path(self._settings).parent
+        if self._settings.auth.database.file is not None or not folder.is_dir():
+            return
+        found = folder.stat()
+        if found.st_mode & stat.S_IRWXO and found.st_uid == os.geteuid():
+            folder.chmod(stat.S_IMODE(found.st_mode) & ~stat.S_IRWXO)
+            self._say(f"closed {folder} to other users of this machine")
+
+    def _say(self, sentence: str) -> None:
+        self._said.append(sentence)
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def _emqx(self) -> None:
+        given = self._settings.auth.shared_secret
+        secret = self._file(
+            "service",
+            "shared_secret",
+            lambda: secrets.token_urlsafe(32) if given is None else given.get_secret_value(),
+            _PRIVATE,
+            "the secret that EMQX shows to the service",
+        )
+        if given is not None and given.get_secret_value() != secret:
+            raise ConfigError(
+                f"auth.shared_secret is another one than that in {self._folder / 'service' / 'shared_secret'}, which "
+                "EMQX was given: name that file in auth.shared_secret_file, or remove it to have it made anew from "
+                "the setting."
+            )
+        emqx = self._settings.emqx
+        api_secret = self._file(
+            "gateway",
+            "emqx_api_secret",
+            lambda: secrets.token_urlsafe(32) if emqx.api_secret is None else emqx.api_secret.get_secret_value(),
+            _PRIVATE,
+            "the secret of the gateway's key for EMQX's REST API",
+        )
+        texts = emqx_files(secret, secrets.token_urlsafe(24), api_secret, emqx.api_key or GATEWAY_USER)
+        self._copy("authorization.conf", texts["authorization.conf"], "the same for EMQX")
+        self._copy("api_keys", texts["api_keys"], "that key for EMQX")
+        what = "the first password of EMQX's dashboard"
+        self._file("emqx", "dashboard.conf", lambda: texts["dashboard.conf"], _GROUP, what)
+
+    def _copy(self, name: str, text: str, what: str) -> None:
+        """A file for EMQX that says what another file says: written anew when that has changed."""
+        if self._file("emqx", name, lambda: text, _GROUP, what) != text.strip():
+            self._write(self._place("emqx", _GROUP) / name, text, _GROUP)
+            self._say(f"wrote emqx/{name} anew: it held another secret")
+
+    def _grafana(self) -> None:
+        """Grafana takes it from a file, as it stands there: without a line's end."""
+        if (self._folder / "grafana").is_dir():
+            self._file(
+                "grafana", "admin_password", lambda: secrets.token_urlsafe(24), _GROUP, "Grafana's first password"
+            )
+
+    def _place(self, place: str, mode: int) -> Path:
+        folder = self._folder / place
+        try:
+            for missing in reversed([one for one in folder.parents if not one.exists()]):
+                missing.mkdir(exist_ok=True, mode=0o750)  # mkdir(parents=True) would open them to everybody
+            folder.mkdir(exist_ok=True, mode=0o700 if mode == _PRIVATE else 0o750)
+        except OSError as error:
+            raise ConfigError(
+                f"The folder {folder} for secrets cannot be made: {error.strerror}. May this user write there?"
+            ) from error
+        return folder
+
+    def _file(self, place: str, name: str, make: Callable[[], str], mode: int, what: str) -> str:
+        """The text of a file, which is made if it is not there: whole or not at all, and by one of us."""
+        path = self._place(place, mode) / name
+        try:
+            return _read(path)
+        except FileNotFoundError:
+            pass
+        draft = path.with_name(f".{name}.{os.getpid()}")
+        self._write(draft, make(), mode)
+        try:
+            os.link(draft, path)  # unlike a rename, not over one that somebody has made meanwhile
+        except FileExistsError:
+            return _read(path)
+        finally:
+            draft.unlink(missing_ok=True)
+        self._made.add(name)
+        self._say(f"made {path}: {what}")
+        return _read(path)
+
+    def _write(self, path: Path, text: str, mode: int) -> None:
+        try:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
+                os.fchmod(file.fileno(), mode)  # whatever the umask says
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise ConfigError(f"The file {path} cannot be written: {error.strerror}.") from error
+
+    # --- users and rules ---------------------------------------------------------------------------------------------
+
+    def _gateway(self, store: Store, editor: Editor, password: str) -> None:
+        """The gateway's user, and what it may do: subscribe to what its routes ask for, publish its status."""
+        name = self._settings.mqtt.username or GATEWAY_USER
+        known = editor.users.get("username", name)
+        if known is None or "mqtt_password" in self._made:
+            if self._settings.mqtt.password is None:
+                stored = hash_device_secret(password, editor.current_device_key())
+            else:  # somebody may have thought it up
+                hashing = self._settings.auth.hashing
+                stored = hash_argon2id(password, Argon2Cost(hashing.memory >> 10, hashing.passes))
+            if known is None:
+                editor.users.add(User("username", name, stored))
+                self._say(f"added the user {name}: the gateway's own")
+            else:
+                editor.users.change("username", name, "user passwd", password=stored)
+                self._say(f"gave the user {name} another password: the file of the old one is gone")
+        there = {(one.rule.topic, one.rule.actions) for one in store.rules(kind="username", value=name)}
+        wanted = [rule for rule in self._gateway_rules(name) if (rule.topic, rule.actions) not in there]
+        # Before all others: none of those may take this right away.
+        for rule in reversed(wanted):
+            editor.rules.insert(rule)
+        if wanted:
+            rules = "1 rule" if len(wanted) == 1 else f"{len(wanted)} rules"
+            self._say(f"added {rules} for {name}: its routes and its status topic")
+
+    def _gateway_rules(self, name: str) -> Iterator[Rule]:
+        settings = self._settings
+        who: tuple[tuple[SubjectKind, str], ...] = (("username", name),)
+        filters = [topic for route in settings.routes for topic in route.filters]
+        for topic in dict.fromkeys(filters):
+            yield Rule("allow", topic, who, _SUBSCRIBE)
+        if settings.mqtt.status.enabled:
+            topic = settings.mqtt.status.topic.replace("${instance}", settings.instance)
+            yield Rule("allow", topic, who, _PUBLISH)
+        if settings.canary.enabled:
+            yield Rule("allow", settings.canary.topic.replace("${instance}", settings.instance), who, _PUBLISH)
+
+    def _own_topics(self, editor: Editor) -> None:
+        editor.rules.append(Rule("allow", _OWN_TOPICS))
+        self._say(f"added a rule: each user may publish and subscribe below its own name, {_OWN_TOPICS}")
+
+    def _users(self, editor: Editor, path: Path) -> bool:
+        """The users of a file; False if there is no such file."""
+        if not path.exists():
+            return False
+        file = read_users(path, HashForm())
+        hashing = self._settings.auth.hashing
+        cost = Argon2Cost(hashing.memory >> 10, hashing.passes)
+        for key in file.device_keys.values():
+            editor.add_device_key(key)
+        for tenant in file.tenants:
+            editor.tenants.add(tenant)
+        for entry in hash_entries(file.entries, cost, self._progress):
+            editor.users.add(entry.user)
+        self._say(f"added {len(file.entries)} users from {path}, which is not needed again: the database has hashes")
+        return True
+
+    def _devices(self, editor: Editor, names: Sequence[str]) -> None:
+        made: list[tuple[str, str]] = []
+        for name in dict.fromkeys(names):
+            if "," in name or '"' in name or "\n" in name:
+                raise StoreError(f"The device {name!r} has a comma, a quote or a line break in its name: use user add.")
+            if editor.users.get("username", name) is None:
+                secret = generate_secret()
+                editor.users.add(User("username", name, hash_device_secret(secret, editor.current_device_key())))
+                made.append((name, secret))
+        if not made:
+            return
+        # Within the transaction: a secret that could not be written down must not be in the database either.
+        path = self._place("devices", _PRIVATE) / "devices.csv"
+        before = _HEADING
+        with contextlib.suppress(FileNotFoundError):
+            before = _read(path, strip=False)
+        draft = path.with_name(f".devices.csv.{os.getpid()}")
+        self._write(draft, before + "".join(f"{name},{secret}\n" for name, secret in made), _PRIVATE)
+        draft.replace(path)
+        names_said = ", ".join(name for name, _ in made[:5]) + (f" and {len(made) - 5} more" if len(made) > 5 else "")
+        self._say(f"added {names_said}: the secrets are in {path}")
+
+
+def _read(path: Path, *, strip: bool = True) -> str:
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        raise
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise ConfigError(f"The file {path} cannot be read: {reason}.") from error
+    if strip and not text.strip():
+        raise ConfigError(f"The file {path} is empty: remove it to have it made anew.")
+    return text.strip() if strip else text

@@ -1,0 +1,421 @@
+"""The built-in database as the service reads it: users, rules, tenants, bans.
+
+Reads are a few microseconds each, so they are made on the event loop. Users, bans and a subject's own rules are looked
+up by index, whatever else the database holds; what concerns many (rules for everybody, a group, a tenant, a network)
+is kept in memory, in bounds, until it changes. Other processes may edit the file at any time (``auth.store.edit``):
+``refresh`` notices, and the reads ask it themselves when they have not for a moment.
+
+A file that goes away, is replaced or damaged does not end the service: reads raise BackendDownError until it is back.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Store", "database_path"]
+
+import contextlib
+import heapq
+import os
+import sqlite3
+import time
+from collections import OrderedDict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from auth.errors import BackendDownError, StoreError
+from auth.networks import enclosing
+from auth.store import edit as store_edit
+from auth.store import file as store_file
+from auth.store.file import BAN_COLUMNS, TENANT_COLUMNS, USER_COLUMNS
+from auth.store.records import AuditEntry, StoredRule, ban_of, tenant_of, user_of
+from auth.store.rules import OWN_KINDS, RULE_COLUMNS, rule_of
+from auth.store.values import check_identity
+from auth.store.writer import Writer
+from auth.wording import ban_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from auth.model import Ban, Rule, Subject, Tenant
+    from auth.store.edit import Editor
+    from auth.store.records import User
+    from config.settings import Settings
+
+P = ParamSpec("P")
+T = TypeVar("T")
+BACKEND: Final = "database"  # its name in auth.chain
+
+_READ_WAIT_S: Final = 0.05  # the event loop waits no longer for a lock; in WAL mode readers almost never do
+_LOOK_NS: Final = 50_000_000  # how old what is kept in memory may be before the file is asked
+_REOPEN_NS: Final = 1_000_000_000
+_EPOCH_BITS: Final = 40
+_FOR_EVERYBODY: Final = frozenset({"all"})
+_KEPT_RULES: Final = 50_000  # rules for many that are kept in memory, some 600 bytes each
+_KEPT_TENANTS: Final = 10_000
+_KEPT_TEXT: Final = 512  # characters of what such rules and tenants are kept under
+
+# The columns are constants of ours, the values are parameters: no text of a client gets into a statement.
+_USER: Final = f"SELECT {USER_COLUMNS} FROM users WHERE kind = ? AND identity = ?"  # noqa: S608
+_RULES: Final = f"SELECT {RULE_COLUMNS} FROM rules WHERE kind = ? AND value = ?"  # noqa: S608
+_TENANT: Final = f"SELECT {TENANT_COLUMNS} FROM tenants WHERE name = ?"  # noqa: S608
+_BAN: Final = f"SELECT {BAN_COLUMNS} FROM bans WHERE kind = ? AND folded = ? AND (until_s IS NULL OR until_s > ?)"  # noqa: S608
+# The different values of an indexed column, without reading all rows: from each, the next larger.
+_DIFFERENT: Final = (
+    "WITH RECURSIVE found(v) AS (SELECT min({0}) FROM {1} WHERE {0} IS NOT NULL UNION ALL "
+    "SELECT (SELECT min({0}) FROM {1} WHERE {0} > found.v) FROM found WHERE found.v IS NOT NULL) "
+    "SELECT v FROM found WHERE v IS NOT NULL ORDER BY v DESC"
+)
+
+
+def database_path(settings: Settings) -> Path:
+    """Where the settings have the built-in database."""
+    return settings.auth.database.file or settings.data_dir / "auth" / "auth.sqlite3"
+
+
+class Store:
+    """The database, for reading. Belongs to one thread, the event loop's; ``edit`` may be called from any.
+
+    Implements ``auth.ports.AccessStore``. ``writer`` makes the changes of the service itself.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path: Final = path
+        self.writer: Final = Writer(path)
+        self._db: sqlite3.Connection | None = None
+        self._file: tuple[int, int] = (0, 0)  # device and inode of what is open
+        self._data_version = -1
+        self._version = 0
+        self._ban_version = 0
+        self._elsewhere = 0
+        self._opened = 0  # how often; another file may count its versions from anywhere
+        self._looked_ns = 0
+        self._failed_ns = 0
+        self._problem = ""
+        self._rules: OrderedDict[tuple[str, str], list[StoredRule]] = OrderedDict()
+        self._everybody: tuple[Rule, ...] | None = None  # where there are rules for everybody and no others
+        self._kept_rules = 0
+        self._tenants: OrderedDict[str, Tenant | None] = OrderedDict()
+        self._rule_kinds: frozenset[str] = frozenset()
+        self._ban_kinds: frozenset[str] = frozenset()  # of which there are any: the others need not be looked for
+        self._user_prefixes: list[int] = []
+        self._rule_prefixes: list[int] = []
+        self._ban_prefixes: list[int] = []
+
+    def open(self) -> None:
+        """Make the file if there is none, bring it up to date, and open it. Blocks. Raises StoreError."""
+        store_file.prepare(self.path)
+        try:
+            self._connect()
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(store_file.explain(self.path, error)) from error
+
+    def close(self) -> None:
+        """Write what the service still has to write, for five seconds at most, and let go of the file. Blocks."""
+        self.writer.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    async def ban(self, ban: Ban, *, by: str) -> None:
+        """Store a ban; the writer's thread does it. Raises StoreError when it is none, or
+        cannot be stored now."""
+        await self.writer.make(lambda edit: edit.bans.add(replace(ban, by=by)))
+        with contextlib.suppress(BackendDownError):
+            self.refresh()  # so that it holds from the very next login on
+
+    def edit(self, by: str, *, wait_s: float = 10.0, dry_run: bool = False) -> AbstractContextManager[Editor]:
+        """A transaction that changes it: see ``auth.store.edit.edit``."""
+        return store_edit.edit(self.path, by, wait_s=wait_s, dry_run=dry_run)
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of users, rules and tenants that ``refresh`` has seen; those of bans are counted
+        apart, so that banning one does not make the service forget the logins of all others."""
+        return self.epoch + self._version + self._elsewhere
+
+    def changed_elsewhere(self) -> None:
+        """Move ``version``: users that are kept outside of the database have changed."""
+        self._elsewhere += 1
+
+    @property
+    def ban_version(self) -> int:
+        """The same of bans."""
+        return self.epoch + self._ban_version
+
+    @property
+    def epoch(self) -> int:
+        """What is added to the versions of the file that is open now: another file counts its own from anywhere."""
+        return self._opened << _EPOCH_BITS
+
+    @property
+    def problem(self) -> str:
+        """Why the last read failed; empty when it did not."""
+        return self._problem
+
+    def refresh(self) -> bool:
+        """Look whether the file has changed; what was kept in memory of the old is dropped, and True returned. Some
+        five microseconds. Raises BackendDownError."""
+        return self._ask(self._look)
+
+    def find_user(self, kind: str, identity: str) -> User | None:
+        """The user of that kind with exactly this identity; of kind ``address``, the narrowest network that holds the
+        address. Raises BackendDownError."""
+        return self._ask(self._find_user, kind, identity)
+
+    def find_ban(self, clientid: str, username: str, address: str, now_s: float) -> Ban | None:
+        """A ban that holds for one of these and is not over. Raises BackendDownError."""
+        return self._ask(self._find_ban, clientid, username, address, now_s)
+
+    def tenant(self, name: str) -> Tenant | None:
+        """The tenant of that name. Raises BackendDownError."""
+        return self._ask(self._tenant, name)
+
+    def rules_for(self, subject: Subject) -> tuple[Rule, ...]:
+        """The rules that name this subject, one of its groups, its tenant, a network around its address, one of its
+        attributes, or everybody; in the list's order. Further conditions of a rule are left to the caller. Raises
+        BackendDownError."""
+        return self._ask(self._rules_for, subject)
+
+    def device_keys(self) -> Mapping[str, bytes]:
+        """The keys of device secrets, by id. Raises BackendDownError."""
+        return self._ask(self._device_keys)
+
+    def users(self, *, kind: str = "", tenant: str = "") -> Iterator[User]:
+        """All users, or those of a kind or tenant, by kind and name. For commands. Raises StoreError."""
+        sql = f"SELECT {USER_COLUMNS} FROM users WHERE (? = '' OR kind = ?) AND (? = '' OR tenant = ?)"  # noqa: S608
+        return self._list(f"{sql} ORDER BY kind, identity", (kind, kind, tenant, tenant), user_of)
+
+    def user(self, kind: str, identity: str) -> User | None:
+        """The user of exactly this name, networks included. For commands. Raises StoreError."""
+        return next(self._list(_USER, (kind, check_identity(kind, identity)), user_of), None)
+
+    def rules(self, *, kind: str = "", value: str = "") -> Iterator[StoredRule]:
+        """All rules in order, or those filed under this condition. For commands. Raises StoreError."""
+        if kind:
+            return self._list(f"{_RULES} ORDER BY position", (kind, value), rule_of)
+        return self._list(f"SELECT {RULE_COLUMNS} FROM rules ORDER BY position", (), rule_of)  # noqa: S608
+
+    def tenants(self) -> Iterator[Tenant]:
+        """All tenants by name. For commands. Raises StoreError."""
+        return self._list(f"SELECT {TENANT_COLUMNS} FROM tenants ORDER BY name", (), tenant_of)  # noqa: S608
+
+    def bans(self, *, now_s: float) -> Iterator[Ban]:
+        """All bans that are not over. For commands. Raises StoreError."""
+        sql = f"SELECT {BAN_COLUMNS} FROM bans WHERE until_s IS NULL OR until_s > ? ORDER BY kind, value"  # noqa: S608
+        return self._list(sql, (now_s,), ban_of)
+
+    def audit(self, limit: int) -> list[AuditEntry]:
+        """The newest changes, the last one first. For commands. Raises StoreError."""
+        sql = "SELECT id, at_s, by, action, subject, detail FROM audit ORDER BY id DESC LIMIT ?"
+        return list(self._list(sql, (limit,), lambda row: AuditEntry(*row)))
+
+    def count_users(self, tenant: str = "") -> int:
+        """How many users there are, or a tenant has. Raises StoreError."""
+        where = "tenant = ? AND tenant != ''" if tenant else "? = ''"
+        return next(self._list(f"SELECT count(*) FROM users WHERE {where}", (tenant,), lambda row: int(row[0])))  # noqa: S608
+
+    def count_rules(self) -> int:
+        """How many rules there are. Raises StoreError."""
+        return next(self._list("SELECT count(*) FROM rules", (), lambda row: int(row[0])))
+
+    def _list(self, sql: str, values: tuple[Any, ...], make: Callable[[Any], T]) -> Iterator[T]:
+        try:
+            for row in self._ready().execute(sql, values):
+                yield make(row)
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(store_file.explain(self.path, error)) from error
+
+    def _ask(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """A read whose failure becomes BackendDownError. The file is opened again a second after it could not be."""
+        if self._db is None and self._problem and time.monotonic_ns() - self._failed_ns < _REOPEN_NS:
+            raise BackendDownError(BACKEND, self._problem)
+        try:
+            answer = read(*args, **kwargs)
+        except (sqlite3.Error, OSError, StoreError, ValueError) as error:
+            if not isinstance(error, sqlite3.Error) or not store_file.is_transient(error):
+                self._let_go()
+            self._failed_ns = time.monotonic_ns()
+            self._problem = str(error) if isinstance(error, StoreError) else store_file.explain(self.path, error)
+            raise BackendDownError(BACKEND, self._problem) from error
+        self._problem = ""
+        return answer
+
+    def _ready(self) -> sqlite3.Connection:
+        if self._db is None:
+            self._connect()
+        assert self._db is not None
+        return self._db
+
+    def _connect(self) -> None:
+        self._let_go()
+        found = self.path.stat()
+        db = store_file.connect(self.path, wait_s=_READ_WAIT_S, read_only=True)
+        try:
+            store_file.check_format(self.path, db)
+        except BaseException:
+            db.close()
+            raise
+        self._db = db
+        self._file = (found.st_dev, found.st_ino)
+        self._data_version = self._version = self._ban_version = -1
+        self._opened += 1
+        self._problem = ""
+        self._look()
+
+    def _look(self) -> bool:
+        """Whether anything has changed since the last look."""
+        self._looked_ns = time.monotonic_ns()
+        found = os.stat(self.path)  # noqa: PTH116 - half the time, many times a second
+        if self._db is None or (found.st_dev, found.st_ino) != self._file:
+            self._connect()  # the first time, or somebody has put another file in its place: a restored copy, perhaps
+            return True
+        db = self._ready()
+        # Moves with every commit of another connection, and every commit is another's: this one only reads.
+        seen = db.execute("PRAGMA data_version").fetchone()[0]
+        if seen == self._data_version:
+            return False
+        self._data_version = seen
+        versions = dict(db.execute("SELECT key, value FROM meta").fetchall())
+        changed: bool = versions["version"] != self._version
+        bans_changed: bool = versions["ban_version"] != self._ban_version
+        self._version, self._ban_version = versions["version"], versions["ban_version"]
+        if changed:
+            self._forget()
+        if bans_changed:
+            self._ban_kinds = frozenset(self._different("kind", "bans"))
+            self._ban_prefixes = self._different("prefix", "bans")
+        return changed or bans_changed
+
+    def _forget(self) -> None:
+        self._rules.clear()
+        self._everybody = None
+        self._kept_rules = 0
+        self._tenants.clear()
+        self._rule_kinds = frozenset(self._different("kind", "rules"))
+        self._user_prefixes = self._different("prefix", "users")
+        self._rule_prefixes = self._different("prefix", "rules")
+
+    def _different(self, column: str, table: str) -> list[Any]:
+        return [row[0] for row in self._ready().execute(_DIFFERENT.format(column, table))]
+
+    def _look_if_due(self) -> None:
+        if self._db is None or time.monotonic_ns() - self._looked_ns >= _LOOK_NS:
+            self._look()
+
+    def _find_user(self, kind: str, identity: str) -> User | None:
+        self._look_if_due()
+        if kind == "address":
+            for network in enclosing(identity, self._user_prefixes):
+                row = self._ready().execute(_USER, (kind, network)).fetchone()
+                if row is not None:
+                    return user_of(row)
+            return None
+        try:
+            row = self._ready().execute(_USER, (kind, identity)).fetchone()
+        except UnicodeEncodeError:  # text that is no UTF-8 names nobody
+            return None
+        return None if row is None else user_of(row)
+
+    def _find_ban(self, clientid: str, username: str, address: str, now_s: float) -> Ban | None:
+        self._look_if_due()
+        if not self._ban_kinds:
+            return None
+        db = self._ready()
+        asked = [one for one in (("clientid", clientid), ("username", username)) if one[0] in self._ban_kinds]
+        asked += [("address", network) for network in enclosing(address, self._ban_prefixes)]
+        for kind, value in asked:
+            try:
+                row = db.execute(_BAN, (kind, ban_name(kind, value), now_s)).fetchone() if value else None
+            except UnicodeEncodeError:
+                continue
+            if row is not None:
+                return ban_of(row)
+        return None
+
+    def _tenant(self, name: str) -> Tenant | None:
+        self._look_if_due()
+        if name in self._tenants:
+            self._tenants.move_to_end(name)
+            return self._tenants[name]
+        try:
+            row = self._ready().execute(_TENANT, (name,)).fetchone()
+        except UnicodeEncodeError:
+            return None
+        found = None if row is None else tenant_of(row)
+        if len(name) > _KEPT_TEXT:
+            return found
+        self._tenants[name] = found
+        if len(self._tenants) > _KEPT_TENANTS:
+            self._tenants.popitem(last=False)
+        return found
+
+    def _device_keys(self) -> dict[str, bytes]:
+        return {row[0]: bytes(row[1]) for row in self._ready().execute("SELECT id, key FROM device_keys")}
+
+    def _rules_for(self, subject: Subject) -> tuple[Rule, ...]:
+        self._look_if_due()
+        kinds = self._rule_kinds
+        if kinds == _FOR_EVERYBODY:
+            if self._everybody is None:
+                self._everybody = tuple(one.rule for one in self._kept("all", ""))
+            return self._everybody
+        lists: list[list[StoredRule]] = []
+        own = (subject.clientid, subject.username, subject.cert_common_name)
+        for kind, value in zip(OWN_KINDS, own, strict=True):
+            if value and kind in kinds:
+                lists.append(self._read_rules(kind, value))
+        for kind, value in self._general(subject, kinds):
+            lists.append(self._kept(kind, value))
+        lists = [one for one in lists if one]
+        if len(lists) == 1:
+            return tuple(one.rule for one in lists[0])
+        return tuple(one.rule for one in heapq.merge(*lists, key=_position))
+
+    def _general(self, subject: Subject, kinds: frozenset[str]) -> Iterator[tuple[str, str]]:
+        """Under what the rules stand that this subject shares with others."""
+        if "all" in kinds:
+            yield "all", ""
+        if "tenant" in kinds and subject.tenant:
+            yield "tenant", subject.tenant
+        if "group" in kinds:
+            for group in subject.groups:
+                yield "group", group
+        if "attribute" in kinds:
+            for name, value in subject.attributes.items():
+                yield "attribute", f"{name}={value}"
+        for network in enclosing(subject.peerhost, self._rule_prefixes):
+            yield "address", network
+
+    def _kept(self, kind: str, value: str) -> list[StoredRule]:
+        """Rules for many, out of memory if they are there."""
+        key = (kind, value)
+        found = self._rules.get(key)
+        if found is not None:
+            self._rules.move_to_end(key)
+            return found
+        found = self._read_rules(kind, value)
+        if len(value) > _KEPT_TEXT:
+            return found  # a client may have chosen it, and memory is counted in entries
+        self._rules[key] = found
+        self._kept_rules += len(found) + 1
+        while self._kept_rules > _KEPT_RULES and len(self._rules) > 1:
+            self._kept_rules -= len(self._rules.popitem(last=False)[1]) + 1
+        return found
+
+    def _read_rules(self, kind: str, value: str) -> list[StoredRule]:
+        try:
+            rows = self._ready().execute(_RULES, (kind, value)).fetchall()
+        except UnicodeEncodeError:
+            return []
+        found = [rule_of(row) for row in rows]
+        if len(found) > 1:
+            found.sort(key=_position)
+        return found
+
+
+def _position(stored: StoredRule) -> int:
+    return stored.position

@@ -1,0 +1,261 @@
+"""Files of users: EMQX's bootstrap files, CSV and JSON, and this service's own export, a JSON object a line.
+
+Whole file or nothing: the first thing wrong ends the reading, with the line and the column. No message ever holds a
+value of a password or hash.
+
+The export begins with a line that names the format and has the keys that its device secrets were hashed with; tenants
+follow, then users. It is as secret as the database.
+"""
+
+from __future__ import annotations
+
+__all__ = ["UserFile", "export_lines", "parse_users", "read_users"]
+
+import csv
+import io
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from auth.errors import ImportFormatError
+from auth.passwords import DEVICE_KEY_BYTES, device_key_id
+from auth.store.user_entries import COLUMNS, Entry, EntryError, HashForm, read_entry, read_tenant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from auth.model import Tenant
+    from auth.store.records import IdentityKind, User
+
+_FORMAT: Final = "mqtt-kafka-gateway users"
+_VERSION: Final = 1
+_MOST_BYTES: Final = 1 << 29
+_HEADER_FIELDS: Final = frozenset({"format", "version", "device_keys"})
+
+
+@dataclass(slots=True)
+class UserFile:
+    """What a file holds."""
+
+    entries: list[Entry] = field(default_factory=list)
+    tenants: list[Tenant] = field(default_factory=list)
+    device_keys: dict[str, bytes] = field(default_factory=dict, repr=False)
+
+
+def read_users(path: Path, form: HashForm, kind: IdentityKind = "username") -> UserFile:
+    """The users in a file of any of the formats. ``kind``: what EMQX's ``user_id`` is. Blocks. Raises
+    ImportFormatError, also when the file cannot be read."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ImportFormatError(f"{path} is larger than {_MOST_BYTES >> 20} MiB; split it.")
+        data = path.read_bytes()
+    except OSError as error:
+        raise ImportFormatError(f"{path} cannot be read: {error.strerror}.") from None
+    return parse_users(data, str(path), form, kind)
+
+
+def parse_users(data: bytes, source: str, form: HashForm, kind: IdentityKind = "username") -> UserFile:
+    """The same of bytes that are here; ``source`` is what messages call them."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ImportFormatError(f"{source}, line {line}: this is not UTF-8.") from None
+    reader = _Reader(source, form, kind)
+    first = text.lstrip()[:1]
+    if first == "[":
+        reader.json_array(text)
+    elif first == "{":
+        reader.json_lines(text)
+    elif first:
+        reader.csv(text)
+    else:
+        raise ImportFormatError(f"{source} is empty: not even a line with the names of columns is in it.")
+    return reader.file
+
+
+class _Reader:
+    """One file under way."""
+
+    def __init__(self, source: str, form: HashForm, kind: IdentityKind) -> None:
+        self.file = UserFile()
+        self._source = source
+        self._form = form
+        self._kind = kind
+        self._lines: dict[tuple[str, str], int] = {}
+
+    def csv(self, text: str) -> None:
+        rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+        try:
+            header = [name.strip() for name in next(rows)]
+            if len(set(header)) != len(header):
+                raise self._error(1, "", "a column is there twice")
+            for number, name in enumerate(header, start=1):
+                if name not in COLUMNS:  # not shown: without a header, this may be somebody's password
+                    known = ", ".join(COLUMNS)
+                    raise self._error(1, str(number), f"its name is none of a CSV file of users, which are {known}")
+            while (row := next(rows, None)) is not None:
+                if not any(row):
+                    continue  # EMQX's own sample ends in an empty user
+                if len(row) != len(header):
+                    raise self._error(rows.line_num, "", f"{len(row)} fields stand under {len(header)} columns")
+                self._user(dict(zip(header, row, strict=True)), rows.line_num, empty_is_none=True)
+        except csv.Error as error:
+            raise self._error(rows.line_num, "", f"this is no CSV: {error}") from None
+
+    def json_array(self, text: str) -> None:
+        decoder = json.JSONDecoder(object_pairs_hook=_object)
+        position, line, ended = text.index("[") + 1, text.count("\n", 0, text.index("[")) + 1, False
+        first = True
+        while not ended:
+            start = _skip_space(text, position)
+            line += text.count("\n", position, start)
+            if text[start : start + 1] == "]":
+                ended, position = True, start + 1
+                break
+            if not first:
+                if text[start : start + 1] != ",":
+                    raise self._error(line, "", "the list is not ended, or a comma is missing")
+                position, start = start + 1, _skip_space(text, start + 1)
+                line += text.count("\n", position, start)
+            value, position = self._decode(decoder, text, start, line)
+            self._user(value, line)
+            line += text.count("\n", start, position)
+            first = False
+        if text[position:].strip():
+            raise self._error(line, "", "something stands behind the end of the list")
+
+    def json_lines(self, text: str) -> None:
+        decoder = json.JSONDecoder(object_pairs_hook=_object)
+        for number, line in enumerate(text.split("\n"), start=1):
+            stripped = line.strip()
+            if not stripped:
+                continue
+            value, end = self._decode(decoder, stripped, 0, number)
+            if end != len(stripped):
+                raise self._error(number, "", "more than one JSON object stands on this line")
+            if isinstance(value, dict) and "format" in value:
+                self._header(value, number)
+            elif isinstance(value, dict) and set(value) == {"tenant"} and isinstance(value["tenant"], dict):
+                self._tenant(value["tenant"], number)
+            else:
+                self._user(value, number)
+
+    def _decode(self, decoder: json.JSONDecoder, text: str, start: int, line: int) -> tuple[Any, int]:
+        try:
+            return decoder.raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            at = line + text.count("\n", start, error.pos)
+            raise self._error(at, "", f"this is no JSON: {error.msg}") from None
+        except _TwiceError as error:
+            raise self._error(line, str(error), "it is there twice") from None
+        except (ValueError, RecursionError):
+            raise self._error(
+                line, "", "this is no JSON that can be read: nested too deep, or a number too long"
+            ) from None
+
+    def _user(self, fields: object, line: int, *, empty_is_none: bool = False) -> None:
+        if not isinstance(fields, dict):
+            raise self._error(line, "", "a user is a JSON object")
+        if empty_is_none:
+            fields = {name: value if value != "" else None for name, value in fields.items()}
+        try:
+            entry = read_entry(fields, line, self._form, self._kind)
+        except EntryError as error:
+            raise self._error(line, error.column, str(error)) from None
+        key = (entry.user.kind, entry.user.identity)
+        if key in self._lines:
+            raise self._error(line, key[0], f"the same user is on line {self._lines[key]} already")
+        self._lines[key] = line
+        self.file.entries.append(entry)
+
+    def _tenant(self, fields: Mapping[str, Any], line: int) -> None:
+        try:
+            self.file.tenants.append(read_tenant(fields))
+        except EntryError as error:
+            raise self._error(line, f"tenant.{error.column}", str(error)) from None
+
+    def _header(self, fields: Mapping[str, Any], line: int) -> None:
+        if fields["format"] != _FORMAT:
+            raise self._error(line, "format", f"this is no file of users: {_FORMAT!r} is wanted")
+        if fields.get("version") != _VERSION:
+            raise self._error(
+                line, "version", f"this version reads version {_VERSION} alone; another one has written it"
+            )
+        if set(fields) - _HEADER_FIELDS:
+            raise self._error(line, min(set(fields) - _HEADER_FIELDS), "there is no such field")
+        keys = fields.get("device_keys", {})
+        if not isinstance(keys, dict):
+            raise self._error(line, "device_keys", "this is an object")
+        for name, value in keys.items():
+            try:
+                key = bytes.fromhex(value) if isinstance(value, str) else b""
+            except ValueError:
+                key = b""
+            if len(key) != DEVICE_KEY_BYTES or device_key_id(key) != name:
+                raise self._error(line, "device_keys", "a key is damaged, or not the one that its name says")
+            self.file.device_keys[name] = key
+
+    def _error(self, line: int, column: str, sentence: str) -> ImportFormatError:
+        where = f"{self._source}, line {line}" + (f", column {column[:64]}" if column else "")
+        return ImportFormatError(f"{where}: {sentence}.")
+
+
+class _TwiceError(ValueError):
+    """A field is twice in an object; str() is its name."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in made:
+            raise _TwiceError(name[:64])
+        made[name] = value
+    return made
+
+
+def _skip_space(text: str, position: int) -> int:
+    while text[position : position + 1] in {" ", "\n", "\r", "\t"}:
+        position += 1
+    return position
+
+
+def export_lines(device_keys: Mapping[str, bytes], tenants: Iterable[Tenant], users: Iterable[User]) -> Iterator[str]:
+    """The lines of an export, each without its newline. ``parse_users`` reads all of it back."""
+    keys = {name: key.hex() for name, key in sorted(device_keys.items())}
+    yield _dumped({"format": _FORMAT, "version": _VERSION, "device_keys": keys})
+    for tenant in tenants:
+        fields: dict[str, Any] = {"name": tenant.name, "enabled": tenant.enabled}
+        if tenant.logins_per_second is not None:
+            fields["logins_per_second"] = tenant.logins_per_second
+        if tenant.users_max is not None:
+            fields["users_max"] = tenant.users_max
+        if tenant.attributes:
+            fields["attributes"] = dict(tenant.attributes)
+        yield _dumped({"tenant": fields})
+    for user in users:
+        yield _dumped(_exported(user))
+
+
+def _exported(user: User) -> dict[str, Any]:
+    fields: dict[str, Any] = {user.kind: user.identity}
+    if user.password:
+        fields["password_hash"] = user.password
+    if user.tenant:
+        fields["tenant"] = user.tenant
+    if user.groups:
+        fields["groups"] = sorted(user.groups)
+    if user.attributes:
+        fields["attributes"] = dict(user.attributes)
+    if user.is_superuser:
+        fields["is_superuser"] = True
+    if user.disabled:
+        fields["disabled"] = True
+    if user.expires_at_s is not None:
+        fields["expires_at"] = user.expires_at_s
+    return fields
+
+
+def _dumped(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(", ", ": "))

@@ -1,0 +1,171 @@
+"""What the service itself writes into the built-in database: hashes renewed at a login, automatic bans.
+
+A thread of its own writes, so that the event loop never waits for a lock or a disk. What cannot be written now is tried
+again; what finds no room is dropped and counted, since none of it is needed to go on (the next login renews the hash).
+"""
+
+from __future__ import annotations
+
+__all__ = ["Writer"]
+
+import asyncio
+import sqlite3
+import threading
+from collections import deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from auth.errors import StoreError
+from auth.store import file as store_file
+from auth.store.edit import transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from auth.store.edit import Editor
+
+log = structlog.get_logger("auth")
+
+_ROOM: Final = 1000
+_TOGETHER: Final = 200  # changes in one transaction: each waits for one write to the disk
+_AGAIN_S: Final = 1.0
+_WAIT_S: Final = 5.0  # for another process's lock
+
+
+class _Change(NamedTuple):
+    make: Callable[[Editor], object]
+    done: Future[None] | None  # of somebody who waits for it, and is told of a failure instead of it being tried again
+
+
+class Writer:
+    """Changes that wait, and the thread that makes them, which starts with the first."""
+
+    def __init__(self, path: Path, by: str = "service") -> None:
+        self._path = path
+        self._by = by
+        self._changes: deque[_Change] = deque()
+        self._condition = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._working = False
+        self.dropped = 0  # for want of room, or because the change itself was refused
+        self.written = 0
+
+    @property
+    def waiting(self) -> int:
+        """Changes that are not written yet."""
+        return len(self._changes)
+
+    def submit(self, change: Callable[[Editor], object]) -> bool:
+        """Have ``change`` made soon, in a transaction that others may share; it runs in the thread, and may run again
+        when the disk failed. Whether there was room. Does not block."""
+        return self._queue(_Change(change, None))
+
+    async def make(self, change: Callable[[Editor], object]) -> None:
+        """The same, and wait until it is on the disk. Raises StoreError when it is refused or cannot be stored now."""
+        done: Future[None] = Future()
+        if not self._queue(_Change(change, done)):
+            raise StoreError(f"{self._path}: {len(self._changes)} changes wait already; the disk may be slow or full.")
+        await asyncio.wrap_future(done)
+
+    def _queue(self, change: _Change) -> bool:
+        with self._condition:
+            if self._closing or len(self._changes) >= _ROOM:
+                self.dropped += 1
+                return False
+            self._changes.append(change)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="auth-writer", daemon=True)
+                self._thread.start()
+            self._condition.notify_all()
+        return True
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything is written; whether it is. Blocks."""
+        with self._condition:
+            return self._condition.wait_for(lambda: not self._changes and not self._working, timeout_s)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Write what waits, as far as the time allows, and end. Blocks."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(timeout_s)
+
+    def _run(self) -> None:
+        db: sqlite3.Connection | None = None
+        failing = False
+        while batch := self._next():
+            why = ""
+            try:
+                if db is None:
+                    db = store_file.connect(self._path, wait_s=_WAIT_S)
+                self._write(db, batch)
+            except (StoreError, sqlite3.Error, OSError) as error:
+                why = str(error) if isinstance(error, StoreError) else store_file.explain(self._path, error)
+                if db is not None:
+                    db.close()
+                    db = None
+            if why and not failing:
+                log.warning("auth_write_failing", error=why, waiting=len(self._changes))
+            elif failing and not why:
+                log.info("auth_write_works_again")
+            failing = bool(why)
+            self._finish(batch, why)
+        if db is not None:
+            db.close()
+
+    def _next(self) -> list[_Change]:
+        """The changes to make now, which stay in the queue until they are made; empty at the end."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._changes or self._closing)
+            self._working = bool(self._changes)
+            return [self._changes[number] for number in range(min(len(self._changes), _TOGETHER))]
+
+    def _finish(self, batch: list[_Change], why: str) -> None:
+        """Take a batch off the queue; after a failure, what nobody waits for stays for the next try."""
+        with self._condition:
+            for _ in batch:
+                self._changes.popleft()
+            again = [one for one in batch if one.done is None] if why and not self._closing else []
+            self._changes.extendleft(reversed(again))
+            if why:
+                self.dropped += len(batch) - len(again)
+            self._working = False
+            self._condition.notify_all()
+            for one in batch:
+                if one.done is not None and not one.done.done():
+                    _tell(one.done, why)
+            if again:
+                self._condition.wait_for(lambda: self._closing, _AGAIN_S)
+
+    def _write(self, db: sqlite3.Connection, batch: list[_Change]) -> None:
+        refused = 0
+        with transaction(self._path, db, self._by) as editor:
+            for change in batch:
+                db.execute("SAVEPOINT one")
+                try:
+                    change.make(editor)
+                except StoreError as error:
+                    db.execute("ROLLBACK TO one")
+                    refused += 1
+                    if change.done is None:
+                        log.warning("auth_write_refused", error=str(error))
+                    else:
+                        _tell(change.done, str(error))
+                db.execute("RELEASE one")
+        self.dropped += refused
+        self.written += len(batch) - refused
+
+
+def _tell(done: Future[None], why: str) -> None:
+    if done.set_running_or_notify_cancel():
+        if why:
+            done.set_exception(StoreError(why))
+        else:
+            done.set_result(None)
