@@ -4,7 +4,7 @@
     ├── ConfigError              bad settings; the process ends with status 78
     ├── bridge.errors            the data path: what may be retried, what may not, what poisons a batch
     ├── gateway.mqtt.errors      the MQTT connection
-    ├── gateway.embedded.errors  the brokers of laptop and tests
+    ├── gateway.local.runtime.errors  the brokers of laptop and tests
     ├── gateway.admin.errors     Kafka's administration
     ├── auth.errors              credentials, and the service that EMQX asks
     ├── streaming.errors         the Spark jobs
@@ -79,7 +79,7 @@ def forget_frames(error: BaseException) -> None:
 
     An error that a future carried knows the frame that awaited it, and that frame knows the future: a cycle, which
     keeps everything in those frames, a batch of 256 KiB or a closed connection, until the garbage collector comes. In
-    a long-running worker that is seldom (``gateway.memory``). Not for a defect: its frames are what one looks for.
+    a long-running worker that is seldom (``gateway.base.memory``). Not for a defect: its frames are what one looks for.
     """
     known: set[int] = set()
     waiting: list[BaseException | None] = [error]

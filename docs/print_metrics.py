@@ -9,14 +9,14 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.auth_service.metrics import AuthMetrics
-from gateway.metrics import Metrics
+from gateway.base.metrics import Metrics
 from gateway.supervisor.metrics import SupervisorMetrics
 from streaming.metric_names import SERIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.instruments import Definition
+    from gateway.base.instruments import Definition
     from streaming.metric_names import Series
 
 _INTRODUCTION: Final = """\

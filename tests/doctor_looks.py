@@ -9,14 +9,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from config.loading.load import load
-from gateway.doctor.examine import Options, examine
-from gateway.doctor.model import Severity, exit_status
+from gateway.tools.doctor.examine import Options, examine
+from gateway.tools.doctor.model import Severity, exit_status
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from config.settings import Settings
-    from gateway.doctor.model import Check, Report
+    from gateway.tools.doctor.model import Check, Report
     from tests.brokers.mosquitto import Mosquitto
 
 

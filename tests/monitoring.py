@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from gateway.auth_service.metrics import AuthMetrics
-from gateway.metrics import Metrics
+from gateway.base.metrics import Metrics
 from gateway.supervisor.metrics import SupervisorMetrics
 from streaming.metric_names import SERIES
 

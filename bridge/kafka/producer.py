@@ -1,4 +1,4 @@
-"""The Kafka port on aiokafka: with the other ``kafka_`` modules all of the data path that knows it.
+"""The Kafka port on aiokafka: with the other modules of this folder all of the data path that knows it.
 
 aiokafka's client, its protocol and its compiled record builder are used; its producer is not. That one spends 37 µs
 on a partition batch (a coroutine, five futures and as many turns of the loop for each), where a batch at 2,000

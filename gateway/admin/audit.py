@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from gateway.admin.errors import AdminError
-from gateway.running_user import running_user
+from gateway.base.running_user import running_user
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from config.errors import GatewayError, forget_frames
-from gateway.problem import Problem
+from gateway.base.problem import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from gateway.admin.kafka import KafkaAdmin
     from gateway.admin.lag import GroupLag, Look, State
-    from gateway.metrics import Metrics
+    from gateway.base.metrics import Metrics
 
 log = structlog.get_logger("consumers")
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from config.error_words import words
-from gateway.http import HttpPortError, listening_socket
+from gateway.http.server import HttpPortError, listening_socket
 
 if TYPE_CHECKING:
     import ssl

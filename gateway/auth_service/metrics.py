@@ -1,4 +1,5 @@
-"""The metrics of ``gateway auth serve``; docs/metrics.md prints them with the gateway's own (``gateway.metrics``)."""
+"""The metrics of ``gateway auth serve``; docs/metrics.md prints them with the gateway's own
+(``gateway.base.metrics``)."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from typing import TYPE_CHECKING, Final, cast, get_args
 
 from auth.errors import DownCause
 from auth.logins.reasons import ACCESS_REASONS, LOGIN_REASONS
-from gateway.instruments import MetricSet, counter, gauge, histogram
-from gateway.metrics import Metrics
+from gateway.base.instruments import MetricSet, counter, gauge, histogram
+from gateway.base.metrics import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

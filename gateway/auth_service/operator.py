@@ -7,14 +7,14 @@ __all__ = ["AuthAnswers", "Health"]
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway.answers import Answer, json_answer, metrics_answer
-from gateway.lifecycle import State
+from gateway.base.lifecycle import State
+from gateway.http.answers import Answer, json_answer, metrics_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.auth_service.metrics import AuthMetrics
-    from gateway.lifecycle import Lifecycle
+    from gateway.base.lifecycle import Lifecycle
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Health:
 
 
 class AuthAnswers:
-    """Implements ``gateway.answers.Answers``. ``health`` is read in the event loop and must not block."""
+    """Implements ``gateway.http.answers.Answers``. ``health`` is read in the event loop and must not block."""
 
     def __init__(self, metrics: AuthMetrics, lifecycle: Lifecycle, health: Callable[[], Health]) -> None:
         self._metrics = metrics

@@ -15,15 +15,15 @@ from auth.logins.chain import make_chain
 from auth.logins.counts import Counts
 from auth.service import AccessService
 from auth.store.store import Store, database_path
-from gateway import memory
 from gateway.auth_service.metrics import AuthMetrics
 from gateway.auth_service.operator import AuthAnswers, Health
 from gateway.auth_service.server import AuthServer
-from gateway.http import HttpServer
-from gateway.instruments import EventLoopProbe
-from gateway.lifecycle import Lifecycle, Service, State, StopRequest
-from gateway.server_tls import TlsContext
-from gateway.signals import StopSignals
+from gateway.base import memory
+from gateway.base.instruments import EventLoopProbe
+from gateway.base.lifecycle import Lifecycle, Service, State, StopRequest
+from gateway.base.signals import StopSignals
+from gateway.http.server import HttpServer
+from gateway.http.tls import TlsContext
 
 if TYPE_CHECKING:
     from config.settings import Settings

@@ -38,7 +38,7 @@ def require_servable(loaded: Loaded) -> None:
     if problems:
         raise ConfigError(*problems)
     if settings.tls is not None:
-        from gateway.server_tls import TlsContext
+        from gateway.http.tls import TlsContext
 
         TlsContext(settings.tls)
 

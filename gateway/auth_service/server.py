@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from config.settings import AuthSettings
     from gateway.auth_service.http1 import Head, Refusal, Request
     from gateway.auth_service.metrics import AuthMetrics
-    from gateway.instruments import Cell
+    from gateway.base.instruments import Cell
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(__name__)
 

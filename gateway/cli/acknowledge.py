@@ -33,7 +33,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from gateway.lost_sessions import acknowledge, read_losses
+    from gateway.data_dir.lost_sessions import acknowledge, read_losses
 
     settings = load_noted(arguments.config).settings
     now_ms = time.time_ns() // 1_000_000

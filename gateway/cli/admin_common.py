@@ -53,8 +53,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def connected(arguments: argparse.Namespace) -> Iterator[tuple[Settings, KafkaAdmin]]:
     """The settings and a connection made from them. Our own log lines (a certificate that has changed) stay out of the
     output unless they are errors."""
-    from gateway import logs
     from gateway.admin.kafka import KafkaAdmin
+    from gateway.base import logs
 
     settings = load_noted(arguments.config).settings
     undo = logs.configure(settings.log.model_copy(update={"level": "error"}))

@@ -76,7 +76,7 @@ def between(lowest: float, highest: float, *, whole: bool = False) -> Callable[[
 
 def moment(text: str) -> int:
     """Milliseconds since 1970 of a time (UTC unless it says otherwise), or of so long ago: ``2h``, ``2h ago``."""
-    from gateway.moments import parse_moment
+    from gateway.base.moments import parse_moment
 
     try:
         return parse_moment(text.removesuffix(" ago"), time.time_ns() // 1_000_000)
@@ -88,7 +88,7 @@ def run_quietly(command: Coroutine[Any, Any, _Result], log: LogSettings) -> _Res
     """Run a command whose output is for people or a pipe: logs go to stderr, and only what is an error."""
     import asyncio
 
-    from gateway import logs
+    from gateway.base import logs
 
     undo = logs.configure(log.model_copy(update={"level": "error"}))
     try:

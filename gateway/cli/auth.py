@@ -23,6 +23,6 @@ def add_parser(commands: Any) -> None:
     )
     actions = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in _COMMANDS:
-        module = f"gateway.cli.auth_{name}"
+        module = f"gateway.cli.access.{name}"
         if importlib.util.find_spec(module) is not None:
             importlib.import_module(module).add_parser(actions)

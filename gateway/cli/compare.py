@@ -14,8 +14,8 @@ from gateway.cli.arguments import UsageError, add_config, add_json, load_noted, 
 
 if TYPE_CHECKING:
     from config.settings import Settings
-    from gateway.migration.compare import Comparison, Side, Table
-    from gateway.migration.identity import Identity, Reader
+    from gateway.tools.migration.compare import Comparison, Side, Table
+    from gateway.tools.migration.identity import Identity, Reader
 
 _SLACK_MS = 60_000  # two bridges stamp one message at moments that are not further apart
 _GRACE_MS = 10_000  # what is younger may still be on its way through the other one
@@ -71,7 +71,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _identity(text: str) -> Identity:
-    from gateway.migration.identity import parse_identity
+    from gateway.tools.migration.identity import parse_identity
 
     try:
         return parse_identity(text)
@@ -80,7 +80,7 @@ def _identity(text: str) -> Identity:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from gateway.migration.identity import Reader
+    from gateway.tools.migration.identity import Reader
 
     sides: dict[Side, tuple[str, Settings, Reader]] = {}
     try:
@@ -104,7 +104,7 @@ async def _compare(arguments: argparse.Namespace, sides: dict[Side, tuple[str, S
     import dataclasses
     import tempfile
 
-    from gateway.migration.compare import Span, Table
+    from gateway.tools.migration.compare import Span, Table
 
     started_ms = time.time_ns() // 1_000_000
     span = Span(
@@ -137,7 +137,7 @@ async def _read(
     bounds: tuple[int | None, int | None],
 ) -> None:
     from bridge.kafka.reader import TopicReader
-    from gateway.outward import kafka_login
+    from gateway.components.outward import kafka_login
 
     since_ms, until_ms = bounds
     async with (

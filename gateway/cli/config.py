@@ -98,8 +98,8 @@ def check_run(loaded: Loaded) -> tuple[list[str], list[str]]:
 
 def _spools_too_large(loaded: Loaded) -> list[str]:
     """Whether the spools of all workers may come to take more than the disk of data_dir has."""
-    from gateway.doctor.wording import bytes_text
     from gateway.supervisor.cpu import worker_count
+    from gateway.tools.doctor.wording import bytes_text
 
     settings = loaded.settings
     workers = worker_count(settings) or 1

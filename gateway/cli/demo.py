@@ -15,8 +15,8 @@ from config.extras import require
 from gateway.cli.table import tell
 
 if TYPE_CHECKING:
-    from gateway.demo.options import DemoOptions
-    from gateway.demo.result import DemoResult
+    from gateway.local.demo.options import DemoOptions
+    from gateway.local.demo.result import DemoResult
 
 _DESCRIPTION = """\
 Starts a real Kafka broker and a real MQTT broker on free ports of this machine, the gateway between them, simulated
@@ -86,9 +86,9 @@ def _run(arguments: argparse.Namespace) -> int:
     import signal
 
     _require_extra(spark=arguments.spark, auth=arguments.auth)
-    from gateway.demo.account import render
-    from gateway.demo.chaos import MIN_DURATION_S, render_chaos
-    from gateway.demo.options import DemoOptions
+    from gateway.local.demo.account import render
+    from gateway.local.demo.chaos import MIN_DURATION_S, render_chaos
+    from gateway.local.demo.options import DemoOptions
 
     if arguments.chaos and arguments.duration < MIN_DURATION_S:
         raise ConfigError(
@@ -143,9 +143,9 @@ def _report_sentence(result: DemoResult, options: DemoOptions) -> str:
 
 
 async def _show(options: DemoOptions) -> DemoResult:
-    from gateway.demo.chaos import ChaosPlan, ChaosState
-    from gateway.demo.state import DemoState
-    from gateway.demo.view import LiveView, PlainView
+    from gateway.local.demo.chaos import ChaosPlan, ChaosState
+    from gateway.local.demo.state import DemoState
+    from gateway.local.demo.view import LiveView, PlainView
 
     state = DemoState(
         devices=options.devices,
@@ -158,7 +158,7 @@ async def _show(options: DemoOptions) -> DemoResult:
     view = LiveView(state) if on_terminal and redrawable and not options.json else PlainView(state)
     view.start()
     try:
-        from gateway.demo.run import run_demo  # half a second of imports, with something to look at meanwhile
+        from gateway.local.demo.run import run_demo  # half a second of imports, with something to look at meanwhile
 
         return await run_demo(options, state, view)
     finally:

@@ -15,7 +15,7 @@ from gateway.cli.arguments import add_json
 from gateway.cli.table import mention, tell
 
 if TYPE_CHECKING:
-    from gateway.embedded.dev import DevBrokers
+    from gateway.local.embedded.dev import DevBrokers
 
 _KAFKA_PORT, _MQTT_PORT = 9092, 1883  # the settings' defaults: a gateway finds them without any settings
 
@@ -101,7 +101,7 @@ def _up(arguments: argparse.Namespace) -> int:
 
     needed = {"jpype": "JPype1"} | ({"argon2": "argon2-cffi"} if arguments.auth else {})
     require("gateway dev", needed, "embedded,auth" if arguments.auth else "embedded")
-    from gateway.embedded.dev import up  # not at the top: other commands should not pay for it
+    from gateway.local.embedded.dev import up  # not at the top: other commands should not pay for it
 
     brokers, started = up(
         _brokers_name(arguments),
@@ -122,7 +122,7 @@ def _up(arguments: argparse.Namespace) -> int:
 
 
 def _brokers_name(arguments: argparse.Namespace) -> str:
-    from gateway.embedded.dev import project_name
+    from gateway.local.embedded.dev import project_name
 
     name: str | None = arguments.name
     return project_name(Path.cwd()) if name is None else name
@@ -130,7 +130,7 @@ def _brokers_name(arguments: argparse.Namespace) -> str:
 
 def _or_free(port: int | None, default: int) -> int | None:
     """The port to take, None for any free one. The default one gives way to who has it; one asked for does not."""
-    from gateway.embedded.ports import PortReservation
+    from gateway.local.runtime.ports import PortReservation
 
     if port is not None:
         return port or None
@@ -142,7 +142,7 @@ def _or_free(port: int | None, default: int) -> int | None:
 
 
 def _down(arguments: argparse.Namespace) -> int:
-    from gateway.embedded.dev import down
+    from gateway.local.embedded.dev import down
 
     name = _brokers_name(arguments)
     if down(name):
@@ -154,7 +154,7 @@ def _down(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from gateway.embedded.dev import find
+    from gateway.local.embedded.dev import find
 
     name = _brokers_name(arguments)
     brokers = find(name)
@@ -168,7 +168,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _show_others(name: str) -> None:
-    from gateway.embedded.dev import others
+    from gateway.local.embedded.dev import others
 
     for one in others(name):
         whose = f"of {one.project}" if one.project else "that an older version started"
@@ -197,7 +197,7 @@ def _init(brokers: DevBrokers) -> str:
 
 def _show(brokers: DevBrokers, arguments: argparse.Namespace, *, heading: str) -> None:
     from auth.store.first_start import GATEWAY_USER
-    from gateway.embedded.dev import to_json
+    from gateway.local.embedded.dev import to_json
 
     if arguments.json:
         print(to_json(brokers))

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from bridge.dead_letters.reading import DeadLetter, Place
     from config.settings import Settings
-    from gateway.cli.dlq_reader import DeadLetterReader
-    from gateway.cli.dlq_selection import Filter, Selection
+    from gateway.cli.dead_letters.reader import DeadLetterReader
+    from gateway.cli.dead_letters.selection import Filter, Selection
 
 LIST_LIMIT = 100
 
@@ -103,7 +103,7 @@ def _positive(text: str) -> int:
 
 def _filter(arguments: argparse.Namespace) -> Filter:
     from bridge.routing.filters import FilterError, validate_filter
-    from gateway.cli.dlq_selection import Filter
+    from gateway.cli.dead_letters.selection import Filter
 
     try:
         for text in arguments.topic:
@@ -128,7 +128,7 @@ def _run_quietly(command: Coroutine[Any, Any, int], settings: Settings) -> int:
     """Run a command whose output is for people or a pipe: logs go to stderr, and only what is an error."""
     import asyncio
 
-    from gateway import logs
+    from gateway.base import logs
 
     undo = logs.configure(settings.log.model_copy(update={"level": "error"}))
     try:
@@ -139,8 +139,8 @@ def _run_quietly(command: Coroutine[Any, Any, int], settings: Settings) -> int:
 
 @contextlib.asynccontextmanager
 async def _reader(settings: Settings) -> AsyncIterator[DeadLetterReader]:
-    from gateway.cli.dlq_reader import DeadLetterReader
-    from gateway.outward import kafka_login
+    from gateway.cli.dead_letters.reader import DeadLetterReader
+    from gateway.components.outward import kafka_login
 
     async with (
         kafka_login(settings.kafka) as login,
@@ -150,7 +150,7 @@ async def _reader(settings: Settings) -> AsyncIterator[DeadLetterReader]:
 
 
 def _place(text: str, settings: Settings) -> Place:
-    from gateway.cli.dlq_selection import parse_place
+    from gateway.cli.dead_letters.selection import parse_place
 
     try:
         return parse_place(text, settings.dead_letter.topic)
@@ -170,8 +170,8 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 async def _list_all(arguments: argparse.Namespace, settings: Settings, wanted: Filter) -> int:
-    from gateway.cli import dlq_text
-    from gateway.cli.dlq_selection import look_through
+    from gateway.cli.dead_letters import text as dlq_text
+    from gateway.cli.dead_letters.selection import look_through
 
     async with _reader(settings) as reader:
         selection = await look_through(reader, wanted.takes, newest=arguments.limit)
@@ -203,8 +203,8 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 async def _show_one(arguments: argparse.Namespace, settings: Settings, place: Place) -> int:
-    from gateway.cli import dlq_text
-    from gateway.cli.dlq_selection import look_through
+    from gateway.cli.dead_letters import text as dlq_text
+    from gateway.cli.dead_letters.selection import look_through
 
     async with _reader(settings) as reader:
         selection = await look_through(reader, lambda letter: place in letter.places)
@@ -225,7 +225,7 @@ async def _show_one(arguments: argparse.Namespace, settings: Settings, place: Pl
 
 def _named(selection: Selection, places: Sequence[Place]) -> list[DeadLetter]:
     """The dead letters at these places. Raises NotFoundError for one that is not there."""
-    from gateway.cli.dlq_selection import find
+    from gateway.cli.dead_letters.selection import find
 
     letters = []
     for place in places:
@@ -244,7 +244,7 @@ def _named(selection: Selection, places: Sequence[Place]) -> list[DeadLetter]:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    from gateway.cli.dlq_selection import Filter
+    from gateway.cli.dead_letters.selection import Filter
 
     settings, wanted = _settings(arguments), _filter(arguments)
     if arguments.places and (wanted != Filter() or arguments.all):
@@ -258,8 +258,8 @@ def _replay(arguments: argparse.Namespace) -> int:
 async def _replay_all(
     arguments: argparse.Namespace, settings: Settings, wanted: Filter, places: Sequence[Place]
 ) -> int:
-    from gateway.cli.dlq_replay import Outcome, ReplayRun
-    from gateway.cli.dlq_selection import look_through
+    from gateway.cli.dead_letters.replay import Outcome, ReplayRun
+    from gateway.cli.dead_letters.selection import look_through
 
     async with _reader(settings) as reader:
         named = set(places)

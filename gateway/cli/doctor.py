@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config.errors import ConfigError, ExitStatus
 from gateway.cli.arguments import UsageError, add_config, add_json, between, run_quietly
-from gateway.doctor.model import GROUPS
+from gateway.tools.doctor.model import GROUPS
 
 if TYPE_CHECKING:
     import argparse
 
     from config.loading.load import Loaded
-    from gateway.doctor.examine import Options
-    from gateway.doctor.model import Report, Severity
-    from gateway.doctor.mqtt_facts import Device
+    from gateway.tools.doctor.examine import Options
+    from gateway.tools.doctor.model import Report, Severity
+    from gateway.tools.doctor.mqtt_facts import Device
 
 _PIPE_WIDTH: Final = 120
 _SCHEMA: Final = 1  # of --json; raised when a field changes its meaning or goes
@@ -79,7 +79,7 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from config.loading.load import load
-    from gateway.doctor.model import exit_status
+    from gateway.tools.doctor.model import exit_status
 
     device = _device(arguments)
     try:
@@ -106,7 +106,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _options(arguments: argparse.Namespace, device: Device | None) -> Options:
-    from gateway.doctor.examine import Options
+    from gateway.tools.doctor.examine import Options
 
     return Options(frozenset(arguments.only), arguments.timeout, device, tuple(dict.fromkeys(arguments.group)))
 
@@ -119,7 +119,7 @@ def _device(arguments: argparse.Namespace) -> Device | None:
     if name is None or file is None:
         raise UsageError("--device-user and --device-password-file go together.")
     from config.values.secret_files import read_secret
-    from gateway.doctor.mqtt_facts import Device
+    from gateway.tools.doctor.mqtt_facts import Device
 
     try:
         return Device(name, read_secret(file))
@@ -128,7 +128,7 @@ def _device(arguments: argparse.Namespace) -> Device | None:
 
 
 def _examine(loaded: Loaded, options: Options) -> Report:
-    from gateway.doctor.examine import examine
+    from gateway.tools.doctor.examine import examine
 
     hint = sys.stderr.isatty()
     if hint:
@@ -149,7 +149,7 @@ def _examine(loaded: Loaded, options: Options) -> Report:
 
 def _unusable(error: ConfigError) -> Report:
     """Settings that do not load: every other group's ground is gone."""
-    from gateway.doctor.model import Findings, Report
+    from gateway.tools.doctor.model import Findings, Report
 
     config = Findings("config")
     for problem in error.problems:
@@ -165,8 +165,8 @@ def _unusable(error: ConfigError) -> Report:
 def _print(report: Report) -> None:
     from config.prose import width_of
     from gateway.cli.table import say, severity
-    from gateway.doctor.model import Severity
-    from gateway.doctor.text import report_text
+    from gateway.tools.doctor.model import Severity
+    from gateway.tools.doctor.text import report_text
 
     def mark(one: Severity) -> str:
         return one.value if one is Severity.SKIPPED else severity(one.value)  # type: ignore[arg-type]  # one of the others

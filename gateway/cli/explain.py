@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from bridge.message import Properties
     from config.settings import Settings
-    from gateway.explain import Explanation
+    from gateway.tools.explain import Explanation
 
 _LISTENS_S: Final = 1.0
 _PATIENCE_S: Final = 3.0  # for a Kafka that does not answer: the rest can be told without it
@@ -83,7 +83,7 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from config.loading.load import load
-    from gateway.explain import Message, explain
+    from gateway.tools.explain import Message, explain
 
     message = Message(
         arguments.topic, _payload(arguments), _properties(arguments.properties), arguments.qos, arguments.retain

@@ -7,13 +7,13 @@ __all__ = ["text"]
 from typing import TYPE_CHECKING
 
 from bridge import wire
-from gateway.explain import shown
+from gateway.tools.explain import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from config.settings import Settings
-    from gateway.explain import Delivery, Explanation, RouteView, Step, Written
+    from gateway.tools.explain import Delivery, Explanation, RouteView, Step, Written
 
 
 def text(told: Explanation, settings: Settings) -> str:

@@ -45,7 +45,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from gateway.adoption import describe
+    from gateway.data_dir.adoption import describe
 
     settings = load_noted(arguments.config).settings
     tell("\n".join(describe(settings.data_dir, settings.instance)))
@@ -53,7 +53,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _adopt(arguments: argparse.Namespace) -> int:
-    from gateway.adoption import adopt, require_idle
+    from gateway.data_dir.adoption import adopt, require_idle
     from gateway.supervisor.place import find_supervisor
 
     settings = load_noted(arguments.config).settings
@@ -77,7 +77,7 @@ def _adopt(arguments: argparse.Namespace) -> int:
 def _cluster_id(settings: Settings) -> tuple[str | None, str | None]:
     """The cluster's id; else why it is not known."""
     from bridge.kafka.connection import cluster_id
-    from gateway.outward import kafka_login
+    from gateway.components.outward import kafka_login
 
     async def ask() -> str | None:
         async with kafka_login(settings.kafka) as login:

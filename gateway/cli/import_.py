@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from gateway.migration.findings import Finding, Imported
+    from gateway.tools.migration.findings import Finding, Imported
 
 _LARGEST = 32 << 20
 _PIPE_WIDTH = 110
@@ -87,8 +87,8 @@ def add_parser(commands: Any) -> None:
 def _emqx(arguments: argparse.Namespace) -> int:
     import json
 
-    from gateway.migration.emqx import import_emqx, read_emqx
-    from gateway.migration.findings import ImportError_
+    from gateway.tools.migration.emqx import import_emqx, read_emqx
+    from gateway.tools.migration.findings import ImportError_
 
     documents = []
     for file in arguments.files:
@@ -103,7 +103,7 @@ def _emqx(arguments: argparse.Namespace) -> int:
 
 
 def _telegraf(arguments: argparse.Namespace) -> int:
-    from gateway.migration.telegraf import import_telegraf
+    from gateway.tools.migration.telegraf import import_telegraf
 
     (file,) = arguments.files
     text = _text(file)
@@ -116,7 +116,7 @@ def _telegraf(arguments: argparse.Namespace) -> int:
 def _understood(as_what: str) -> Iterator[None]:
     """Fields of other kinds than the source's documentation has are no defect of ours. Their values, which may be
     secrets, are not told."""
-    from gateway.migration.findings import ImportError_
+    from gateway.tools.migration.findings import ImportError_
 
     try:
         yield
@@ -158,7 +158,7 @@ def _mqtt(text: str | None) -> str | None:
 
 
 def _write(arguments: argparse.Namespace, imported: Imported, source: str) -> int:
-    from gateway.migration.toml_text import as_toml_text, check_text
+    from gateway.tools.migration.toml_text import as_toml_text, check_text
 
     heading = (
         f"Settings made by gateway import from {source}.\n"
@@ -193,7 +193,7 @@ def _save(file: Path, text: str, *, force: bool) -> None:
 
 
 def _report(findings: list[Finding], width: int) -> str:
-    from gateway.cli.dlq_text import one_line
+    from gateway.cli.dead_letters.text import one_line
 
     if not findings:
         return "Everything has a counterpart."

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import argparse
 
     from config.loading.load import Loaded
-    from gateway.reports import Outcome
+    from gateway.base.reports import Outcome
 
 _DESCRIPTION: Final = """\
 Checks the settings here, then has the running gateway read them again and take what has changed: routes, interceptors,
@@ -63,8 +63,8 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from config.loading.load import load, require_runnable
-    from gateway.reload_plan import Wish
-    from gateway.running import find_running
+    from gateway.base.reload_plan import Wish
+    from gateway.supervisor.running import find_running
 
     loaded = load(arguments.config)
     require_runnable(loaded)

@@ -37,8 +37,8 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from gateway.reload_plan import Wish
-    from gateway.running import find_running
+    from gateway.base.reload_plan import Wish
+    from gateway.supervisor.running import find_running
 
     settings = load_noted(arguments.config).settings
     running = find_running(settings)

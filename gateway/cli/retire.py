@@ -40,9 +40,9 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from gateway.identity import holder, slots
-    from gateway.running import NotRunningError
+    from gateway.data_dir.identity import holder, slots
     from gateway.supervisor.place import find_supervisor
+    from gateway.supervisor.running import NotRunningError
 
     loaded = load_noted(arguments.config)
     settings = loaded.settings
@@ -69,7 +69,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _retire_all(settings: Settings, supervisor: int) -> int:
-    from gateway.reports import read_outcome
+    from gateway.base.reports import read_outcome
     from gateway.supervisor.place import NAME, find_supervisor
 
     os.kill(supervisor, signal.SIGUSR1)
@@ -92,8 +92,8 @@ def _retire_slots(loaded: Loaded, left: set[int]) -> int:
     import asyncio
 
     from config.loading.load import require_runnable
-    from gateway import logs
-    from gateway.worker_run import run_worker
+    from gateway.base import logs
+    from gateway.worker.run import run_worker
 
     require_runnable(loaded)
     for slot in sorted(left):

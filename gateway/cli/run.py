@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from config.loading.load import Loaded
-    from gateway.lifecycle import StopReport
-    from gateway.signals import StopSignals
+    from gateway.base.lifecycle import StopReport
+    from gateway.base.signals import StopSignals
 
 
 _GENTLE = 10  # a tenth of the CPU when it is short
@@ -67,7 +67,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from gateway import lean, memory  # noqa: F401 - lean works by being imported
+    from gateway.base import lean, memory  # noqa: F401 - lean works by being imported
 
     memory.use_one_arena()
     if arguments.channel is not None:
@@ -112,15 +112,15 @@ def _run_alone(loaded: Loaded, load: Callable[[], Loaded]) -> int:
 
     import structlog
 
-    from gateway import logs
+    from gateway.base import logs
 
     settings = loaded.settings
     logs.configure(settings.log, context={"instance": settings.instance, "worker": settings.worker})
     log = structlog.get_logger("run")
     for warning in loaded.warnings:
         log.warning("settings.doubtful", warning=warning)
-    from gateway.reload_alone import AloneReload
-    from gateway.worker_run import run_worker
+    from gateway.worker.reload_alone import AloneReload
+    from gateway.worker.run import run_worker
 
     return _end(*asyncio.run(run_worker(settings, reload=lambda: AloneReload(loaded, load))))
 
@@ -130,7 +130,7 @@ def _run_member(sock: socket.socket, role: str) -> int:
     import asyncio
     import json
 
-    from gateway import logs, memory
+    from gateway.base import logs, memory
     from gateway.supervisor.channel import read_first
 
     with memory.loading():
@@ -151,7 +151,7 @@ def _run_member(sock: socket.socket, role: str) -> int:
             channel.sendall(json.dumps({"say": "failed", "sentence": str(error)}).encode() + b"\n")
             return error.exit_status
         logs.configure(settings.log, context={"instance": settings.instance, "worker": settings.worker})
-        from gateway.worker_run import run_worker
+        from gateway.worker.run import run_worker
 
         try:
             membership = Membership(channel, settings, retiring=role == "retiring", successor=role == "successor")
@@ -165,7 +165,7 @@ def _import_worker() -> None:
 
     for name in (
         "config.loading.transfer",
-        "gateway.worker",
+        "gateway.worker.worker",
         "gateway.supervisor.member",
         "prometheus_client.exposition",
     ):
@@ -192,7 +192,7 @@ def _load_gently() -> None:
 
 
 def _end(report: StopReport, signals: StopSignals) -> int:
-    from gateway import logs
+    from gateway.base import logs
 
     logs.finish()
     if not report.clean:

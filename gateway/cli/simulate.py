@@ -17,11 +17,11 @@ from gateway.cli.table import tell
 if TYPE_CHECKING:
     from config.settings import Settings
     from config.values.addresses import MqttAddress
-    from gateway.demo.fleet import FleetCounts, FleetSettings
-    from gateway.demo.mischief import FaultShares
-    from gateway.demo.simulation import SimulationAccount
+    from gateway.devices.fleet import FleetCounts, FleetSettings
+    from gateway.devices.mischief import FaultShares
+    from gateway.devices.simulation import SimulationAccount
 
-PROFILE_NAMES = ("steady", "burst", "night-and-day")  # of gateway.demo.profiles, which no other command should load
+PROFILE_NAMES = ("steady", "burst", "night-and-day")  # of gateway.devices.profiles, which no other command should load
 _MOST_PER_SECOND = 50_000.0
 _MOST_MESSAGES = 20_000_000.0
 _FAULTS = {
@@ -121,8 +121,8 @@ def _faults(text: str) -> dict[str, float]:
 def _run(arguments: argparse.Namespace) -> int:
 
     from gateway.cli.arguments import run_quietly
-    from gateway.demo.fleet import FleetSettings
-    from gateway.demo.mischief import FaultShares
+    from gateway.devices.fleet import FleetSettings
+    from gateway.devices.mischief import FaultShares
 
     settings = load_noted(arguments.config, overrides=_overrides(arguments)).settings
     address = _address(settings)
@@ -170,7 +170,7 @@ def _prefix(text: str) -> str:
 
 
 def _check_size(fleet: FleetSettings, duration_s: float) -> None:
-    from gateway.demo.profiles import PROFILES
+    from gateway.devices.profiles import PROFILES
 
     mean = fleet.devices * fleet.rate
     peak = mean * PROFILES[fleet.profile].peak
@@ -207,10 +207,10 @@ async def _simulate(
     import time
     from dataclasses import asdict
 
-    from gateway.demo.simulation import simulate
-    from gateway.mqtt.device import Way
+    from gateway.components.outward import Outward
+    from gateway.devices.device import Way
+    from gateway.devices.simulation import simulate
     from gateway.mqtt.login import Login
-    from gateway.outward import Outward
 
     live = sys.stderr.isatty()
 

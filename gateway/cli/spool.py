@@ -160,7 +160,7 @@ def _mib(size: int) -> str:
 def _opened(settings: Settings, folder: Path) -> Iterator[Store]:
     """The spool, ours alone. What was damaged is said on stderr."""
     from bridge.spool.store import Store
-    from gateway import logs
+    from gateway.base import logs
 
     undo = logs.configure(settings.log.model_copy(update={"level": "error"}))
     try:

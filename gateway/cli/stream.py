@@ -79,8 +79,8 @@ def _command(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
         )
     load_noted(arguments.config, overrides=options.overrides(arguments))
     options.parse_spark_conf(arguments.conf)
-    from gateway.embedded.jars import resolve
-    from gateway.embedded.java import ensure_java
+    from gateway.local.runtime.jars import resolve
+    from gateway.local.runtime.java import ensure_java
 
     java_home = ensure_java().spark_home()
     jars = os.pathsep.join(map(str, resolve("spark")))

@@ -56,9 +56,9 @@ def _by_spark(command: Command) -> LakeStatus:
 def _ends(settings: Settings, topics: list[str]) -> Offsets:
     """Where Kafka's partitions end now; those that could not be asked are left out, and it is said."""
     from config.errors import GatewayError
-    from gateway import logs
     from gateway.admin.kafka import KafkaAdmin
     from gateway.admin.model import TopicPartition
+    from gateway.base import logs
 
     undo = logs.configure(settings.log.model_copy(update={"level": "error"}))
     ends: dict[str, dict[str, int]] = {}

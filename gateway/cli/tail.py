@@ -164,7 +164,7 @@ def _filter(arguments: argparse.Namespace) -> TailFilter:
 async def _tail(arguments: argparse.Namespace, settings: Settings, topics: tuple[str, ...], wanted: TailFilter) -> int:
     from bridge.kafka.reader import TopicReader
     from gateway.cli.tail_text import LinePrinter, as_json_line
-    from gateway.outward import kafka_login
+    from gateway.components.outward import kafka_login
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     printer = LinePrinter(width, topics=len(topics) > 1)
@@ -211,7 +211,7 @@ async def _starts(
     arguments: argparse.Namespace, reader: TopicReader, ends: dict[Partition, int], topics: tuple[str, ...]
 ) -> dict[Partition, int]:
     """From which offset each partition is read; of partitions that are not meant there is none."""
-    from gateway.cli.dlq_selection import parse_place
+    from gateway.cli.dead_letters.selection import parse_place
 
     if arguments.since is not None:
         return await reader.offsets_at(arguments.since)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import from_json
 
 from bridge import wire
-from gateway.cli.dlq_text import moment, one_line, readable
+from gateway.cli.dead_letters.text import moment, one_line, readable
 
 if TYPE_CHECKING:
     from bridge.dead_letters.reading import DeadLetter

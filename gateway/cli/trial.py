@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import asyncio
 
     from config.settings import Settings
-    from gateway.trial.account import Percentiles, TrialResult
-    from gateway.trial.cleanup import Cleanup, Leftover
-    from gateway.trial.plan import TrialPlan
+    from gateway.tools.trial.account import Percentiles, TrialResult
+    from gateway.tools.trial.cleanup import Cleanup, Leftover
+    from gateway.tools.trial.plan import TrialPlan
 
 _MOST_BYTES = 4 << 30
 _DESCRIPTION = """\
@@ -116,7 +116,7 @@ def _run(arguments: argparse.Namespace) -> int:
     import secrets  # here and not above, as everything that other commands do not need: it takes 5 ms to load
 
     from config.loading.load import load
-    from gateway.trial.plan import TrialPlan
+    from gateway.tools.trial.plan import TrialPlan
 
     overrides: dict[str, Any] = {}
     if arguments.mqtt is not None:
@@ -185,8 +185,8 @@ async def _trial(plan: TrialPlan, base: Settings, *, json: bool) -> int:
     """Run it, take everything away, and tell. The first signal ends the trial in order, the second its clean-up."""
     import asyncio  # here and not above: other commands start without it
 
-    from gateway.trial.cleanup import Cleanup
-    from gateway.trial.run import Trial
+    from gateway.tools.trial.cleanup import Cleanup
+    from gateway.tools.trial.run import Trial
 
     cleanup = Cleanup()
     work = asyncio.create_task(Trial(plan, base, cleanup, _progress).run())

@@ -16,8 +16,8 @@ from gateway.cli.table import mention, tell
 
 if TYPE_CHECKING:
     from config.settings import Settings
-    from gateway.verify.before import Before
-    from gateway.verify.check import Span, Verdict
+    from gateway.tools.verify.before import Before
+    from gateway.tools.verify.check import Span, Verdict
 
 
 def add_parser(commands: Any) -> None:
@@ -73,8 +73,8 @@ def _length(text: str) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     import logging
 
-    from gateway.verify.check import Span
-    from gateway.verify.report import as_json, as_text
+    from gateway.tools.verify.check import Span
+    from gateway.tools.verify.report import as_json, as_text
 
     settings = load_noted(arguments.config).settings
     if not settings.ledger.topic:
@@ -97,10 +97,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _verify(settings: Settings, span: Span, now_ms: int) -> tuple[Verdict, Before]:
-    from gateway.outward import kafka_login
-    from gateway.verify.before import look_before, workers_of
-    from gateway.verify.check import verify
-    from gateway.verify.reader import KafkaReader
+    from gateway.components.outward import kafka_login
+    from gateway.tools.verify.before import look_before, workers_of
+    from gateway.tools.verify.check import verify
+    from gateway.tools.verify.reader import KafkaReader
 
     async with (
         kafka_login(settings.kafka) as login,

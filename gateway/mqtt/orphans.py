@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from bridge.routing.filters import Subscription
-from gateway.lifecycle import StopVerb
+from gateway.base.lifecycle import StopVerb
 from gateway.mqtt.errors import ConnectError
 from gateway.mqtt.session import Session, SessionPlan
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from config.settings import MqttSettings, Settings
-    from gateway.identity import Identity
+    from gateway.data_dir.identity import Identity
+    from gateway.data_dir.session_registry import SessionRecord
     from gateway.mqtt.retry import Pause
     from gateway.mqtt.session import DataPath
-    from gateway.session_registry import SessionRecord
 
 log = structlog.get_logger("mqtt")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from bridge.certificate import Validity
     from bridge.ports import Credential
-    from gateway.metrics import Metrics
+    from gateway.base.metrics import Metrics
     from gateway.mqtt.login import Login, Shown
 
 log = structlog.get_logger("mqtt")

@@ -19,7 +19,8 @@ import structlog
 from config.error_words import words
 from config.errors import forget_frames
 from config.values.addresses import parse_mqtt_address
-from gateway.lifecycle import StopVerb
+from gateway.base.lifecycle import StopVerb
+from gateway.data_dir.session_registry import SessionRecord
 from gateway.mqtt import reasons
 from gateway.mqtt.client import Handshake, either
 from gateway.mqtt.connection import MOST_IDS, Connection
@@ -27,7 +28,6 @@ from gateway.mqtt.errors import ConnectError, MqttRefusedError
 from gateway.mqtt.ingest import Ingest
 from gateway.mqtt.retry import Pause, Retry, Siblings
 from gateway.mqtt.servers import SERVER_MOVED, Servers
-from gateway.session_registry import SessionRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from bridge.produce.dispatch import Dispatcher
     from bridge.routing.filters import Subscription
     from config.settings import Settings
-    from gateway.lost_sessions import LostSessions
-    from gateway.metrics import Metrics
+    from gateway.base.metrics import Metrics
+    from gateway.data_dir.lost_sessions import LostSessions
+    from gateway.data_dir.session_registry import SessionRegistry
     from gateway.mqtt.client import PahoClient
     from gateway.mqtt.flow import Flow
     from gateway.mqtt.login import Login, Shown
     from gateway.mqtt.servers import Redirection
-    from gateway.session_registry import SessionRegistry
 
 log = structlog.get_logger("mqtt")
 
@@ -90,7 +90,7 @@ class DataPath:
 
 
 class Session:
-    """A component of the service (``gateway.lifecycle.Component``).
+    """A component of the service (``gateway.base.lifecycle.Component``).
 
     ``start`` returns when every filter is granted for the first time. It raises MqttRefusedError if the broker says no
     before it ever said yes and there is no other address; a broker that cannot be reached is tried until it can.

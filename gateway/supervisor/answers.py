@@ -10,15 +10,15 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.answers import Answer, json_answer
-from gateway.reload_state import ConfigState
+from gateway.base.reload_state import ConfigState
+from gateway.http.answers import Answer, json_answer
 from gateway.supervisor.exposition import merge
 from gateway.supervisor.fleet_status import SILENT_NS, merged, worker_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.problem import Problem
+    from gateway.base.problem import Problem
     from gateway.supervisor.fleet import Fleet
     from gateway.supervisor.metrics import SupervisorMetrics
     from gateway.supervisor.slot import Slot
@@ -45,7 +45,7 @@ class FleetAnswers:
         self._config = config or ConfigState(None)
 
     async def answer(self, path: str, accept: str) -> Answer:
-        """As ``gateway.answers.Answers`` says; waits for the workers, at most two seconds."""
+        """As ``gateway.http.answers.Answers`` says; waits for the workers, at most two seconds."""
         match path:
             case "/metrics":
                 return await self._answer_metrics(accept)

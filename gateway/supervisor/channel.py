@@ -14,8 +14,8 @@ From the worker, ``say`` being what:
 
 From the supervisor: the settings (before anything else), ``go`` (a successor may take the slot; others take it at
 once), ``ask`` (``number``, ``path`` and ``accept`` of an HTTP request), and ``reload`` (``number``, ``step`` and
-``settings`` of a reload; ``gateway.reload`` has the steps). Stopping goes by signal, which works from a process's first
-moment on.
+``settings`` of a reload; ``gateway.worker.reload`` has the steps). Stopping goes by signal, which works from a
+process's first moment on.
 
 The end of the channel is the end of the other: a worker without a supervisor stops in good order.
 """

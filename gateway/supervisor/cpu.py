@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gateway.machine_facts import control_groups
+from gateway.base.machine_facts import control_groups
 
 if TYPE_CHECKING:
     from config.settings import Settings

@@ -15,8 +15,8 @@ import structlog
 
 from bridge.backoff import Backoff
 from config.errors import ExitStatus
-from gateway.identity import IdentityError, slots
-from gateway.lifecycle import StopVerb
+from gateway.base.lifecycle import StopVerb
+from gateway.data_dir.identity import IdentityError, slots
 from gateway.supervisor.slot import Slot, describe, end
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ __all__ = ["merged", "worker_problem"]
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.metrics import LATENCIES
-from gateway.problem import Problem
-from gateway.vitals import quantile
+from gateway.base.metrics import LATENCIES
+from gateway.base.problem import Problem
+from gateway.base.vitals import quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,9 +17,9 @@ import structlog
 from config.error_words import words
 from config.errors import GatewayError
 from config.loading.transfer import from_json
-from gateway import memory
-from gateway.identity import holder
-from gateway.lifecycle import StopVerb
+from gateway.base import memory
+from gateway.base.lifecycle import StopVerb
+from gateway.data_dir.identity import holder
 from gateway.supervisor.channel import Channel, open_channel
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from config.settings import Settings
-    from gateway.answers import Answers
-    from gateway.lifecycle import StopRequest
+    from gateway.base.lifecycle import StopRequest
+    from gateway.http.answers import Answers
     from gateway.supervisor.channel import Message
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("worker")

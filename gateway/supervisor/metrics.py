@@ -1,11 +1,12 @@
-"""What the supervisor itself counts. The workers' metrics are in ``gateway.metrics``, whose page prints these too."""
+"""What the supervisor itself counts. The workers' metrics are in ``gateway.base.metrics``, whose page prints these
+too."""
 
 from __future__ import annotations
 
 __all__ = ["SupervisorMetrics"]
 
-from gateway.instruments import MetricSet, counter, gauge
-from gateway.reload_metrics import LAST_RELOAD, RELOAD_SUCCESS
+from gateway.base.instruments import MetricSet, counter, gauge
+from gateway.base.reload_metrics import LAST_RELOAD, RELOAD_SUCCESS
 
 
 class SupervisorMetrics(MetricSet):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 from bridge import process_lock
 from config.errors import ConfigError
-from gateway.data_directory import explained
-from gateway.reports import Reports
+from gateway.base.reports import Reports
+from gateway.data_dir.directory import explained
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 import structlog
 
 from config.loading.transfer import to_json
-from gateway.answers import Answer
+from gateway.http.answers import Answer
 from gateway.supervisor.channel import Channel, open_channel
 from gateway.supervisor.cpu import cpu_ticks
 from gateway.supervisor.prefork import Prepared
@@ -218,7 +218,8 @@ class WorkerProcess:
             self._questions.pop(number, None)
 
     async def reload(self, step: str, settings: Settings | None, silence_s: float) -> Reloaded:
-        """Its answer to a step of a reload (``gateway.reload``), waited for as in ``reached``. One that has ended
+        """Its answer to a step of a reload (``gateway.worker.reload``), waited for as in ``reached``. One that has
+        ended
         agrees: the next one of its slot has whatever settings the slot has then."""
         if self._channel is None or not self.alive:
             return Reloaded()

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, Self
 import structlog
 
 from config.errors import ConfigError, ExitStatus
-from gateway import logs, memory
-from gateway.http import HttpServer
-from gateway.lifecycle import StopRequest
-from gateway.reload_plan import plan_reload
-from gateway.reload_state import ConfigState, details_of, say, status_of
-from gateway.reports import take_request
-from gateway.signals import StopSignals
+from gateway.base import logs, memory
+from gateway.base.lifecycle import StopRequest
+from gateway.base.reload_plan import plan_reload
+from gateway.base.reload_state import ConfigState, details_of, say, status_of
+from gateway.base.reports import take_request
+from gateway.base.signals import StopSignals
+from gateway.http.server import HttpServer
 from gateway.supervisor.answers import FleetAnswers
 from gateway.supervisor.cpu import worker_count
 from gateway.supervisor.fleet import Fleet
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from config.loading.load import Loaded
     from config.settings import Settings
-    from gateway.reload_plan import Wish
-    from gateway.reports import Operation
+    from gateway.base.reload_plan import Wish
+    from gateway.base.reports import Operation
     from gateway.supervisor.fleet import Stopped
     from gateway.supervisor.prefork import Prepared
 

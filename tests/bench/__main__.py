@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from gateway.embedded.kafka import KafkaCluster
+from gateway.local.embedded.kafka import KafkaCluster
 from tests.bench import machine, report
 from tests.bench.records import Kafka
 from tests.bench.result import Result, memory_row, ratios

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from config.loading.load import load
-from gateway import logs, memory
 from gateway.auth_service.process import AuthProcess
 from gateway.auth_service.server import AuthServer
-from gateway.lifecycle import StopRequest
-from gateway.signals import StopSignals
+from gateway.base import logs, memory
+from gateway.base.lifecycle import StopRequest
+from gateway.base.signals import StopSignals
 
 if TYPE_CHECKING:
     from config.settings import Settings

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from gateway.embedded.jars import locked_jars
+from gateway.local.runtime.jars import locked_jars
 
 _LIBRARIES: Final = ("paho-mqtt", "aiokafka", "cramjam", "confluent-kafka", "prometheus-client", "pydantic")
 _REFERENCE_ROUNDS: Final = 200

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 import psutil
 
-from gateway.embedded.jars import resolve
-from gateway.embedded.java import ensure_java
+from gateway.local.runtime.jars import resolve
+from gateway.local.runtime.java import ensure_java
 from streaming.progress import BatchEvent, StartedEvent, parse
 from tests.bench.processes import BenchError, stop
 from tests.bench.subject import to_toml

@@ -11,10 +11,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from bridge.kafka.contacts import Contacts
+from gateway.base.instruments import EventLoopProbe
+from gateway.base.vitals import Vitals
 from gateway.cli.main import main
-from gateway.instruments import EventLoopProbe
-from gateway.vitals import Vitals
-from gateway.worker import Worker
+from gateway.worker.worker import Worker
 
 if TYPE_CHECKING:
     from bridge.produce.batch import Batch

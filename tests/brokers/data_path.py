@@ -18,8 +18,8 @@ from bridge.produce.dispatch import Dispatcher
 from bridge.produce.sender import Sender, SenderPolicy
 from bridge.routing.router import Router
 from config.settings import Settings
-from gateway.lifecycle import StopVerb
-from gateway.metrics import Metrics
+from gateway.base.lifecycle import StopVerb
+from gateway.base.metrics import Metrics
 from gateway.mqtt.flow import Flow
 from gateway.mqtt.ingest import Ingest
 from gateway.mqtt.login import Login
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bridge.errors import BridgeError
     from bridge.ports import BatchBuilder, Headers
     from bridge.produce.batch import Batch, Span
-    from gateway.lost_sessions import LostSessions
+    from gateway.data_dir.lost_sessions import LostSessions
 
 PARTITIONS = 4
 

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
-from gateway.embedded.mqtt import MqttBroker
-from gateway.embedded.ports import reserve_ports
+from gateway.local.embedded.kafka import KafkaCluster
+from gateway.local.embedded.mqtt import MqttBroker
+from gateway.local.runtime.ports import reserve_ports
 from tests.brokers.mosquitto import Mosquitto
 from tests.brokers.topics import create_topic, delete_topics
 

@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
 from bridge.kafka.producer import KafkaProducer
 from bridge.ports import StoredRecord
 from config.settings import KafkaSettings
-from gateway.embedded.kafka import KafkaCluster
+from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.topics import create_topic
 
 if TYPE_CHECKING:

@@ -39,8 +39,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from gateway.embedded.kafka import KafkaCluster
-from gateway.embedded.ports import reserve_ports
+from gateway.local.embedded.kafka import KafkaCluster
+from gateway.local.runtime.ports import reserve_ports
 from tests.brokers.proxy import FaultyProxy
 
 if TYPE_CHECKING:

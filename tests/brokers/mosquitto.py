@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 import pytest
 
-from gateway.embedded.certificates import Certificates, make_certificates
-from gateway.embedded.ports import PortReservation, reserve_ports
-from gateway.embedded.process import GuardedProcess, wait_for_line
+from gateway.local.embedded.certificates import Certificates, make_certificates
+from gateway.local.runtime.ports import PortReservation, reserve_ports
+from gateway.local.runtime.process import GuardedProcess, wait_for_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
-from gateway.embedded.process import GuardedProcess
-from gateway.identity import holder
+from gateway.data_dir.identity import holder
+from gateway.local.runtime.process import GuardedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -9,7 +9,7 @@ from tests.chaos.harness import FULL, Account, Gateway, Watch, account, wait_unt
 from tests.chaos.threaded import ThreadedBroker
 
 if TYPE_CHECKING:
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
 
 ROUNDS = 6 if FULL else 2
 QUICK = {"reconnect_initial": "50ms", "reconnect_max": "500ms", "stable_after": "0s"}

@@ -14,8 +14,8 @@ import urllib.parse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from gateway.embedded.ports import reserve_ports
-from gateway.embedded.process import GuardedProcess
+from gateway.local.runtime.ports import reserve_ports
+from gateway.local.runtime.process import GuardedProcess
 from tests.brokers.emqx_rest import EmqxRest
 from tests.chaos.harness import wait_until
 from tests.chaos.threaded import ThreadedBroker

@@ -19,11 +19,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from gateway.mqtt.device import DeviceConnectError, DeviceConnection
+from gateway.devices.device import DeviceConnectError, DeviceConnection
 from tests.chaos.harness import DEADLINE_S, payload
 
 if TYPE_CHECKING:
-    from gateway.mqtt.device import Qos
+    from gateway.devices.device import Qos
 
 WINDOW = 50
 CONNECT_S = 5.0

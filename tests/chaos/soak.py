@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
-from gateway.embedded.ports import reserve_ports
+from gateway.local.embedded.kafka import KafkaCluster
+from gateway.local.runtime.ports import reserve_ports
 from tests.brokers.mosquitto import Mosquitto, find_mosquitto
 from tests.brokers.proxy import FaultyProxy
 from tests.chaos.gap import Gap

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator
 
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from tests.brokers.mosquitto import Mosquitto
     from tests.brokers.proxy import FaultyProxy
     from tests.chaos.harness import Gateway

@@ -19,7 +19,7 @@ from aiokafka.client import ConnectionGroup
 from bridge.kafka.contacts import Contacts
 from bridge.kafka.producer import KafkaProducer
 from config.errors import ExitStatus
-from gateway.doctor.model import Severity
+from gateway.tools.doctor.model import Severity
 from tests.brokers.kafka_backend import kafka_settings, read_topic
 from tests.brokers.kafka_cluster import ClusterAdmin
 from tests.chaos.cluster_case import Case, passes
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from tests.chaos.fixtures import MakeGateway
 
-from gateway.embedded.kafka import KafkaCluster
+from gateway.local.embedded.kafka import KafkaCluster
 
 pytestmark = pytest.mark.slow
 

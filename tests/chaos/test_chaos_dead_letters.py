@@ -16,7 +16,7 @@ from tests.chaos.harness import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from tests.brokers.mosquitto import Mosquitto
     from tests.chaos.fixtures import MakeGateway
     from tests.chaos.harness import Gateway

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.embedded.mqtt import MqttBroker
+from gateway.local.embedded.mqtt import MqttBroker
 from tests.brokers.client import Client
 from tests.chaos.harness import Gateway, account, payload, wait_until
 from tests.chaos.threaded import ThreadedBroker
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from tests.brokers.mosquitto import Mosquitto
     from tests.chaos.fixtures import MakeGateway
 

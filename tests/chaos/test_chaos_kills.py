@@ -15,7 +15,7 @@ from tests.chaos.harness import FULL, Gateway, account, wait_until
 from tests.chaos.threaded import ThreadedBroker
 
 if TYPE_CHECKING:
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from tests.chaos.fixtures import MakeGateway
 
 pytestmark = pytest.mark.slow

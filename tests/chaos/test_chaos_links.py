@@ -18,7 +18,7 @@ from tests.chaos.threaded import ThreadedBroker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from tests.chaos.fixtures import MakeGateway
 
 pytestmark = pytest.mark.slow

@@ -20,8 +20,8 @@ from tests.chaos.threaded import ThreadedBroker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.embedded.kafka import KafkaCluster
-    from gateway.embedded.process import GuardedProcess
+    from gateway.local.embedded.kafka import KafkaCluster
+    from gateway.local.runtime.process import GuardedProcess
     from tests.brokers.mosquitto import Mosquitto
     from tests.chaos.fixtures import MakeGateway
 

@@ -11,7 +11,7 @@ from tests.chaos.harness import account, wait_until
 from tests.chaos.operate_case import Site
 
 if TYPE_CHECKING:
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from tests.chaos.fixtures import MakeGateway
     from tests.chaos.harness import Gateway
 

@@ -18,8 +18,8 @@ from tests.chaos.threaded import ThreadedBroker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.embedded.kafka import KafkaCluster
-    from gateway.embedded.mqtt import MqttBroker
+    from gateway.local.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.mqtt import MqttBroker
     from tests.brokers.mosquitto import Mosquitto
     from tests.chaos.fixtures import MakeGateway
 

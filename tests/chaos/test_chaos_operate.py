@@ -30,8 +30,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from gateway.embedded.kafka import KafkaCluster
-from gateway.embedded.ports import reserve_ports
+from gateway.local.embedded.kafka import KafkaCluster
+from gateway.local.runtime.ports import reserve_ports
 from tests.brokers.kafka_backend import SECURED
 from tests.brokers.kafka_cluster import ClusterAdmin
 from tests.brokers.packets import Message

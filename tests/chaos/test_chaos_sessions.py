@@ -17,7 +17,7 @@ from tests.chaos.mqtt_case import QUICK, ROUNDS, all_back, flowing, in_order, ve
 from tests.chaos.threaded import ThreadedBroker
 
 if TYPE_CHECKING:
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from tests.chaos.fixtures import MakeGateway
 
 pytestmark = pytest.mark.slow

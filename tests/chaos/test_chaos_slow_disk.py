@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
+from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.kafka_cluster import ClusterAdmin
 from tests.chaos.cluster_case import Case
 from tests.chaos.harness import wait_until

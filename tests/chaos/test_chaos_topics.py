@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.chaos.fixtures import MakeGateway
 
-from gateway.embedded.kafka import KafkaCluster
+from gateway.local.embedded.kafka import KafkaCluster
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.identity import slots
+from gateway.data_dir.identity import slots
 from gateway.supervisor.place import find_supervisor
 from tests.brokers.scripted_rules import Rules
 from tests.chaos.harness import FULL, Gateway, account, in_full_form, run_to_end, wait_until
@@ -19,7 +19,7 @@ from tests.chaos.threaded import Absence, ThreadedBroker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from tests.brokers.mosquitto import Mosquitto
     from tests.chaos.fixtures import MakeGateway
 

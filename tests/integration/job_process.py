@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import psutil
 
-from gateway.embedded.jars import resolve
-from gateway.embedded.java import ensure_java
+from gateway.local.runtime.jars import resolve
+from gateway.local.runtime.java import ensure_java
 from streaming.progress import parse
 from tests.spark import QUICK_JVM
 

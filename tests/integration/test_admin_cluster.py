@@ -21,7 +21,7 @@ from gateway.admin.kafka import KafkaAdmin
 from gateway.admin.topic_apply import apply, look
 from gateway.admin.topic_plan import wanted_topics
 from gateway.cli.main import main
-from gateway.embedded.kafka import KafkaCluster
+from gateway.local.embedded.kafka import KafkaCluster
 from tests.brokers.kafka_cluster import ClusterAdmin
 
 if TYPE_CHECKING:

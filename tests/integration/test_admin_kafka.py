@@ -29,15 +29,15 @@ from gateway.admin.groups import java_hash, offsets_partition
 from gateway.admin.kafka import KafkaAdmin
 from gateway.admin.model import GroupListing, TopicPartition
 from gateway.cli.main import main
-from gateway.embedded.jars import resolve
-from gateway.embedded.java import ensure_java, jvm_environment
+from gateway.local.runtime.jars import resolve
+from gateway.local.runtime.java import ensure_java, jvm_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from gateway.embedded.kafka import KafkaCluster
-    from gateway.embedded.mqtt import MqttBroker
+    from gateway.local.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.mqtt import MqttBroker
     from tests.brokers.fixtures import MakeTopic
     from tests.brokers.kafka_backend import KafkaBackend
 
@@ -295,7 +295,7 @@ async def test_a_running_gateway_sees_who_stopped(
     kafka: KafkaCluster, make_topic: MakeTopic, consume: Any, unique: str
 ) -> None:
     from gateway.admin.watch import GroupWatch
-    from gateway.metrics import Metrics
+    from gateway.base.metrics import Metrics
 
     topic = await make_topic()
     produce(kafka, topic, 5)

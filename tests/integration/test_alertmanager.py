@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.embedded.process import GuardedProcess
+from gateway.local.runtime.process import GuardedProcess
 from tests.chaos.harness import wait_until
 from tests.monitoring import CASE_FILES, PROMETHEUS, read_yaml, rules, tool
 

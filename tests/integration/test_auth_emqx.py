@@ -19,7 +19,7 @@ import pytest
 
 from auth.model import Rule
 from auth.store.edit import edit
-from gateway.embedded.access_process import AccessProcess
+from gateway.local.embedded.access_process import AccessProcess
 from tests.brokers.emqx_auth import Connection, EmqxModel, Refused
 from tests.brokers.emqx_conf import AuthConf, read_auth_conf, read_hocon
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import bcrypt
 import pytest
 
-from gateway.embedded.access_process import AccessProcess
+from gateway.local.embedded.access_process import AccessProcess
 from tests.brokers.emqx_auth import Connection, Refused
 from tests.integration.test_auth_emqx import emqx_of, metrics, until
 from tests.servers.redis import PASSWORD

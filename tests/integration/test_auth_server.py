@@ -15,7 +15,7 @@ import structlog
 from config.auth import AuthLimitSettings
 from config.settings import AuthSettings
 from gateway.auth_service.server import AuthServer
-from gateway.http import HttpPortError
+from gateway.http.server import HttpPortError
 from tests.auth_site import DEADLINE_S, auth_site, eventually, login, post
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import structlog
 
 from config.auth import AuthLimitSettings, AuthTlsSettings
 from config.settings import AuthSettings
-from gateway.server_tls import TlsContext, TlsFilesError
+from gateway.http.tls import TlsContext, TlsFilesError
 from tests.auth_site import auth_site, eventually, login
 from tests.servers.authority import Authority
 

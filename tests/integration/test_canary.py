@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from bridge.kafka.login import KafkaLogin
 from bridge.routing.router import Router
 from config.settings import MqttSettings, Settings
-from gateway.canary.canary import Canary
-from gateway.metrics import Metrics
+from gateway.base.metrics import Metrics
+from gateway.health.canary.canary import Canary
 from gateway.mqtt.errors import ConnectError, MqttRefusedError
 from gateway.mqtt.login import Login
 from gateway.mqtt.publisher import Publisher
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from tests.brokers.fixtures import MakeTopic
     from tests.chaos.fixtures import MakeGateway
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.embedded.jars import resolve
-from gateway.embedded.java import ensure_java
+from gateway.local.runtime.jars import resolve
+from gateway.local.runtime.java import ensure_java
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]

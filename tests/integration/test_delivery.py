@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bridge.ports import StoredRecord
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from tests.brokers.kafka_backend import KafkaBackend
 
 PARTITIONS = 3

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bridge.wire import TELEMETRY_FIELDS
-from gateway.demo.account import Tally, examine
-from gateway.demo.children import Child
-from gateway.demo.fleet import Fleet, FleetSettings
-from gateway.mqtt.device import DeviceConnectError, DeviceConnection
+from gateway.devices.device import DeviceConnectError, DeviceConnection
+from gateway.devices.fleet import Fleet, FleetSettings
+from gateway.local.demo.account import Tally, examine
+from gateway.local.demo.children import Child
 from tests.brokers.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from gateway.embedded.mqtt import MqttBroker
+    from gateway.local.embedded.mqtt import MqttBroker
 
 DEADLINE_S = 60.0
 DEVICES = 12
@@ -118,7 +118,7 @@ async def test_a_stop_is_bounded_and_tells_what_was_left_open(broker: MqttBroker
 
 async def test_a_killed_fleet_is_announced_by_its_wills(broker: MqttBroker, tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = []
-    child = Child("gateway.demo.fleet_process", "The fleet", tmp_path / "fleet.log")
+    child = Child("gateway.devices.fleet_process", "The fleet", tmp_path / "fleet.log")
     arguments = {"host": "127.0.0.1", "port": broker.port, "devices": DEVICES, "rate": 1.0, "seed": 3}
     await child.start(arguments, lines.append)
     await until(lambda: bool(lines) and lines[-1]["connected"] == DEVICES, "every device")

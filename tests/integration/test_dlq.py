@@ -25,9 +25,9 @@ from bridge.wire import DeadLetterReason
 from config.errors import ExitStatus
 from config.loading.load import load
 from config.wording import as_toml
-from gateway.cli.dlq_reader import DeadLetterReader
-from gateway.cli.dlq_replay import Outcome, ReplayRun
-from gateway.cli.dlq_selection import look_through
+from gateway.cli.dead_letters.reader import DeadLetterReader
+from gateway.cli.dead_letters.replay import Outcome, ReplayRun
+from gateway.cli.dead_letters.selection import look_through
 from gateway.cli.main import main
 from tests.brokers.kafka_backend import kafka_settings, read_topic
 from tests.unit.data_path import AnyPath
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bridge.ports import StoredRecord
-    from gateway.cli.dlq_replay import Result
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.cli.dead_letters.replay import Result
+    from gateway.local.embedded.kafka import KafkaCluster
 
 NOW_MS = time.time_ns() // 1_000_000 - 60_000
 PROPERTIES = Properties(
@@ -327,7 +327,8 @@ async def test_of_two_replays_at_once_one_has_each_dead_letter(desk: Desk) -> No
 
 DIES = """
 import os, signal, sys
-from gateway.cli import dlq_replay, main
+from gateway.cli import main
+from gateway.cli.dead_letters import replay as dlq_replay
 async def die(*_): os.kill(os.getpid(), signal.SIGKILL)
 dlq_replay.ReplayRun._mark = die
 main.main(sys.argv[1:])

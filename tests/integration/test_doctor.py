@@ -15,10 +15,10 @@ import pytest
 
 from bridge.routing.filters import Subscription
 from config.values.addresses import parse_mqtt_address
-from gateway.doctor.model import Severity
-from gateway.doctor.mqtt_facts import Device
 from gateway.mqtt.login import Shown
 from gateway.mqtt.probe import visit
+from gateway.tools.doctor.model import Severity
+from gateway.tools.doctor.mqtt_facts import Device
 from tests.brokers import packets
 from tests.brokers.emqx_rest import EmqxRest
 from tests.brokers.packets import Message
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from gateway.embedded.mqtt import MqttBroker
+    from gateway.local.embedded.mqtt import MqttBroker
     from tests.brokers.mosquitto import Mosquitto
 
 

@@ -20,8 +20,8 @@ from bridge.kafka.login import KafkaLogin
 from bridge.kafka.session import open_connection
 from config.settings import KafkaSettings
 from gateway.cli.main import main
-from gateway.doctor.model import Severity
-from gateway.embedded.kafka import KafkaCluster
+from gateway.local.embedded.kafka import KafkaCluster
+from gateway.tools.doctor.model import Severity
 from tests.chaos.fixtures import *  # noqa: F403
 from tests.chaos.harness import to_toml, wait_until
 from tests.doctor_looks import ACL, USERS, look, mqtt

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.embedded.access import AccessClient, AccessEndpoint, Login
-from gateway.embedded.mqtt import MqttBroker
+from gateway.local.embedded.access import AccessClient, AccessEndpoint, Login
+from gateway.local.embedded.mqtt import MqttBroker
 from tests.brokers.client import DEADLINE, Client, RefusedError
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import psutil
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from gateway.embedded.cache import cache_directory
-from gateway.embedded.dev import project_name
+from gateway.local.embedded.dev import project_name
+from gateway.local.runtime.cache import cache_directory
 from tests.brokers.client import Client, RefusedError
 from tests.brokers.topics import create_topic
 

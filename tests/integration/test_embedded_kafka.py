@@ -15,9 +15,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError, KafkaError, UnknownTopicOrPartitionError
 
-from gateway.embedded.errors import EmbeddedError, PortTakenError, StartError
-from gateway.embedded.kafka import KafkaCluster
-from gateway.embedded.ports import reserve_ports
+from gateway.local.embedded.kafka import KafkaCluster
+from gateway.local.runtime.errors import EmbeddedError, PortTakenError, StartError
+from gateway.local.runtime.ports import reserve_ports
 from tests.brokers.topics import create_topic
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ def test_a_port_taken_behind_our_back_is_replaced(monkeypatch: pytest.MonkeyPatc
     """Something binds a port between our look and Kafka's bind: other ports are tried."""
     import socket
 
-    import gateway.embedded.kafka as module
+    import gateway.local.embedded.kafka as module
 
     thieves: list[socket.socket] = []
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from gateway.embedded.errors import EmbeddedError, PortTakenError, StartError
-from gateway.embedded.mqtt import MqttBroker
+from gateway.local.embedded.mqtt import MqttBroker
+from gateway.local.runtime.errors import EmbeddedError, PortTakenError, StartError
 from tests.brokers.client import DEADLINE, Client, RefusedError
 from tests.brokers.mosquitto import Mosquitto
 

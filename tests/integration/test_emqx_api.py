@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from config.errors import ExitStatus
 from config.settings import EmqxSettings
 from config.values.secret_files import FileSecret
-from gateway.emqx.api import EmqxApi, EmqxApiError, EmqxRefusedError
+from gateway.health.emqx.api import EmqxApi, EmqxApiError, EmqxRefusedError
 from tests.brokers.emqx_rest import EmqxRest
 from tests.brokers.packets import Message
 from tests.brokers.raw import RawClient

@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from config.settings import EmqxSettings, MqttSettings, Settings
-from gateway.emqx import api
-from gateway.emqx.watch import EmqxWatch
-from gateway.metrics import Metrics
+from gateway.base.metrics import Metrics
+from gateway.health.emqx import api
+from gateway.health.emqx.watch import EmqxWatch
 from tests.brokers.emqx_rest import EmqxRest
 from tests.brokers.packets import Message
 from tests.brokers.raw import RawClient
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from gateway.instruments import Family
+    from gateway.base.instruments import Family
 
 SESSIONS = [("0", "gw-0-0"), ("1", "gw-0-1")]
 

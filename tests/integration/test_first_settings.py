@@ -15,8 +15,8 @@ from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the m
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.embedded.kafka import KafkaCluster
-    from gateway.embedded.mqtt import MqttBroker
+    from gateway.local.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.mqtt import MqttBroker
     from tests.brokers.mosquitto import Mosquitto
     from tests.chaos.fixtures import MakeGateway
     from tests.chaos.harness import Gateway

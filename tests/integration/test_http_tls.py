@@ -17,10 +17,10 @@ from pydantic import SecretStr
 
 from config.errors import ConfigError
 from config.settings import HttpSettings, HttpTlsSettings
-from gateway.answers import Answer
-from gateway.doctor.running import RunningFacts, gather
-from gateway.http import HttpServer
-from gateway.http_asking import ask
+from gateway.http.answers import Answer
+from gateway.http.asking import ask
+from gateway.http.server import HttpServer
+from gateway.tools.doctor.running import RunningFacts, gather
 from tests.servers.authority import Authority
 from tests.servers.playing import played
 

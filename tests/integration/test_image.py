@@ -23,8 +23,8 @@ import confluent_kafka
 import paho.mqtt.client as mqtt
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster
-from gateway.embedded.mqtt import MqttBroker
+from gateway.local.embedded.kafka import KafkaCluster
+from gateway.local.embedded.mqtt import MqttBroker
 from tests.chaos.harness import FULL
 
 if TYPE_CHECKING:

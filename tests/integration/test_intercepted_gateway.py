@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bridge.ports import StoredRecord
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from tests.brokers.mosquitto import Mosquitto
     from tests.chaos.fixtures import MakeGateway
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
 
 
 class Retries:

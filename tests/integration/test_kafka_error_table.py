@@ -6,8 +6,8 @@ import os
 import re
 import subprocess
 
-from gateway.embedded.jars import resolve
-from gateway.embedded.java import ensure_java, jvm_environment
+from gateway.local.runtime.jars import resolve
+from gateway.local.runtime.java import ensure_java, jvm_environment
 from tests.unit.test_kafka_error_codes import REVIEWED
 
 OURS_ALONE = {-1, 8}  # sent again though Kafka's own client would not: bridge.kafka.error_codes says why

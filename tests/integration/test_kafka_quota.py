@@ -15,7 +15,7 @@ from tests.producer_port import fill, running, values
 
 if TYPE_CHECKING:
     from bridge.errors import BridgeError
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from tests.brokers.fixtures import MakeTopic
 
 QUOTA = 90_000  # bytes a second; Kafka looks at the mean of eleven seconds

@@ -16,7 +16,7 @@ from tests.producer_port import running, sent, values
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from tests.brokers.kafka_backend import KafkaBackend
 
 

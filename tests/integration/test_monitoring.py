@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from config.stream import StreamMetricsSettings
-from gateway.embedded.process import GuardedProcess
+from gateway.local.runtime.process import GuardedProcess
 from streaming.metrics import StreamMetrics, serve
 from tests.auth_process import auth_serve
 from tests.batch_reports import batch_report
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from gateway.embedded.kafka import KafkaCluster
-    from gateway.embedded.mqtt import MqttBroker
+    from gateway.local.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.mqtt import MqttBroker
     from tests.chaos.fixtures import MakeGateway
 
 TOKEN = "of-the-test-" * 4

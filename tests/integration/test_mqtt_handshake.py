@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from config.errors import ExitStatus
-from gateway.metrics import CONNECT_FAILURES
+from gateway.base.metrics import CONNECT_FAILURES
 from gateway.mqtt.errors import ConnectError, MqttRefusedError
 from tests.brokers import packets
 from tests.brokers.data_path import MemoryPath, make_settings

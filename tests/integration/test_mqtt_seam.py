@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from config.settings import MqttSettings
-from gateway.embedded.mqtt import MqttBroker
-from gateway.embedded.ports import reserve_ports
+from gateway.local.embedded.mqtt import MqttBroker
+from gateway.local.runtime.ports import reserve_ports
 from gateway.mqtt.errors import MqttRefusedError
 from gateway.mqtt.login import Login
 from gateway.mqtt.publisher import Publisher

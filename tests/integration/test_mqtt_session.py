@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.lifecycle import StopVerb
+from gateway.base.lifecycle import StopVerb
 from tests.brokers import packets
 from tests.brokers.client import Client
 from tests.brokers.data_path import MemoryPath, make_settings

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.identity import Ending, Identity
-from gateway.lifecycle import StopVerb
+from gateway.base.lifecycle import StopVerb
+from gateway.data_dir.identity import Ending, Identity
 from gateway.mqtt.orphans import Orphans, OrphanSession
 from tests.brokers.data_path import MemoryPath, make_settings
 from tests.brokers.packets import Message, Type
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from gateway.data_dir.session_registry import SessionRecord
     from gateway.mqtt.session import Session
-    from gateway.session_registry import SessionRecord
 
 FAST = {"reconnect_initial": "20ms", "reconnect_max": "50ms"}
 

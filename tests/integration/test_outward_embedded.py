@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from auth.model import Rule
-from gateway.embedded.access import AccessEndpoint
-from gateway.embedded.mqtt import MqttBroker
+from gateway.local.embedded.access import AccessEndpoint
+from gateway.local.embedded.mqtt import MqttBroker
 from tests.auth_process import auth_serve
 from tests.brokers.client import Client
 from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it
@@ -19,7 +19,7 @@ from tests.servers.identity_provider import IdentityProvider
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from tests.chaos.fixtures import MakeGateway
 
 SHARED = "0123456789abcdef0123456789abcdef"

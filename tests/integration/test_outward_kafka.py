@@ -23,8 +23,8 @@ from config.settings import Settings
 from config.values.secret_files import FileSecret
 from gateway.admin.errors import AdminRefusedError
 from gateway.admin.kafka import KafkaAdmin
-from gateway.embedded.kafka import KafkaCluster, TokenCheck
-from gateway.verify.reader import KafkaReader
+from gateway.local.embedded.kafka import KafkaCluster, TokenCheck
+from gateway.tools.verify.reader import KafkaReader
 from tests.brokers.kafka_backend import kafka_settings, read_topic
 from tests.producer_port import running, sent, values
 from tests.servers.authority import Authority

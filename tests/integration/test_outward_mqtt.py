@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from bridge.certificate import validity
 from config.values.secret_files import FileSecret
-from gateway.lifecycle import StopVerb
+from gateway.base.lifecycle import StopVerb
 from gateway.mqtt import renewal
 from gateway.mqtt.errors import MqttRefusedError
 from gateway.mqtt.login import Login

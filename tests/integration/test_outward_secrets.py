@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from config.errors import ExitStatus
-from gateway.embedded.kafka import KafkaCluster, TokenCheck
+from gateway.local.embedded.kafka import KafkaCluster, TokenCheck
 from tests.brokers.packets import Message
 from tests.brokers.scripted_rules import Rules
 from tests.chaos.fixtures import *  # noqa: F403 - a fixture is taken from the module that uses it

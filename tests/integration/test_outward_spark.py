@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from gateway.embedded.kafka import KafkaCluster, TokenCheck
+from gateway.local.embedded.kafka import KafkaCluster, TokenCheck
 from tests.integration.streaming_support import base_ms, messages, produce, rows_in, write_config
 from tests.servers.authority import Authority
 from tests.servers.identity_provider import IdentityProvider

@@ -15,8 +15,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from config.settings import HttpSettings
-from gateway.answers import Answer
-from gateway.http import HttpServer
+from gateway.http.answers import Answer
+from gateway.http.server import HttpServer
 from tests import status_documents
 from tests.brokers.client import Client
 from tests.browser import PHONE, WIDE
@@ -26,7 +26,7 @@ from tests.chaos.harness import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from tests.brokers.mosquitto import Mosquitto
     from tests.browser import Browser
     from tests.chaos.fixtures import MakeGateway

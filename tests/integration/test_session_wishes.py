@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bridge.routing.filters import Subscription
-from gateway.lifecycle import StopVerb
-from gateway.session_registry import SessionRegistry
+from gateway.base.lifecycle import StopVerb
+from gateway.data_dir.session_registry import SessionRegistry
 from tests.brokers.data_path import MemoryPath, make_settings
 from tests.brokers.packets import Type
 from tests.brokers.rig import until

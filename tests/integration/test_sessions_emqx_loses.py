@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from config.settings import EmqxSettings
-from gateway.emqx.watch import EmqxWatch
-from gateway.lifecycle import StopVerb
-from gateway.lost_sessions import LostSessions
+from gateway.base.lifecycle import StopVerb
+from gateway.data_dir.lost_sessions import LostSessions
+from gateway.health.emqx.watch import EmqxWatch
 from tests.brokers.data_path import MemoryPath, make_settings
 from tests.brokers.emqx_rest import EmqxRest
 from tests.brokers.packets import Message
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from gateway.lost_sessions import LostSession
+    from gateway.data_dir.lost_sessions import LostSession
     from gateway.mqtt.session import Session
 
 CLIENT = "gateway-0-0"

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from pydantic import SecretStr
 
 from config.settings import KafkaSettings, SaslSettings, Settings, StreamSettings, TlsSettings
-from gateway.embedded.jars import resolve
+from gateway.local.runtime.jars import resolve
 from streaming import ingest, tables, windows
 from streaming.errors import DataLossError, KafkaRefusedError, KafkaUnavailableError
 from streaming.job import JobContext
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from streaming.job import Job
     from streaming.progress import Event
     from tests.brokers.fixtures import MakeTopic

@@ -21,7 +21,7 @@ from tests.integration.streaming_support import base_ms, messages, offsets_in, p
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from tests.brokers.fixtures import MakeTopic
 
 pytestmark = pytest.mark.slow

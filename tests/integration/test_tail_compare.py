@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from gateway.embedded.kafka import KafkaCluster
-    from gateway.embedded.mqtt import MqttBroker
+    from gateway.local.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.mqtt import MqttBroker
     from tests.brokers.fixtures import MakeTopic
     from tests.brokers.mosquitto import Mosquitto
 

@@ -36,8 +36,8 @@ from tests.brokers.scripted_rules import Rules
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.embedded.kafka import KafkaCluster
-    from gateway.embedded.mqtt import MqttBroker
+    from gateway.local.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.mqtt import MqttBroker
     from tests.brokers.fixtures import MakeTopic
     from tests.brokers.kafka_backend import KafkaBackend
     from tests.brokers.mosquitto import Mosquitto
@@ -59,7 +59,9 @@ class Traces:
         admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         groups = admin.list_consumer_groups().result(DEADLINE_S).valid
         running = [
-            p.pid for p in psutil.process_iter(["cmdline"]) if "gateway.trial.subject" in (p.info["cmdline"] or ())
+            p.pid
+            for p in psutil.process_iter(["cmdline"])
+            if "gateway.tools.trial.subject" in (p.info["cmdline"] or ())
         ]
         return cls(
             frozenset(name for name in admin.list_topics(timeout=DEADLINE_S).topics if "trial" in name),

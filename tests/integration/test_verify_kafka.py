@@ -24,7 +24,7 @@ from tests.chaos.threaded import ThreadedBroker
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from tests.chaos.fixtures import MakeGateway
     from tests.chaos.harness import Gateway
 

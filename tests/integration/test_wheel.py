@@ -60,7 +60,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
         check=False,
     ).stdout.split()
     assert set(tracked) <= set(names), "a file of the packages is not in the wheel"
-    assert zipfile.ZipFile(wheel).read("gateway/page/runbook.md") == (ROOT / "docs" / "runbook.md").read_bytes()
+    assert zipfile.ZipFile(wheel).read("gateway/http/page/runbook.md") == (ROOT / "docs" / "runbook.md").read_bytes()
     assert not [name for name in names if name.endswith((".jar", ".pyc"))]
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 

@@ -12,8 +12,8 @@ from typing import Any, Self
 
 import pyspark
 
-from gateway.embedded.ports import reserve_ports
-from gateway.embedded.process import GuardedProcess
+from gateway.local.runtime.ports import reserve_ports
+from gateway.local.runtime.process import GuardedProcess
 from tests.integration.job_process import environment, wait_for
 
 _HOME = Path(pyspark.__file__).parent

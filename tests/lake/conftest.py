@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.embedded.jars import resolve
+from gateway.local.runtime.jars import resolve
 from tests.brokers.fixtures import *  # noqa: F403 (brokers for those that want one)
 from tests.chaos.fixtures import *  # noqa: F403 (gateways)
 from tests.spark import one_spark

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from config.settings import StreamSettings
-    from gateway.embedded.kafka import KafkaCluster
-    from gateway.embedded.mqtt import MqttBroker
+    from gateway.local.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.mqtt import MqttBroker
     from tests.chaos.fixtures import MakeGateway
     from tests.chaos.harness import Gateway
 

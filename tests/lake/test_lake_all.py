@@ -17,7 +17,7 @@ from tests.integration.streaming_support import base_ms, messages, produce
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
 
 
 @pytest.mark.skipif(not FULL, reason="takes minutes: CHAOS=full")

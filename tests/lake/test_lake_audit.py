@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
 
 BEGIN = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 EARLIEST, READ_TO, LATEST = 10, 130, 140

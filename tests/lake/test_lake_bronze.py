@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Row, SparkSession
 
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from streaming.progress import Event
     from tests.brokers.fixtures import MakeTopic
 

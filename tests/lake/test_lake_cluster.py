@@ -16,7 +16,7 @@ from tests.lake.cluster import SparkCluster
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gateway.embedded.kafka import KafkaCluster
+    from gateway.local.embedded.kafka import KafkaCluster
     from tests.brokers.fixtures import MakeTopic
 
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import psutil
 
-from gateway.embedded.ports import PortReservation, reserve_ports
-from gateway.embedded.process import GuardedProcess, wait_for_line
+from gateway.local.runtime.ports import PortReservation, reserve_ports
+from gateway.local.runtime.process import GuardedProcess, wait_for_line
 from tests.brokers.mosquitto import missing
 from tests.servers.authority import Authority, Issued
 

@@ -13,8 +13,8 @@ from bridge.ledger_topic.intervals import LedgerIntervals
 from bridge.ledger_topic.records import Author, decode
 from bridge.ledger_topic.writer import LedgerPlan, LedgerWriter
 from bridge.produce.partitioner import partition_for
-from gateway.verify.check import Span, verify
-from gateway.verify.log import FoundRecord, LedgerRow, PartitionView, TopicView
+from gateway.tools.verify.check import Span, verify
+from gateway.tools.verify.log import FoundRecord, LedgerRow, PartitionView, TopicView
 from tests.unit.data_path import Path
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from bridge.ledger_topic.records import LedgerRecord
     from bridge.produce.batch import Batch
-    from gateway.verify.check import Verdict
+    from gateway.tools.verify.check import Verdict
     from tests.unit.fake_kafka import FakeKafka
 
 GATEWAY = "gw"
@@ -110,7 +110,8 @@ class LedgerPath(Path):
 
 
 class FakeLog:
-    """``gateway.verify.log.KafkaLog`` on a FakeKafka. ``starts`` are partitions' first offsets, ``deleted`` offsets
+    """``gateway.tools.verify.log.KafkaLog`` on a FakeKafka. ``starts`` are partitions' first offsets, ``deleted``
+    offsets
     that are gone from the middle, ``settings`` a topic's."""
 
     def __init__(self, kafka: FakeKafka) -> None:

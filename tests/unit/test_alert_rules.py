@@ -16,7 +16,7 @@ from prometheus_client import ProcessCollector
 
 from config.settings import CanarySettings, EmqxSettings, MqttSettings, RouteSettings, Settings
 from gateway.auth_service.metrics import AuthMetrics
-from gateway.metrics import Metrics
+from gateway.base.metrics import Metrics
 from gateway.supervisor.metrics import SupervisorMetrics
 from streaming.metrics import StreamMetrics
 from tests.monitoring import (

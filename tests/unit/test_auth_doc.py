@@ -10,7 +10,7 @@ import pytest
 
 from config.errors import ExitStatus
 from config.loading.load import load
-from gateway.cli import auth_common
+from gateway.cli.access import common as auth_common
 from gateway.cli.main import main
 
 ROOT = Path(__file__).parents[2]

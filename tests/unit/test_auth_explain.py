@@ -24,7 +24,7 @@ from auth.store.records import User
 from auth.store.store import Store
 from config.auth import AuthSettings
 from config.errors import ExitStatus
-from gateway.cli.auth_explain_text import as_json, as_text
+from gateway.cli.access.explain_text import as_json, as_text
 from gateway.cli.main import main
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from auth.store.store import Store, database_path
 from config.errors import ConfigError
 from config.loading.load import load
 from gateway.cli.main import main
-from gateway.trial.plan import TrialPlan
+from gateway.tools.trial.plan import TrialPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

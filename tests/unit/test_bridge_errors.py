@@ -20,7 +20,7 @@ from bridge.errors import (
 from bridge.kafka.error_codes import translate
 from bridge.wire import DeadLetterReason
 from config.errors import ExitStatus
-from gateway.metrics import send_failure_labels
+from gateway.base.metrics import send_failure_labels
 
 BRANCHES = [cls for cls in vars(errors).values() if inspect.isclass(cls) and issubclass(cls, BridgeError)]
 

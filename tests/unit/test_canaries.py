@@ -16,7 +16,7 @@ from config.loading.show import as_data, as_text
 from config.loading.transfer import from_json, to_json
 from config.schema import environment_name
 from config.settings import Settings
-from gateway.logs import configure, redact
+from gateway.base.logs import configure, redact
 from tests.canaries import MARK, Canary, canaries, environment_of
 from tests.chaos.harness import to_toml
 

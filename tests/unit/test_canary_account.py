@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.canary.account import LEGS, CanaryAccount
-from gateway.canary.problems import canary_problem
+from gateway.health.canary.account import LEGS, CanaryAccount
+from gateway.health.canary.problems import canary_problem
 
 S = 1_000_000_000
 TIMEOUT = 15 * S

@@ -17,7 +17,7 @@ from auth.model import Ban, Rule, Tenant
 from auth.store.records import User
 from auth.store.store import Store
 from config.errors import ExitStatus
-from gateway.cli.auth_common import operator
+from gateway.cli.access.common import operator
 from gateway.cli.main import main
 
 if TYPE_CHECKING:

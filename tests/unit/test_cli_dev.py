@@ -12,8 +12,8 @@ import pytest
 
 from gateway.cli import dev
 from gateway.cli.main import main
-from gateway.embedded import dev as brokers
-from gateway.embedded.dev import DevBrokers, project_name
+from gateway.local.embedded import dev as brokers
+from gateway.local.embedded.dev import DevBrokers, project_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

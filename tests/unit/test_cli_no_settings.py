@@ -93,7 +93,9 @@ def test_a_command_without_any_settings_says_so(
     Path("file.csv").write_text("user_id,password,is_superuser\nx,secret,false\n")
     Path("acl.conf").write_text('{allow, all, all, ["a"]}.\n')
     monkeypatch.setattr(config.loading.load, "load", lambda *_, **__: NoSettings())
-    monkeypatch.setattr("gateway.embedded.java.ensure_java", lambda *_: (_ for _ in ()).throw(WantedError("no Java")))
+    monkeypatch.setattr(
+        "gateway.local.runtime.java.ensure_java", lambda *_: (_ for _ in ()).throw(WantedError("no Java"))
+    )
     assert main(VERBS[verb]) == 1
     assert "gateway: There is no settings file: looked in /here.\n" in capsys.readouterr().err
 

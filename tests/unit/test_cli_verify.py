@@ -27,7 +27,7 @@ def test_no_log_line_is_among_the_output(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GATEWAY_INSTANCE", "plant")
     monkeypatch.setattr("gateway.cli.verify._verify", looked)
-    monkeypatch.setattr("gateway.verify.report.as_text", lambda *_arguments: "the account\n")
+    monkeypatch.setattr("gateway.tools.verify.report.as_text", lambda *_arguments: "the account\n")
     assert main(["verify"]) == 0
     assert capsys.readouterr() == ("the account\n", "")
 

@@ -9,14 +9,14 @@ import pytest
 
 from bridge.dead_letters.reading import LoggedRecord, Place
 from config.errors import ExitStatus
-from gateway.migration.compare import ComparisonError, Span, Table
-from gateway.migration.identity import Reader, parse_identity
+from gateway.tools.migration.compare import ComparisonError, Span, Table
+from gateway.tools.migration.identity import Reader, parse_identity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from gateway.migration.compare import Comparison, Side
+    from gateway.tools.migration.compare import Comparison, Side
 
 ALWAYS = Span(-(1 << 62), 1 << 62, 1 << 61)
 
@@ -127,7 +127,7 @@ def test_nothing_on_the_left_is_no_verdict(tmp_path: Path) -> None:
 
 
 def test_there_is_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.migration.compare.MOST_RECORDS", 3)
+    monkeypatch.setattr("gateway.tools.migration.compare.MOST_RECORDS", 3)
     with pytest.raises(ComparisonError, match="Compare less at a time"):
         compare(tmp_path, [Rec(str(n)) for n in range(4)], [])
 

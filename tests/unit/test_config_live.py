@@ -11,7 +11,7 @@ from config.loading.live import Change, changes, only_live
 from config.loading.load import load
 from config.schema import dotted, walk
 from config.settings import Settings
-from gateway.reload_plan import Wish, plan_reload
+from gateway.base.reload_plan import Wish, plan_reload
 
 if TYPE_CHECKING:
     from pathlib import Path

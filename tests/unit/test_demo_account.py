@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.errors import ExitStatus
-from gateway.demo.account import Account, Stage, Tally, examine, render
-from gateway.demo.outbox import DeviceLedger
+from gateway.devices.outbox import DeviceLedger
+from gateway.local.demo.account import Account, Stage, Tally, examine, render
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,9 +18,10 @@ from rich.console import Console
 from config.errors import ConfigError
 from config.loading.load import load, require_runnable
 from gateway.cli import demo as command
-from gateway.demo import faults as faults_module
-from gateway.demo.account import Tally, examine
-from gateway.demo.chaos import (
+from gateway.devices.outbox import DeviceLedger
+from gateway.local.demo import faults as faults_module
+from gateway.local.demo.account import Tally, examine
+from gateway.local.demo.chaos import (
     MIN_DURATION_S,
     ChaosPlan,
     ChaosResult,
@@ -31,20 +32,19 @@ from gateway.demo.chaos import (
     SpoolTrace,
     render_chaos,
 )
-from gateway.demo.faults import Faults
-from gateway.demo.options import gateway_toml
-from gateway.demo.outbox import DeviceLedger
-from gateway.demo.scrape import WorkerFacts, read_counts, read_worker
-from gateway.demo.services import DemoError
-from gateway.demo.state import DemoState, GatewayCounts, GatewayLives, Step, StepState, WitnessCounts
-from gateway.demo.view import PlainView, draw, status_line
+from gateway.local.demo.faults import Faults
+from gateway.local.demo.options import gateway_toml
+from gateway.local.demo.scrape import WorkerFacts, read_counts, read_worker
+from gateway.local.demo.services import DemoError
+from gateway.local.demo.state import DemoState, GatewayCounts, GatewayLives, Step, StepState, WitnessCounts
+from gateway.local.demo.view import PlainView, draw, status_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gateway.demo.services import Services
-    from gateway.demo.view import View
+    from gateway.local.demo.services import Services
+    from gateway.local.demo.view import View
 
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -209,7 +209,7 @@ def test_plain_lines_tell_the_spool_and_the_plain_bridges_memory() -> None:
 
 def test_plain_lines_come_faster_while_the_spool_holds_something(monkeypatch: pytest.MonkeyPatch) -> None:
     state, stream, now_s = view_state(), io.StringIO(), 1000.0
-    monkeypatch.setattr("gateway.demo.view.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("gateway.local.demo.view.time.monotonic", lambda: now_s)
     view = PlainView(state, stream)
 
     def lines_within(seconds: float) -> int:

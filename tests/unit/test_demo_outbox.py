@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.demo.outbox import DeviceLedger, Outbox
+from gateway.devices.outbox import DeviceLedger, Outbox
 
 
 def filled(count: int) -> Outbox:

@@ -25,15 +25,15 @@ from pyarrow import parquet
 from config.errors import ConfigError
 from config.loading.load import load, require_runnable
 from gateway.cli import demo as command
-from gateway.demo.children import Child, ChildError, in_thread
-from gateway.demo.latency import Latencies
-from gateway.demo.options import PARTITIONS, ROUTE, TOPIC, gateway_toml
-from gateway.demo.outbox import DeviceLedger, ledger_as_json, ledger_from_json
-from gateway.demo.records import Identity, count_parquet, read_identity
-from gateway.demo.scrape import read_counts
-from gateway.demo.spark_events import LineTail, SparkEvents
-from gateway.demo.state import GatewayCounts, Rate
-from gateway.demo.sweeper import Sweeper
+from gateway.devices.outbox import DeviceLedger, ledger_as_json, ledger_from_json
+from gateway.local.demo.children import Child, ChildError, in_thread
+from gateway.local.demo.latency import Latencies
+from gateway.local.demo.options import PARTITIONS, ROUTE, TOPIC, gateway_toml
+from gateway.local.demo.records import Identity, count_parquet, read_identity
+from gateway.local.demo.scrape import read_counts
+from gateway.local.demo.spark_events import LineTail, SparkEvents
+from gateway.local.demo.state import GatewayCounts, Rate
+from gateway.local.demo.sweeper import Sweeper
 from streaming.progress import (
     BatchEvent,
     Event,
@@ -394,7 +394,7 @@ SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 PARENT = """
 import os, subprocess, sys
 from pathlib import Path
-from gateway.demo.sweeper import Sweeper
+from gateway.local.demo.sweeper import Sweeper
 sweeper = Sweeper([Path(sys.argv[1])])
 child = subprocess.Popen(
     [sys.executable, "-S", "-c", "import time; time.sleep(600)"],

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.wire import TELEMETRY_FIELDS
-from gateway.demo.physics import DAY_S, SITES, START_S, UNITS, Weather, build_fleet
+from gateway.devices.physics import DAY_S, SITES, START_S, UNITS, Weather, build_fleet
 
 HOUR = 3_600.0
 

@@ -8,8 +8,8 @@ import io
 import pytest
 from rich.console import Console
 
-from gateway.demo.state import DemoState, GatewayCounts, SparkCounts, Step, StepState, WitnessCounts
-from gateway.demo.view import LiveView, PlainView, draw, status_line
+from gateway.local.demo.state import DemoState, GatewayCounts, SparkCounts, Step, StepState, WitnessCounts
+from gateway.local.demo.view import LiveView, PlainView, draw, status_line
 from streaming.progress import MeasurementSummary, WindowEvent
 
 

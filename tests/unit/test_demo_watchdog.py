@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from config.errors import ExitStatus
-from gateway.demo.account import Account, Stage, render
-from gateway.demo.result import DemoResult
-from gateway.demo.state import DemoState, GatewayCounts, SparkCounts, WitnessCounts
-from gateway.demo.view import status_line
-from gateway.demo.watchdog import Standstill, Watchdog, lateness
+from gateway.local.demo.account import Account, Stage, render
+from gateway.local.demo.result import DemoResult
+from gateway.local.demo.state import DemoState, GatewayCounts, SparkCounts, WitnessCounts
+from gateway.local.demo.view import status_line
+from gateway.local.demo.watchdog import Standstill, Watchdog, lateness
 
 NAMES = {"kafka": "Kafka", "parquet": "Parquet"}
 

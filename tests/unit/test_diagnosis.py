@@ -17,11 +17,11 @@ from bridge.kafka.batch import KafkaBatch
 from bridge.produce.batch import Batch
 from bridge.wire import DeadLetterReason
 from config.settings import KafkaSettings, RouteSettings, Settings
-from gateway import pace
-from gateway.lifecycle import State, StopRequest
-from gateway.machine_facts import CpuWaits
-from gateway.observation import MOST_PARTITIONS
-from gateway.worker import Worker
+from gateway.base.lifecycle import State, StopRequest
+from gateway.base.machine_facts import CpuWaits
+from gateway.health import pace
+from gateway.health.observation import MOST_PARTITIONS
+from gateway.worker.worker import Worker
 from tests.unit.fake_kafka import FakeBatch
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import pytest
 
 from bridge.dead_letters.reading import DeadLetter, Place
 from bridge.dead_letters.replay_marks import Marks
-from gateway.cli import dlq_text
-from gateway.cli.dlq_reader import TopicFacts
-from gateway.cli.dlq_selection import Filter, find, parse_place
-from gateway.moments import parse_moment
+from gateway.base.moments import parse_moment
+from gateway.cli.dead_letters import text as dlq_text
+from gateway.cli.dead_letters.reader import TopicFacts
+from gateway.cli.dead_letters.selection import Filter, find, parse_place
 
 NOW_MS = 1_763_683_200_000
 

@@ -13,13 +13,13 @@ import pytest
 from bridge.ports import Credential
 from config.errors import ExitStatus, GatewayError
 from config.loading.load import load
-from gateway.doctor import config_checks
-from gateway.doctor.host_facts import DiskFacts, HostFacts, ProcessFacts, gather
-from gateway.doctor.host_verdicts import judge_host
-from gateway.doctor.model import Check, Findings, Severity
-from gateway.doctor.running import RunningFacts, find, judge_running
-from gateway.doctor.threads import call
-from gateway.identity import Ending, Identity
+from gateway.data_dir.identity import Ending, Identity
+from gateway.tools.doctor import config_checks
+from gateway.tools.doctor.host_facts import DiskFacts, HostFacts, ProcessFacts, gather
+from gateway.tools.doctor.host_verdicts import judge_host
+from gateway.tools.doctor.model import Check, Findings, Severity
+from gateway.tools.doctor.running import RunningFacts, find, judge_running
+from gateway.tools.doctor.threads import call
 from tests.doctor_looks import look, settings_of
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def test_the_disk_s_writes_are_measured_and_leave_nothing(tmp_path: Path, monkey
     assert 0 < found.fsync_s < 5
     assert list(tmp_path.iterdir()) == []
     moments = iter(range(100))
-    monkeypatch.setattr("gateway.doctor.host_facts.time.monotonic", lambda: float(next(moments)))
+    monkeypatch.setattr("gateway.tools.doctor.host_facts.time.monotonic", lambda: float(next(moments)))
     slow = gather(settings, 1, ()).disk
     assert slow is not None
     assert slow.fsync_s == 1.0, "one write, for a second is long enough"
@@ -325,7 +325,7 @@ def test_a_defect_in_one_group_leaves_the_others_their_findings(
     def broken(*_arguments: Any) -> HostFacts:
         raise KeyError("surprise")
 
-    monkeypatch.setattr("gateway.doctor.host_facts.gather", broken)
+    monkeypatch.setattr("gateway.tools.doctor.host_facts.gather", broken)
     looked = look(tmp_path, "host", "config", "running")
     assert looked.one("defect").severity is FAIL
     assert "KeyError: 'surprise'" in looked.one("defect").text
@@ -339,8 +339,8 @@ def test_a_group_that_is_not_done_in_time_keeps_what_it_had(tmp_path: Path, monk
     async def hang(*_arguments: Any) -> None:
         await asyncio.sleep(60)
 
-    monkeypatch.setattr("gateway.doctor.examine.LONGEST_S", 2.0)
-    monkeypatch.setattr("gateway.doctor.mqtt_facts.Asking.door", hang)
+    monkeypatch.setattr("gateway.tools.doctor.examine.LONGEST_S", 2.0)
+    monkeypatch.setattr("gateway.tools.doctor.mqtt_facts.Asking.door", hang)
     looked = look(tmp_path, "mqtt", mqtt={"addresses": ["mqtt://127.0.0.1:1"]})
     assert looked.one("tcp").severity is FAIL
     assert looked.one("time").severity is FAIL

@@ -21,13 +21,13 @@ from gateway.admin.model import (
     Reassignment,
     ReplicaLog,
 )
-from gateway.doctor.admin_facts import AdminFacts
-from gateway.doctor.broker_verdicts import judge_brokers, places_text
-from gateway.doctor.cluster_verdicts import judge_cluster
-from gateway.doctor.endpoint import Endpoint, Step
-from gateway.doctor.kafka_facts import BrokerFacts, Known
-from gateway.doctor.model import Check, Findings, Severity
-from gateway.doctor.topic_verdicts import judge_topics
+from gateway.tools.doctor.admin_facts import AdminFacts
+from gateway.tools.doctor.broker_verdicts import judge_brokers, places_text
+from gateway.tools.doctor.cluster_verdicts import judge_cluster
+from gateway.tools.doctor.endpoint import Endpoint, Step
+from gateway.tools.doctor.kafka_facts import BrokerFacts, Known
+from gateway.tools.doctor.model import Check, Findings, Severity
+from gateway.tools.doctor.topic_verdicts import judge_topics
 from tests.doctor_looks import settings_of
 
 OK, WARN, FAIL, SKIPPED = Severity.OK, Severity.WARN, Severity.FAIL, Severity.SKIPPED

@@ -10,17 +10,17 @@ import pytest
 from bridge.certificate import Validity
 from bridge.routing.filters import Subscription
 from config.errors import ExitStatus
-from gateway.doctor.emqx_checks import EmqxFacts, client_ids, judge_emqx, session_pattern
-from gateway.doctor.endpoint import Endpoint, Step, TlsStep
-from gateway.doctor.endpoint_verdicts import judge_certificate, judge_endpoint
-from gateway.doctor.model import Check, Findings, Severity
-from gateway.doctor.mqtt_facts import AddressFacts, Device, DoorFacts, broker_name, shared_for_a_look
-from gateway.doctor.mqtt_verdicts import judge_addresses, judge_rest
-from gateway.doctor.wording import since_days
-from gateway.emqx.api import EmqxRefusedError
-from gateway.emqx.model import Ban, EmqxClient, EmqxNode, EmqxZone
+from gateway.health.emqx.api import EmqxRefusedError
+from gateway.health.emqx.model import Ban, EmqxClient, EmqxNode, EmqxZone
 from gateway.mqtt.errors import ConnectError
 from gateway.mqtt.probe import Visit
+from gateway.tools.doctor.emqx_checks import EmqxFacts, client_ids, judge_emqx, session_pattern
+from gateway.tools.doctor.endpoint import Endpoint, Step, TlsStep
+from gateway.tools.doctor.endpoint_verdicts import judge_certificate, judge_endpoint
+from gateway.tools.doctor.model import Check, Findings, Severity
+from gateway.tools.doctor.mqtt_facts import AddressFacts, Device, DoorFacts, broker_name, shared_for_a_look
+from gateway.tools.doctor.mqtt_verdicts import judge_addresses, judge_rest
+from gateway.tools.doctor.wording import since_days
 from tests.doctor_looks import settings_of
 
 OK, WARN, FAIL, SKIPPED = Severity.OK, Severity.WARN, Severity.FAIL, Severity.SKIPPED

@@ -11,8 +11,8 @@ import pytest
 from config.errors import ExitStatus
 from gateway.cli import doctor as command
 from gateway.cli.main import main
-from gateway.doctor.model import GROUPS, Check, Findings, Report, Severity, exit_status
-from gateway.doctor.text import report_text
+from gateway.tools.doctor.model import GROUPS, Check, Findings, Report, Severity, exit_status
+from gateway.tools.doctor.text import report_text
 
 
 def findings(group: str = "kafka") -> Findings:
@@ -148,7 +148,7 @@ def test_the_help_says_what_it_does_not_touch(capsys: pytest.CaptureFixture[str]
 def test_every_check_is_in_the_documentation() -> None:
     """By its name in the sources, under the heading of its group or of another."""
     root = Path(__file__).parents[2]
-    sources = "".join(path.read_text() for path in (root / "gateway/doctor").glob("*.py"))
+    sources = "".join(path.read_text() for path in (root / "gateway/tools/doctor").glob("*.py"))
     names = set(re.findall(r'\.(?:ok|warn|fail|skip)\(\s*"([a-z_-]+)"', sources))
     assert len(names) > 50, "they are found"
     documented = set(re.findall(r"`([a-z_-]+)`", (root / "docs/doctor.md").read_text()))

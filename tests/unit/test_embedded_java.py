@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.embedded import java
-from gateway.embedded.errors import ChecksumError, JavaError
+from gateway.local.runtime import java
+from gateway.local.runtime.errors import ChecksumError, JavaError
 
 if TYPE_CHECKING:
     from pathlib import Path

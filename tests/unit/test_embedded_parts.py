@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.embedded import errors, ivy, kafka_config, ports, trust
-from gateway.embedded.cache import cache_directory, format_bytes, locked
-from gateway.embedded.java import Java
-from gateway.embedded.mirror import Mirror, find_mirror
-from gateway.embedded.progress import Download, print_progress
+from gateway.local.embedded import kafka_config
+from gateway.local.runtime import errors, ivy, ports, trust
+from gateway.local.runtime.cache import cache_directory, format_bytes, locked
+from gateway.local.runtime.java import Java
+from gateway.local.runtime.mirror import Mirror, find_mirror
+from gateway.local.runtime.progress import Download, print_progress
 
 DEADLINE = 20.0
 
@@ -56,7 +57,7 @@ class TestPorts:
     def test_a_reserved_port_is_not_given_twice_even_to_another_process(self) -> None:
         reservation = ports.reserve_ports(1)
         port = reservation.ports[0]
-        code = f"from gateway.embedded.ports import PortReservation as P; raise SystemExit(int(P().take({port})))"
+        code = f"from gateway.local.runtime.ports import PortReservation as P; raise SystemExit(int(P().take({port})))"
         assert not ports.PortReservation().take(port)
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
         reservation.release()
@@ -147,7 +148,7 @@ class TestCache:
 
     def test_a_killed_holder_frees_its_lock(self, tmp_path: Path) -> None:
         code = (
-            "import sys, time; from pathlib import Path; from gateway.embedded.cache import locked\n"
+            "import sys, time; from pathlib import Path; from gateway.local.runtime.cache import locked\n"
             "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
         )
         with subprocess.Popen(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from gateway.embedded.errors import StartError
-from gateway.embedded.process import GuardedProcess, last_lines, wait_for_line
+from gateway.local.runtime.errors import StartError
+from gateway.local.runtime.process import GuardedProcess, last_lines, wait_for_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,7 +163,7 @@ class TestTheEndOfOurProcess:
         script = f"""
 import os, signal, sys, threading, time
 from pathlib import Path
-from gateway.embedded.process import GuardedProcess
+from gateway.local.runtime.process import GuardedProcess
 def begin():
     p = GuardedProcess({STUBBORN!r}, log=Path({str(tmp_path / "log")!r}), remove=[Path({str(directory)!r})])
     print(p.pid, flush=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bridge.routing.router import Router
 from config.loading.load import load
-from gateway.canary.account import LEGS
+from gateway.health.canary.account import LEGS
 from tests.brokers.emqx_conf import flatten, read_hocon
 from tests.brokers.emqx_rules import Client, judge, parse_acl_conf
 

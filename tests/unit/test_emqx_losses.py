@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.emqx.losses import CALM_MS, Marks, SessionLosses
-from gateway.emqx.model import EmqxClient, EmqxNode, EmqxZone
-from gateway.emqx.problems import emqx_problems
+from gateway.health.emqx.losses import CALM_MS, Marks, SessionLosses
+from gateway.health.emqx.model import EmqxClient, EmqxNode, EmqxZone
+from gateway.health.emqx.problems import emqx_problems
 
 if TYPE_CHECKING:
-    from gateway.problem import Problem
+    from gateway.base.problem import Problem
 
 BORN = 1_000_000
 SEEN = EmqxClient(

@@ -10,8 +10,8 @@ from bridge.errors import BridgeError
 from bridge.intercept.expression import Expression
 from bridge.message import MessageView, Properties
 from bridge.record import Record
-from gateway.migration.emqx_sql import SqlError, parse_sql
-from gateway.migration.emqx_words import Words, WordsError
+from gateway.tools.migration.emqx_sql import SqlError, parse_sql
+from gateway.tools.migration.emqx_words import Words, WordsError
 
 
 def passes(sql: str, payload: object, topic: str = "a/b", properties: Properties | None = None, qos: int = 1) -> bool:

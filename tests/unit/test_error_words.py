@@ -28,8 +28,8 @@ from config.error_words import system_number, words
 from config.errors import ConfigError
 from config.settings import KafkaSettings, MqttSettings, TlsSettings
 from config.values.addresses import parse_mqtt_address
-from gateway.doctor.endpoint import _text as doctor_text
 from gateway.mqtt.reasons import connect_error
+from gateway.tools.doctor.endpoint import _text as doctor_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

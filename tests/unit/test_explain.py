@@ -12,7 +12,7 @@ from bridge.message import Properties
 from bridge.produce.partitioner import partition_for
 from config.settings import Settings
 from gateway.cli.main import main
-from gateway.explain import Explanation, Message, explain
+from gateway.tools.explain import Explanation, Message, explain
 
 if TYPE_CHECKING:
     from pathlib import Path

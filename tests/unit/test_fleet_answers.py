@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from gateway.answers import Answer
+from gateway.http.answers import Answer
 from gateway.supervisor.answers import FleetAnswers
 from gateway.supervisor.metrics import SupervisorMetrics
 from tests import status_documents

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.metrics import LATENCIES
+from gateway.base.metrics import LATENCIES
 from gateway.supervisor.fleet_status import merged, worker_problem
 
 S = 1_000_000_000

@@ -12,8 +12,8 @@ import pytest
 from bridge.errors import SpoolError, SpoolWriteError
 from bridge.spool.spool import Spool
 from config.errors import ExitStatus, GatewayError
-from gateway.data_directory import explained
-from gateway.identity import Ending, Identity
+from gateway.data_dir.directory import explained
+from gateway.data_dir.identity import Ending, Identity
 from gateway.supervisor.place import Place
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def refuse(code: int) -> Callable[..., NoReturn]:
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 async def test_the_identity_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     identity = Identity(tmp_path / "data", "gw", 0, lambda: Ending.CLEAN)
-    monkeypatch.setattr("gateway.durable.write", refuse(code))
+    monkeypatch.setattr("gateway.data_dir.durable.write", refuse(code))
     with pytest.raises(GatewayError, match=f"cannot be written \\({os.strerror(code)}\\).*delete no spool") as raised:
         await identity.start()
     assert raised.value.exit_status is ExitStatus.UNAVAILABLE
@@ -53,7 +53,7 @@ async def test_the_spool_s_disk_is_full(tmp_path: Path, monkeypatch: pytest.Monk
         error.sqlite_errorcode = sqlite3.SQLITE_FULL
         raise error
 
-    name = {"lock": "process_lock.take", "index": "spool_index.Index._prepare", "tally": "spool_tally.Tally.__init__"}
+    name = {"lock": "process_lock.take", "index": "spool.index.Index._prepare", "tally": "spool.tally.Tally.__init__"}
     monkeypatch.setattr(f"bridge.{name[where]}", full if where == "index" else refuse(errno.ENOSPC))
     with pytest.raises(SpoolWriteError, match=r"its disk is full, or fails\. Make room") as raised:
         await Spool(tmp_path / "s", max_bytes=1 << 20, instance="gw").open()

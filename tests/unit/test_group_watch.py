@@ -12,7 +12,7 @@ from config.settings import Settings
 from gateway.admin.errors import AdminMissingError, AdminRetriableError
 from gateway.admin.model import Group, Member, Offsets, TopicPartition
 from gateway.admin.watch import GroupWatch, TopicLag, lag_problems
-from gateway.metrics import Metrics
+from gateway.base.metrics import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

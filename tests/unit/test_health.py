@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.settings import KafkaSettings, Settings
-from gateway.health import problems
-from gateway.health_kafka import broker_health, broker_silence_ns, partition_health
-from gateway.health_model import (
+from gateway.base.lifecycle import State
+from gateway.base.problem import Problem
+from gateway.base.readiness import ReadinessLimits, ReadinessSnapshot, SessionView, TopicView, decide
+from gateway.health.kafka import broker_health, broker_silence_ns, partition_health
+from gateway.health.model import (
     BrokerView,
     CredentialView,
     HealthLimits,
@@ -22,9 +24,7 @@ from gateway.health_model import (
     ProcessView,
     SpoolView,
 )
-from gateway.lifecycle import State
-from gateway.problem import Problem
-from gateway.readiness import ReadinessLimits, ReadinessSnapshot, SessionView, TopicView, decide
+from gateway.health.verdicts import problems
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from config.settings import RouteSettings, Settings
-from gateway.health import problems
-from gateway.health_counts import Counts
-from gateway.health_model import HealthLimits, HealthSnapshot, SpoolView
-from gateway.lifecycle import State
-from gateway.metrics import Metrics
-from gateway.readiness import ReadinessLimits, ReadinessSnapshot, SessionView, TopicView
-from gateway.vitals import Stalls
+from gateway.base.lifecycle import State
+from gateway.base.metrics import Metrics
+from gateway.base.readiness import ReadinessLimits, ReadinessSnapshot, SessionView, TopicView
+from gateway.base.vitals import Stalls
+from gateway.health.counts import Counts
+from gateway.health.model import HealthLimits, HealthSnapshot, SpoolView
+from gateway.health.verdicts import problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.problem import Problem
+    from gateway.base.problem import Problem
 
 S = 1_000_000_000
 LIMITS = HealthLimits(ReadinessLimits(overdue_after_ns=30 * S, metadata_stale_after_ns=7 * S))

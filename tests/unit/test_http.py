@@ -24,11 +24,11 @@ from pydantic import SecretStr
 from bridge.ledger import Ledger
 from config.errors import ExitStatus
 from config.settings import HttpSettings, Settings
-from gateway.answers import WorkerAnswers
-from gateway.http import HttpPortError, HttpServer
-from gateway.lifecycle import Lifecycle, State
-from gateway.metrics import Metrics
-from gateway.readiness import ReadinessSnapshot, SessionView, TopicView
+from gateway.base.lifecycle import Lifecycle, State
+from gateway.base.metrics import Metrics
+from gateway.base.readiness import ReadinessSnapshot, SessionView, TopicView
+from gateway.http.answers import WorkerAnswers
+from gateway.http.server import HttpPortError, HttpServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -302,10 +302,10 @@ EARLY = """
     import asyncio, sys
     from bridge.ledger import Ledger
     from config.settings import HttpSettings, Settings
-    from gateway.answers import WorkerAnswers
-    from gateway.http import HttpServer
-    from gateway.lifecycle import Lifecycle
-    from gateway.metrics import Metrics
+    from gateway.http.answers import WorkerAnswers
+    from gateway.http.server import HttpServer
+    from gateway.base.lifecycle import Lifecycle
+    from gateway.base.metrics import Metrics
 
     async def main():
         settings = Settings(http=HttpSettings(port=0))
@@ -377,7 +377,7 @@ async def test_a_server_that_cannot_be_loaded_is_logged_and_still_stops(monkeypa
     def fail() -> None:
         raise ImportError("no aiohttp here")
 
-    monkeypatch.setattr("gateway.http._import_libraries", fail)
+    monkeypatch.setattr("gateway.http.server._import_libraries", fail)
     worker = Worker()
     with structlog.testing.capture_logs() as logs:
         await worker.server.start()

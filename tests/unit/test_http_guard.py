@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from config.settings import HttpSettings, HttpTlsSettings
 from config.values.secret_files import FileSecret
-from gateway.http_guard import Guard, Question
+from gateway.http.guard import Guard, Question
 
 TOKEN = "0123456789abcdef:with-a-colon"
 ANYWHERE = "0.0.0.0"

@@ -16,11 +16,11 @@ import pytest
 import structlog
 
 from config.errors import ExitStatus
-from gateway import meta_properties
-from gateway.adoption import adopt
-from gateway.identity import Ending, Identity, IdentityError, forget_slot, holder, slots
-from gateway.meta_properties import Meta, NewerFormatError, Witness, read_meta
-from gateway.session_registry import SessionRecord
+from gateway.data_dir import meta_properties
+from gateway.data_dir.adoption import adopt
+from gateway.data_dir.identity import Ending, Identity, IdentityError, forget_slot, holder, slots
+from gateway.data_dir.meta_properties import Meta, NewerFormatError, Witness, read_meta
+from gateway.data_dir.session_registry import SessionRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,7 +119,7 @@ async def test_workers_of_one_instance_share_the_directory(tmp_path: Path) -> No
 CLAIM = """
     import asyncio, sys
     from pathlib import Path
-    from gateway.identity import Ending, Identity
+    from gateway.data_dir.identity import Ending, Identity
 
     async def main():
         identity = Identity(Path(sys.argv[1]), "plant", int(sys.argv[2]), lambda: Ending.CLEAN)

@@ -10,14 +10,14 @@ import pytest
 
 from config.errors import ExitStatus
 from gateway.cli.main import main
-from gateway.migration.emqx import import_emqx, read_emqx
-from gateway.migration.findings import ImportError_
-from gateway.migration.toml_text import as_toml_text, check_text
+from gateway.tools.migration.emqx import import_emqx, read_emqx
+from gateway.tools.migration.findings import ImportError_
+from gateway.tools.migration.toml_text import as_toml_text, check_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gateway.migration.findings import Imported
+    from gateway.tools.migration.findings import Imported
 
 CONNECTOR = {
     "type": "kafka_producer",

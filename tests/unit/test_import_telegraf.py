@@ -9,14 +9,14 @@ import pytest
 
 from config.errors import ExitStatus
 from gateway.cli.main import main
-from gateway.migration.findings import ImportError_
-from gateway.migration.telegraf import import_telegraf
-from gateway.migration.toml_text import as_toml_text, check_text
+from gateway.tools.migration.findings import ImportError_
+from gateway.tools.migration.telegraf import import_telegraf
+from gateway.tools.migration.toml_text import as_toml_text, check_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gateway.migration.findings import Imported
+    from gateway.tools.migration.findings import Imported
 
 FILE = """
 [global_tags]

@@ -11,7 +11,7 @@ import pytest
 from bridge.errors import RefusedError, TopicMissingError
 from bridge.ledger import Ledger
 from config.settings import Settings
-from gateway.ledger_log import LedgerLog, LedgerSource, begin_life, end_life
+from gateway.data_dir.ledger_log import LedgerLog, LedgerSource, begin_life, end_life
 from tests.unit.fake_kafka import FakeKafka
 
 if TYPE_CHECKING:

@@ -15,15 +15,15 @@ import pytest
 from bridge.ledger_topic.intervals import LedgerIntervals
 from bridge.ledger_topic.records import Author, PartitionRecord, decode
 from bridge.ledger_topic.writer import LedgerPlan, LedgerWriter
-from gateway.verify.check import Span, verify
+from gateway.tools.verify.check import Span, verify
 from tests.unit.ledger_path import FakeLog
 from tests.unit.manual_time import manual_time
 from tests.unit.simulation import World
 
 if TYPE_CHECKING:
     from bridge.produce.batch import Batch
-    from gateway.verify.check import Verdict
-    from gateway.verify.place import PlaceResult
+    from gateway.tools.verify.check import Verdict
+    from gateway.tools.verify.place import PlaceResult
 
 LEDGER = "ledger"
 INTERVAL_MS = 5000

@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from config.errors import GatewayError
-from gateway.lifecycle import (
+from gateway.base.lifecycle import (
     TRANSITIONS,
     Lifecycle,
     LifecycleError,

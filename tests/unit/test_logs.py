@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from pydantic import SecretBytes, SecretStr
 
 from config.settings import LogSettings
-from gateway.log_limits import FLOOD_INTERVAL_NS, FLOOD_LINES, REPEAT_INTERVAL_NS, RepeatLimiter
-from gateway.logs import configure, finish, redact
+from gateway.base.log_limits import FLOOD_INTERVAL_NS, FLOOD_LINES, REPEAT_INTERVAL_NS, RepeatLimiter
+from gateway.base.logs import configure, finish, redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -379,7 +379,7 @@ def test_what_no_line_tells_of_is_told_when_its_interval_is_over(logs: Logs) -> 
     assert line == {
         "level": "warning",
         "event": "lines_left_out",
-        "logger": "gateway.log_limits",
+        "logger": "gateway.base.log_limits",
         "instance": "a",
         "of": "batch_failed",
         "of_logger": "gateway.test",
@@ -449,7 +449,7 @@ def test_a_process_that_ends_tells_of_the_rest() -> None:
     code = (
         "import structlog\n"
         "from config.settings import LogSettings\n"
-        "from gateway import logs\n"
+        "from gateway.base import logs\n"
         "logs.configure(LogSettings(format='json'))\n"
         "for _ in range(3): structlog.stdlib.get_logger('x').warning('it_failed', repeat_key='k')\n"
         "logs.finish()\n"

@@ -16,7 +16,10 @@ ROWS = {
         r"^\| `([a-z_.0-9]+)` \| ([a-z, ]+) \| (.*?) \| (.*?) \|$", TEXT, re.MULTILINE
     )
 }
-BY_HAND = {"library_message", "lines_left_out"}  # gateway/logs.py and gateway/log_limits.py make them otherwise
+BY_HAND = {
+    "library_message",
+    "lines_left_out",
+}  # gateway/base/logs.py and gateway/base/log_limits.py make them otherwise
 WRITTEN = events()
 
 

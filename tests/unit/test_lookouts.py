@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from gateway.lookouts import _Seat
+from gateway.health.lookouts import _Seat
 
 
 class Lookout:

@@ -12,15 +12,15 @@ from structlog.testing import capture_logs
 
 from config.errors import ExitStatus
 from gateway.cli.main import main
-from gateway.emqx.problems import said_of_counts
-from gateway.lost_sessions import LostSessions, acknowledge, read_losses
-from gateway.session_registry import SessionRecord
+from gateway.data_dir.lost_sessions import LostSessions, acknowledge, read_losses
+from gateway.data_dir.session_registry import SessionRecord
+from gateway.health.emqx.problems import said_of_counts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from gateway.lost_sessions import LostSession
+    from gateway.data_dir.lost_sessions import LostSession
 
 A, B = "mqtt://a:1883", "mqtt://b:1883"
 HOUR_MS = 3_600_000

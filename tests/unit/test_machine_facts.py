@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway import machine_facts
-from gateway.machine_facts import SOCKET_STATES, CpuWaits, cpu_pressure, cpu_waits, descriptors, memory, sockets
+from gateway.base import machine_facts
+from gateway.base.machine_facts import SOCKET_STATES, CpuWaits, cpu_pressure, cpu_waits, descriptors, memory, sockets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway import memory
+from gateway.base import memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

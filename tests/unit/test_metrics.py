@@ -32,9 +32,9 @@ from bridge.ledger import Ledger
 from bridge.message import MessageView
 from bridge.record import Record
 from config.settings import InterceptorSettings, MqttSettings, RouteSettings, Settings
-from gateway.instruments import EventLoopProbe, Histogram
-from gateway.lifecycle import Lifecycle, State
-from gateway.metrics import Metrics, send_failure_labels
+from gateway.base.instruments import EventLoopProbe, Histogram
+from gateway.base.lifecycle import Lifecycle, State
+from gateway.base.metrics import Metrics, send_failure_labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -374,8 +374,8 @@ async def test_the_event_loop_probe_sees_a_blocked_loop_and_stops() -> None:
 
 def test_the_client_library_is_not_imported_before_the_first_scrape() -> None:
     program = (
-        "import sys; from config.settings import Settings; from gateway.metrics import Metrics;"
+        "import sys; from config.settings import Settings; from gateway.base.metrics import Metrics;"
         "metrics = Metrics(Settings()); assert 'prometheus_client' not in sys.modules;"
-        "assert 'aiohttp' not in sys.modules; import gateway.http; assert 'aiohttp' not in sys.modules"
+        "assert 'aiohttp' not in sys.modules; import gateway.http.server; assert 'aiohttp' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=30)

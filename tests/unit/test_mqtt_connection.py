@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.metrics import DISCONNECTS
+from gateway.base.metrics import DISCONNECTS
 from gateway.mqtt.connection import Connection
 from tests.brokers import packets
 from tests.brokers.packets import Packet, Type

@@ -16,7 +16,7 @@ from socks import GeneralProxyError, HTTPError, ProxyConnectionError
 from config.errors import ExitStatus
 from config.settings import MqttSettings
 from config.values.addresses import parse_mqtt_address
-from gateway.metrics import CONNECT_FAILURES, DISCONNECTS
+from gateway.base.metrics import CONNECT_FAILURES, DISCONNECTS
 from gateway.mqtt import reasons
 from gateway.mqtt.errors import ConnectError, MqttRefusedError
 from gateway.mqtt.packets import packet_name

@@ -5,8 +5,8 @@ from __future__ import annotations
 from unittest.mock import Mock
 
 from config.settings import Settings
-from gateway.metrics import Metrics
-from gateway.observation import Observation
+from gateway.base.metrics import Metrics
+from gateway.health.observation import Observation
 
 
 def made(*names: str) -> Settings:

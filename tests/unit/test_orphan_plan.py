@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gateway.data_dir.session_registry import SessionRecord
 from gateway.mqtt.orphans import plan_sessions
-from gateway.session_registry import SessionRecord
 
 HERE, THERE = ("mqtt://here:1883", "mqtt://also-here:1883"), ("mqtt://there:1883",)
 NOBODY: frozenset[str] = frozenset()

@@ -12,9 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.settings import RouteSettings, Settings
-from gateway import pace
-from gateway.health import problems
-from gateway.health_model import (
+from gateway.base.lifecycle import State
+from gateway.base.machine_facts import CpuWaits
+from gateway.base.metrics import LATENCIES, Metrics
+from gateway.base.readiness import ReadinessLimits, ReadinessSnapshot, SessionView, TopicView
+from gateway.base.vitals import Vitals, quantile
+from gateway.health import pace
+from gateway.health.model import (
     END_TO_END,
     OBJECTIVE_S,
     PRODUCE,
@@ -23,19 +27,15 @@ from gateway.health_model import (
     HealthLimits,
     HealthSnapshot,
 )
-from gateway.health_pace import BURNS, OBJECTIVE, PRESSURE, SHARE, STARVED
-from gateway.lifecycle import State
-from gateway.machine_facts import CpuWaits
-from gateway.metrics import LATENCIES, Metrics
-from gateway.pace import Pace, above
-from gateway.readiness import ReadinessLimits, ReadinessSnapshot, SessionView, TopicView
-from gateway.vitals import Vitals, quantile
+from gateway.health.pace import Pace, above
+from gateway.health.pace_verdicts import BURNS, OBJECTIVE, PRESSURE, SHARE, STARVED
+from gateway.health.verdicts import problems
 from tests.monitoring import rules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.problem import Problem
+    from gateway.base.problem import Problem
 
 S = 1_000_000_000
 LIMITS = HealthLimits(ReadinessLimits(overdue_after_ns=30 * S, metadata_stale_after_ns=7 * S))

@@ -160,10 +160,10 @@ def test_the_tests_run_on_what_the_lock_says() -> None:
 # What each part of the source may import: the core anywhere, the rest where its extra is needed anyway.
 EXTRAS = {
     "streaming": ("streaming",),
-    "gateway/embedded": ("embedded",),
+    "gateway/local/embedded": ("embedded",),
     "auth": ("auth",),
     "gateway/auth_service": ("auth",),
-    "gateway/demo": ("embedded",),
+    "gateway/local/demo": ("embedded",),
     "bridge/intercept/json_schema.py": ("json-schema",),
     "tests": ("dev",),
 }

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from config.settings import HttpSettings, KafkaSettings, Settings
-from gateway.lifecycle import State
-from gateway.readiness import ReadinessLimits, ReadinessSnapshot, SessionView, TopicView, decide
+from gateway.base.lifecycle import State
+from gateway.base.readiness import ReadinessLimits, ReadinessSnapshot, SessionView, TopicView, decide
 
 SECOND_NS = 1_000_000_000
 LIMITS = ReadinessLimits(overdue_after_ns=30 * SECOND_NS, metadata_stale_after_ns=7 * SECOND_NS)

@@ -24,13 +24,13 @@ from bridge.produce.sender import Sender
 from bridge.record import Record
 from bridge.routing.router import Router
 from config.settings import Settings
-from gateway.group_plan import group_plans
-from gateway.lifecycle import State
-from gateway.metrics import Metrics
+from gateway.base.group_plan import group_plans
+from gateway.base.lifecycle import State
+from gateway.base.metrics import Metrics
+from gateway.components.session_group import SessionGroup, Shared
 from gateway.mqtt.ingest import Ingest
-from gateway.reload import FORMER_S, Reloader, _same_chain
-from gateway.session_group import SessionGroup, Shared
-from gateway.worker import Worker
+from gateway.worker.reload import FORMER_S, Reloader, _same_chain
+from gateway.worker.worker import Worker
 from tests.brokers import packets
 from tests.unit.data_path import POLICY, Observer
 from tests.unit.fake_kafka import FakeKafka
@@ -262,7 +262,7 @@ async def test_reloads_by_the_minute_leave_nothing_behind(monkeypatch: pytest.Mo
 async def test_former_routes_are_forgotten_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted from when each was left, however often settings are read again."""
     now_s = 0.0
-    monkeypatch.setattr("gateway.reload.time", Mock(monotonic=lambda: now_s))
+    monkeypatch.setattr("gateway.worker.reload.time", Mock(monotonic=lambda: now_s))
     site = await site_of(one_route("meters/#"), LoggingKafka(batch_bytes=400), monkeypatch)
     await site.reload(one_route("devices/#"))
     while now_s <= FORMER_S:

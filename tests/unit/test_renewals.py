@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from bridge.certificate import Validity
 from bridge.ports import Credential
 from config.settings import Settings
-from gateway.metrics import Metrics
+from gateway.base.metrics import Metrics
 from gateway.mqtt import renewal
 from gateway.mqtt.login import Login, Shown
 from gateway.mqtt.renewal import Renewals

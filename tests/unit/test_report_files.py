@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from gateway.demo import report as demo_report
-from gateway.demo.report import write_report
+from gateway.local.demo import report as demo_report
+from gateway.local.demo.report import write_report
 from streaming import report_files
 from streaming.report_files import read_files
 

@@ -13,9 +13,9 @@ from bridge.errors import PoisonedError
 from bridge.produce.holding import CHUNK
 from bridge.wire import DeadLetterReason
 from config.settings import Settings
-from gateway.lifecycle import StopRequest
-from gateway.session_registry import SessionRecord
-from gateway.worker import Worker
+from gateway.base.lifecycle import StopRequest
+from gateway.data_dir.session_registry import SessionRecord
+from gateway.worker.worker import Worker
 from tests.brokers.rig import make_rig, until
 from tests.unit.data_path import DEAD_LETTERS, Path
 from tests.unit.fake_kafka import FakeKafka

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.page import load as load_page
-from gateway.page import runbook
+from gateway.http.page import load as load_page
+from gateway.http.page import runbook
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = {
@@ -64,7 +64,7 @@ def test_the_pages_own_parts_are_all_put_in() -> None:
 
 def test_the_pages_files_are_as_wide_as_the_others() -> None:
     """What ruff does not look at."""
-    for path in (ROOT / "gateway" / "page").iterdir():
+    for path in (ROOT / "gateway" / "http" / "page").iterdir():
         if path.suffix in {".html", ".css", ".js"}:
             wide = [number for number, line in enumerate(path.read_text().splitlines(), 1) if len(line) > 120]
             assert wide == [], f"{path.name} is wider than 120 in these lines"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bridge.produce.accumulator import Accumulator
 from bridge.produce.dead_letter import DeadLetters
 from config.settings import Settings
-from gateway.group_plan import group_plans, session_names
+from gateway.base.group_plan import group_plans, session_names
 from tests.unit.data_path import Path
 from tests.unit.fake_kafka import FakeKafka
 from tests.unit.manual_time import manual_time

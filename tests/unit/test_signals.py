@@ -14,8 +14,8 @@ from typing import Self
 
 import pytest
 
-from gateway.lifecycle import StopRequest, StopVerb
-from gateway.signals import StopSignals
+from gateway.base.lifecycle import StopRequest, StopVerb
+from gateway.base.signals import StopSignals
 
 STOPPING = [signal.SIGTERM, signal.SIGINT]
 
@@ -80,8 +80,8 @@ async def test_without_a_signal_reraise_returns() -> None:
 
 PROCESS = """
     import asyncio, sys
-    from gateway.lifecycle import Service, StopRequest
-    from gateway.signals import StopSignals
+    from gateway.base.lifecycle import Service, StopRequest
+    from gateway.base.signals import StopSignals
 
     def say(word):
         print(word, flush=True)

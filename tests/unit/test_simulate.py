@@ -13,12 +13,12 @@ import pytest
 from config.errors import ExitStatus
 from gateway.cli.main import main
 from gateway.cli.simulate import PROFILE_NAMES
-from gateway.demo.fleet import FleetCounts
-from gateway.demo.mischief import CORRUPT, FaultShares, Mischief
-from gateway.demo.outbox import DeviceLedger
-from gateway.demo.physics import build_fleet
-from gateway.demo.profiles import PROFILES
-from gateway.demo.simulation import account_of
+from gateway.devices.fleet import FleetCounts
+from gateway.devices.mischief import CORRUPT, FaultShares, Mischief
+from gateway.devices.outbox import DeviceLedger
+from gateway.devices.physics import build_fleet
+from gateway.devices.profiles import PROFILES
+from gateway.devices.simulation import account_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -56,7 +56,7 @@ def settings(tmp_path: Path) -> Path:
 
 def test_a_start_imports_no_other_command(settings: Path, tmp_path: Path) -> None:
     modules = python(UP_TO_THE_FORK, settings, cache=tmp_path / "cache").split()
-    assert "gateway.worker" in modules, "the workers would load it again, each for itself"
+    assert "gateway.worker.worker" in modules, "the workers would load it again, each for itself"
     assert {name for name in modules if name.startswith("gateway.cli.")} == {
         "gateway.cli.arguments",
         "gateway.cli.main",

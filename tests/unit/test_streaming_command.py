@@ -98,8 +98,8 @@ def test_the_command_becomes_the_jobs_process(monkeypatch: pytest.MonkeyPatch, t
         raise SystemExit(0)
 
     monkeypatch.setattr("os.execve", execve)
-    monkeypatch.setattr("gateway.embedded.jars.resolve", lambda bundle: [Path(f"/{bundle}/a.jar"), Path("/b.jar")])
-    monkeypatch.setattr("gateway.embedded.java.ensure_java", Java)
+    monkeypatch.setattr("gateway.local.runtime.jars.resolve", lambda bundle: [Path(f"/{bundle}/a.jar"), Path("/b.jar")])
+    monkeypatch.setattr("gateway.local.runtime.java.ensure_java", Java)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
         main(["stream", "ingest", "--topic", "telemetry", "--available-now"])
@@ -119,7 +119,7 @@ def test_bad_settings_are_told_before_anything_is_fetched(
     def resolve(_bundle: str) -> list[Path]:
         pytest.fail("jars were fetched")
 
-    monkeypatch.setattr("gateway.embedded.jars.resolve", resolve)
+    monkeypatch.setattr("gateway.local.runtime.jars.resolve", resolve)
     file = tmp_path / "gateway.toml"
     file.write_text("[stream]\nwindoe = 3\n")
     assert main(["stream", "ingest", "--config", str(file)]) == 78

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from config.settings import Settings
-from gateway.metrics import Metrics
+from gateway.base.metrics import Metrics
 from gateway.supervisor.exposition import merge
 from gateway.supervisor.metrics import SupervisorMetrics
 

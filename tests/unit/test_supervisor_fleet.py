@@ -10,8 +10,8 @@ import pytest
 
 from config.errors import ConfigError
 from config.settings import HttpSettings, Settings
-from gateway.answers import Answer
-from gateway.lifecycle import StopVerb
+from gateway.base.lifecycle import StopVerb
+from gateway.http.answers import Answer
 from gateway.supervisor import answers as answers_module
 from gateway.supervisor import fleet as fleet_module
 from gateway.supervisor.answers import FleetAnswers

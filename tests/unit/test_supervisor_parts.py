@@ -20,23 +20,23 @@ from config.errors import ConfigError, GatewayError
 from config.loading.load import load
 from config.loading.transfer import from_json, to_json
 from config.settings import Settings
-from gateway.answers import Answer
-from gateway.identity import IdentityError
-from gateway.lifecycle import StopRequest, StopVerb
-from gateway.reload_plan import Wish
-from gateway.reports import Outcome, Reports, ask, read_outcome, take_request
-from gateway.running import Running
+from gateway.base.lifecycle import StopRequest, StopVerb
+from gateway.base.reload_plan import Wish
+from gateway.base.reports import Outcome, Reports, ask, read_outcome, take_request
+from gateway.data_dir.identity import IdentityError
+from gateway.http.answers import Answer
 from gateway.supervisor import member
 from gateway.supervisor.channel import open_channel, read_first
 from gateway.supervisor.member import Membership
 from gateway.supervisor.place import Place, PlaceError, find_supervisor
 from gateway.supervisor.process import WorkerProcess
+from gateway.supervisor.running import Running
 from tests.brokers.rig import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gateway.reports import Operation
+    from gateway.base.reports import Operation
 
 # --- settings on their way ---
 

@@ -10,9 +10,9 @@ import pytest
 from config.errors import ExitStatus
 from config.settings import KafkaSettings, MqttSettings, RouteSettings, Settings
 from gateway.cli.main import main
-from gateway.trial.account import Percentiles, Tally, TrialResult, percentiles
-from gateway.trial.cleanup import Cleanup
-from gateway.trial.plan import DEVICES, TrialPlan, read_mark
+from gateway.tools.trial.account import Percentiles, Tally, TrialResult, percentiles
+from gateway.tools.trial.cleanup import Cleanup
+from gateway.tools.trial.plan import DEVICES, TrialPlan, read_mark
 
 
 async def test_what_was_made_last_goes_first_and_failures_are_named() -> None:

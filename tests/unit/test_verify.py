@@ -12,9 +12,9 @@ import pytest
 from bridge.ledger_topic.intervals import SessionLoss
 from bridge.ports import StoredRecord
 from config.errors import ExitStatus
-from gateway.verify.before import Before
-from gateway.verify.check import Span
-from gateway.verify.report import as_json, as_text
+from gateway.tools.verify.before import Before
+from gateway.tools.verify.check import Span
+from gateway.tools.verify.report import as_json, as_text
 from tests.unit.fake_kafka import FakeKafka, FakePartition, FakeTopic
 from tests.unit.ledger_path import LEDGER, TAG, FakeLog, LedgerPath
 from tests.unit.manual_time import manual_time
@@ -22,9 +22,9 @@ from tests.unit.manual_time import manual_time
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gateway.verify.check import Verdict
-    from gateway.verify.log import FoundRecord
-    from gateway.verify.place import PlaceResult
+    from gateway.tools.verify.check import Verdict
+    from gateway.tools.verify.log import FoundRecord
+    from gateway.tools.verify.place import PlaceResult
 
 DAY_MS = 86_400_000
 
@@ -546,7 +546,7 @@ async def test_a_batch_that_kafka_acknowledged_without_an_offset() -> None:
 
 @manual_time
 async def test_memory_is_bounded_and_a_shorter_span_is_the_way_out() -> None:
-    from gateway.verify.check import TooMuchError
+    from gateway.tools.verify.check import TooMuchError
 
     kafka = FakeKafka()
     topic = kafka.topic("t", 2)
@@ -555,7 +555,7 @@ async def test_memory_is_bounded_and_a_shorter_span_is_the_way_out() -> None:
             topic.partitions[0].log.append(foreign())
             await path.deliver("t", 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.verify.check.MAX_RUNS", 20)
+        patch.setattr("gateway.tools.verify.check.MAX_RUNS", 20)
         with pytest.raises(TooMuchError, match="--last"):
             await FakeLog(kafka).verify()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from config.settings import EmqxSettings, MqttSettings, Settings
-from gateway.group_plan import client_ids
-from gateway.verify.before import Before, SessionBefore, as_sentence, look_before, workers_of
+from gateway.base.group_plan import client_ids
+from gateway.tools.verify.before import Before, SessionBefore, as_sentence, look_before, workers_of
 
 NOON = 1_767_268_800_000  # 2026-01-01T12:00:00Z
 

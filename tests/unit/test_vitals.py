@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.instruments import Histogram
-from gateway.metrics import LATENCIES
-from gateway.vitals import Lasting, Rates, Stalls, Vitals, Window, quantile
+from gateway.base.instruments import Histogram
+from gateway.base.metrics import LATENCIES
+from gateway.base.vitals import Lasting, Rates, Stalls, Vitals, Window, quantile
 from tests.brokers.rig import until
 
 if TYPE_CHECKING:

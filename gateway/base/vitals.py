@@ -1,0 +1,190 @@
+"""What a worker notices about itself once a second: what waits for how long, how fast it goes, how late the loop is.
+
+Nothing here is on the way of a message. A look costs some microseconds for each partition in use, and reads counters
+that the data path keeps anyway.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Lasting", "Rates", "Stalls", "Vitals", "Window", "quantile"]
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from gateway.base.instruments import Histogram
+
+SECOND_NS: Final = 1_000_000_000
+INTERVAL_S: Final = 1.0
+STALL_NS: Final = 500_000_000
+BLOCKED_NS: Final = SECOND_NS
+MINUTE_NS: Final = 60 * SECOND_NS
+
+
+class Stalls:
+    """Times at which the event loop stood still: nobody could have read an answer then, so they count for no
+    silence."""
+
+    def __init__(self) -> None:
+        self._found: deque[tuple[int, int]] = deque(maxlen=600)  # when it ended, how long
+        self._due_ns = 0
+
+    def tick(self, now_ns: int, next_ns: int) -> None:
+        """A look that was due is done; the next one is due at ``next_ns``."""
+        late_ns = now_ns - self._due_ns
+        if self._due_ns and late_ns > STALL_NS:
+            self._found.append((now_ns, late_ns))
+        self._due_ns = next_ns
+
+    def since(self, since_ns: int, now_ns: int) -> int:
+        """How long it stood still after a moment, one that is not over included."""
+        total_ns = sum(late_ns for ended_ns, late_ns in self._found if ended_ns > since_ns)
+        late_ns = now_ns - self._due_ns
+        if self._due_ns and late_ns > STALL_NS:
+            total_ns += late_ns
+        return min(total_ns, max(0, now_ns - since_ns))
+
+    def blocked(self, now_ns: int) -> tuple[int, int]:
+        """How often within the last minute by more than a second, and the longest."""
+        found = [late for ended, late in self._found if ended > now_ns - MINUTE_NS and late >= BLOCKED_NS]
+        return len(found), max(found, default=0)
+
+
+class Lasting:
+    """Since when each of some things has been so, by name."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, int] = {}
+
+    def look(self, names: Iterable[str], now_ns: int) -> None:
+        """These are so now; all others are not."""
+        before = self._since
+        self._since = {name: before.get(name, now_ns) for name in names}
+
+    def lengths(self, now_ns: int, stalls: Stalls) -> dict[str, int]:
+        """Name to how long, in nanoseconds, without what the event loop stood still."""
+        return {name: now_ns - since - stalls.since(since, now_ns) for name, since in self._since.items()}
+
+
+class Rates:
+    """Counters' growth over the last ten seconds or so."""
+
+    def __init__(self, read: Callable[[], Mapping[str, float]], span_ns: int = 10 * SECOND_NS) -> None:
+        self._read = read
+        self._span_ns = span_ns
+        self._seen: deque[tuple[int, Mapping[str, float]]] = deque()
+
+    def look(self, now_ns: int) -> None:
+        """Note the counters. Called once a second, whatever the span."""
+        self._seen.append((now_ns, self._read()))
+        while len(self._seen) > 1 and self._seen[0][0] < now_ns - self._span_ns:
+            self._seen.popleft()
+
+    def growth(self) -> dict[str, float]:
+        """How much each has grown since the oldest note."""
+        if not self._seen:
+            return {}
+        before = self._seen[0][1]
+        return {name: max(0, value - before.get(name, 0)) for name, value in self._read().items()}
+
+    def per_second(self, now_ns: int) -> dict[str, float]:
+        """Growth a second; 0 in the first moment of a life."""
+        if not self._seen:
+            return dict.fromkeys(self._read(), 0.0)
+        seconds = (now_ns - self._seen[0][0]) / 1e9
+        return {name: round(grown / seconds, 3) if seconds > 0 else 0.0 for name, grown in self.growth().items()}
+
+
+class Window:
+    """A histogram's observations of the last minute."""
+
+    def __init__(self, read: Callable[[], Sequence[Histogram]]) -> None:
+        self._read = read
+        self._seen: deque[list[int]] = deque(maxlen=13)
+
+    def look(self) -> None:
+        """Note the counts. Called every five seconds."""
+        self._seen.append(self._counts())
+
+    def counts(self) -> list[int]:
+        """Observations in each bucket within the last minute; empty before the first."""
+        now = self._counts()
+        if not self._seen or not now:
+            return now
+        before = self._seen[0] or [0] * len(now)
+        return [max(0, count - earlier) for count, earlier in zip(now, before, strict=True)]
+
+    def _counts(self) -> list[int]:
+        total: list[int] = []
+        for histogram in self._read():
+            counts = histogram.counts()
+            total = [a + b for a, b in zip(total, counts, strict=True)] if total else counts
+        return total
+
+
+def quantile(counts: Sequence[int], bounds: Sequence[float], share: float) -> float | None:
+    """The value below which a share of the observations lies, spread evenly over its bucket; None without any. Above
+    the last bound, that bound."""
+    total = sum(counts)
+    if not total:
+        return None
+    wanted = share * total
+    below = 0.0
+    lower = 0.0
+    for count, upper in zip(counts, bounds, strict=False):
+        if count and below + count >= wanted:
+            return lower + (upper - lower) * (wanted - below) / count
+        below += count
+        lower = upper
+    return lower
+
+
+class Vitals:
+    """A component of the service that looks once a second, the first to start and the last to stop.
+
+    ``looks`` are called each second with the time, ``seldom`` every five, ``minutely`` every sixty. Belongs to the
+    event loop's thread. ``failed`` is told of a defect of ours: nobody would look any more.
+    """
+
+    name: Final = "vitals"
+
+    def __init__(self, failed: Callable[[BaseException], None]) -> None:
+        self.stalls = Stalls()
+        self.looks: list[Callable[[int], None]] = []
+        self.seldom: list[Callable[[], None]] = []
+        self.minutely: list[Callable[[int], None]] = []
+        self._failed = failed
+        self._timer: asyncio.TimerHandle | None = None
+        self._count = 0
+
+    async def start(self) -> None:
+        """Begins to look; returns at once."""
+        self._look()
+
+    async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - there is nothing to wait for
+        """Looks no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(INTERVAL_S, self._look)
+        now_ns = time.monotonic_ns()
+        self.stalls.tick(now_ns, now_ns + round(INTERVAL_S * 1e9))
+        try:
+            for look in self.looks:
+                look(now_ns)
+            if self._count % 5 == 0:
+                for rarely in self.seldom:
+                    rarely()
+            if self._count % 60 == 0:
+                for look in self.minutely:
+                    look(now_ns)
+        except Exception as error:  # noqa: BLE001 - the loop would only log it, and nobody look any more
+            self._failed(error)
+        self._count += 1

@@ -1,0 +1,170 @@
+"""``gateway auth acl import`` and ``export``."""
+
+from __future__ import annotations
+
+__all__ = ["add_parsers"]
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ExitStatus
+from gateway.cli.access.common import AdminError, add_common, database, operator, print_json, shown
+from gateway.cli.table import tell
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from auth.model import Rule
+    from auth.rules.acl_conf import AclFile
+
+_FORMATS = ("auto", "json", "acl.conf")
+_IMPORT = """\
+Take over the rules of a file, at the end of the list: EMQX's acl.conf, what EMQX's REST API gives out for its built-in
+database (JSON), or an export of this command. All of them or none.
+
+What acl.conf can say and rules here cannot is printed with its line, and the file is then refused: a denial that was
+left out would let more through than EMQX did. With --partial the rest is taken over all the same.
+"""
+
+
+def add_parsers(parsers: Any) -> None:
+    """Add the two commands to those of ``gateway auth acl``."""
+
+    import_ = parsers.add_parser(
+        "import",
+        help="take over rules from a file",
+        description=_IMPORT,
+        epilog="exit status: 0 all was taken over, 5 something was left out (--partial), 78 the file was refused",
+    )
+    import_.add_argument("file", metavar="FILE", help="- is the input")
+    import_.add_argument(
+        "--format",
+        choices=_FORMATS,
+        default="auto",
+        help="auto: acl.conf when the file's name ends in .conf, else json",
+    )
+    import_.add_argument("--replace", action="store_true", help="remove all rules that there are, in the same moment")
+    import_.add_argument("--partial", action="store_true", help="take over what can be, and leave the rest out")
+    import_.add_argument("--dry-run", action="store_true", help="say what would happen, and change nothing")
+    import_.set_defaults(run=_import)
+
+    export = parsers.add_parser(
+        "export",
+        help="write all rules into a file",
+        description="Write all rules into a file that `import` reads.",
+        epilog="exit status: 0 all were written, 5 acl.conf has no words for some, which stand in it as comments",
+    )
+    export.add_argument("file", metavar="FILE", help="a new file; - is the output")
+    export.add_argument(
+        "--format",
+        choices=_FORMATS,
+        default="auto",
+        help="auto: acl.conf when the file's name ends in .conf, else json",
+    )
+    export.set_defaults(run=_export)
+    for command in (import_, export):
+        add_common(command)
+
+
+def _is_conf(arguments: argparse.Namespace) -> bool:
+    name: str = arguments.file
+    return arguments.format == "acl.conf" or (arguments.format == "auto" and name.endswith(".conf"))
+
+
+def _read(name: str) -> str:
+    from auth.errors import ImportFormatError
+
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise ImportFormatError(f"{shown(name)} cannot be read: {error.strerror}.") from error
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ImportFormatError(f"{shown(name)} is not UTF-8, at byte {error.start}.") from None
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from auth.errors import ImportFormatError
+    from auth.rules.acl_conf import AclFile, read_acl_conf
+    from auth.rules.files import read_rules
+
+    text = _read(arguments.file)
+    try:
+        found = read_acl_conf(text) if _is_conf(arguments) else AclFile(tuple(read_rules(text)), ())
+    except ImportFormatError as error:
+        raise ImportFormatError(f"{shown(arguments.file)}: {error}. Nothing was imported.") from None
+    left_out = [one for one in found.untranslated if one.left_out]
+    if left_out and not arguments.partial:
+        _say_untranslated(arguments.file, found)
+        raise ImportFormatError(
+            f"{shown(arguments.file)}: {len(left_out)} of its rules cannot be taken over (see above). Change them, or "
+            "leave them out with --partial. Nothing was imported."
+        )
+    removed = 0
+    if not arguments.dry_run:
+        with database(arguments, create=True) as (_settings, store), store.edit(operator(), wait_s=60) as editor:
+            removed = editor.rules.clear() if arguments.replace else 0
+            editor.rules.extend(found.rules)
+    _report(arguments, found, removed)
+    return ExitStatus.INCOMPLETE if left_out else ExitStatus.OK
+
+
+def _report(arguments: argparse.Namespace, found: AclFile, removed: int) -> None:
+    if arguments.json:
+        remarks = [
+            {"line": one.line, "reason": one.reason, "left_out": one.left_out, "permission": one.permission}
+            for one in found.untranslated
+        ]
+        print_json({"added": len(found.rules), "removed": removed, "remarks": remarks, "dry_run": arguments.dry_run})
+        return
+    _say_untranslated(arguments.file, found)
+    would = "would be " if arguments.dry_run else ""
+    before = f"{removed} rules removed, " if arguments.replace and not arguments.dry_run else ""
+    print(f"{before}{len(found.rules)} rules {would}added.")
+
+
+def _say_untranslated(name: str, found: AclFile) -> None:
+    for one in found.untranslated:
+        kind = f" ({one.permission})" if one.permission else ""
+        what = "left out" if one.left_out else "note"
+        tell(f"{shown(name)}, line {one.line}{kind}: {what}: {shown(one.reason)}", to=sys.stderr)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from auth.rules.acl_conf_writing import write_acl_conf
+    from auth.rules.files import write_rules
+
+    with database(arguments) as (_settings, store):
+        rules = [stored.rule for stored in store.rules()]
+    left_out: Sequence[tuple[Rule, str]] = ()
+    if _is_conf(arguments):
+        text, left_out = write_acl_conf(rules)
+    else:
+        text = write_rules(rules)
+    _write(arguments.file, text)
+    for rule, reason in left_out:
+        tell(f"{rule.source} was left out: {shown(reason)}", to=sys.stderr)
+    if arguments.file != "-":
+        if arguments.json:
+            print_json({"rules": len(rules) - len(left_out), "left_out": len(left_out), "file": arguments.file})
+        else:
+            print(f"{len(rules) - len(left_out)} rules are in {shown(arguments.file)}.")
+    return ExitStatus.INCOMPLETE if left_out else ExitStatus.OK
+
+
+def _write(name: str, text: str) -> None:
+    if name == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise AdminError(f"{shown(name)} cannot be written: {error.strerror}.") from error

@@ -1,0 +1,93 @@
+"""``gateway auth forget``: erase a device."""
+
+from __future__ import annotations
+
+__all__ = ["add_parser"]
+
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ExitStatus
+from gateway.cli.access.common import add_common, as_rule, database, operator, print_json, shown
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from auth.store.forget import Forgotten
+
+_DESCRIPTION = (
+    "Remove everything that the built-in database holds under a device's name: the user of this user name, client id "
+    "or certificate name, the rules for it, its bans; its name in the audit is replaced. What is removed is "
+    "overwritten in the file. Exports, copies and EMQX's own data are not touched."
+)
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway auth forget``."""
+    parser = commands.add_parser(
+        "forget", help="erase a device: its user, rules, bans, its name in the audit", description=_DESCRIPTION
+    )
+    parser.add_argument("device", metavar="DEVICE", help="the name, compared byte for byte")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
+    add_common(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from auth.store.forget import forget, wipe
+
+    wiped = True
+    with database(arguments) as (_settings, store):
+        with store.edit(operator(), wait_s=60, dry_run=arguments.dry_run) as editor:
+            found = forget(editor, arguments.device)
+        path = store.path
+    if not arguments.dry_run:
+        wiped = wipe(path)
+    anything = bool(found.users or found.rules or found.bans or found.audit)
+    if arguments.json:
+        print_json(_as_data(found, dry_run=arguments.dry_run, wiped=wiped))
+    else:
+        for line in _lines(arguments, found, wiped=wiped):
+            print(line)
+    if not anything:
+        return ExitStatus.NOT_FOUND
+    return ExitStatus.OK if wiped and not found.topics else ExitStatus.INCOMPLETE
+
+
+def _as_data(found: Forgotten, *, dry_run: bool, wiped: bool) -> dict[str, Any]:
+    return {
+        "users": [{"kind": user.kind, "name": user.identity} for user in found.users],
+        "rules": [stored.id for stored in found.rules],
+        "bans": found.bans,
+        "audit_entries": found.audit,
+        "rules_with_it_in_their_topic": [stored.id for stored in found.topics],
+        "pseudonym": found.pseudonym,
+        "wiped": wiped,
+        "dry_run": dry_run,
+    }
+
+
+def _lines(arguments: argparse.Namespace, found: Forgotten, *, wiped: bool) -> Iterator[str]:
+    name = shown(arguments.device)
+    if not (found.users or found.rules or found.bans or found.audit):
+        yield f"Nothing is stored under the name {name}."
+    else:
+        yield f"{'Would be removed' if arguments.dry_run else 'Removed'}:"
+        for user in found.users:
+            yield f"  {user.kind} {shown(user.identity)}"
+        for stored in found.rules:
+            yield f"  {as_rule(stored)}"
+        yield f"  {found.bans} bans"
+        yield f"  its name in {found.audit} entries of the audit, which call it {found.pseudonym!r}"
+    for stored in found.topics:
+        yield f"Left, since it is for others; remove it with `gateway auth acl remove {stored.id}`: {as_rule(stored)}"
+    if not wiped:
+        yield (
+            "The database's log still has old pages, since the service was reading: run this again in a moment, or "
+            "restart the service."
+        )
+    elif not arguments.dry_run and found.users:
+        yield (
+            "A running service has forgotten its login; failures and lock-outs that it counts in memory end by "
+            "themselves (auth.protection). EMQX disconnects it when it is told to, or at its next login."
+        )

@@ -1,0 +1,58 @@
+"""``gateway auth serve``: the service itself."""
+
+from __future__ import annotations
+
+__all__ = ["add_parser"]
+
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ExitStatus
+from gateway.cli.arguments import add_config
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway auth serve`` to the commands of ``gateway auth``."""
+    parser = commands.add_parser(
+        "serve",
+        help="answer EMQX until stopped",
+        description=(
+            "Answer EMQX's questions about logins and topics until stopped. SIGTERM finishes the answers under way, a "
+            "second signal ends it at once. Changes of users, rules and bans are noticed without a restart."
+        ),
+        epilog=f"exit status: {int(ExitStatus.FAILED)} when the database cannot be used, "
+        f"{int(ExitStatus.UNAVAILABLE)} when a port is taken, {int(ExitStatus.CONFIG)} for bad "
+        "settings or missing packages, else as the signal says.",
+    )
+    add_config(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from gateway.base import memory
+
+    memory.use_one_arena()
+    from config.loading.load import load
+    from gateway.auth_service.requirements import require_servable
+
+    loaded = load(arguments.config)
+    require_servable(loaded)
+    import asyncio
+
+    import structlog
+
+    from gateway.base import logs
+
+    settings = loaded.settings
+    logs.configure(settings.log, context={"instance": settings.instance, "service": "auth"})
+    log = structlog.get_logger("auth")
+    for warning in filter(None, (loaded.all_defaults, *loaded.warnings)):
+        log.warning("settings.doubtful", warning=warning)
+    from gateway.auth_service.process import run_auth
+
+    ended = asyncio.run(run_auth(settings))
+    logs.finish()
+    ended.reraise()
+    return ExitStatus.OK

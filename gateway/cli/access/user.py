@@ -1,0 +1,297 @@
+"""``gateway auth user``: who is in the built-in database."""
+
+from __future__ import annotations
+
+__all__ = ["add_parser"]
+
+from typing import TYPE_CHECKING, Any, Final
+
+from config.errors import ExitStatus
+from gateway.cli.access import user_files as auth_user_files
+from gateway.cli.access.common import (
+    AdminError,
+    add_attributes,
+    add_common,
+    add_password_options,
+    attributes,
+    database,
+    moment,
+    operator,
+    password_cost,
+    print_json,
+    print_list,
+    read_password,
+    shown,
+    table,
+)
+from gateway.cli.table import tell
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Iterator
+
+    from auth.store.edit import Editor
+    from auth.store.records import User
+    from auth.store.store import Store
+    from config.settings import Settings
+
+_KINDS: Final = ("username", "clientid", "common_name", "address")
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``gateway auth user`` and its commands."""
+    parser = commands.add_parser(
+        "user",
+        help="add, change, list, import and export users",
+        description="Users of the built-in database. A running service takes changes over at once.",
+    )
+    parsers = parser.add_subparsers(dest="user_command", required=True, metavar="COMMAND")
+
+    add = parsers.add_parser("add", help="add a user", description="Add a user: a device or a person.")
+    add.add_argument("name", metavar="NAME", help="how it is found: its user name, unless --kind says otherwise")
+    _add_kind(add)
+    add_password_options(add, none=True)
+    add.add_argument("--tenant", default="", metavar="NAME", help="the tenant that it belongs to")
+    add.add_argument(
+        "--group", dest="groups", action="append", default=[], metavar="NAME", help="may be given several times"
+    )
+    add_attributes(add)
+    add.add_argument("--superuser", action="store_true", help="may publish and subscribe everywhere: no rule is asked")
+    add.add_argument("--disabled", action="store_true", help="is not let in until it is enabled")
+    add.add_argument(
+        "--expires", default="never", metavar="WHEN", help='"30d", "2027-01-31" or "never" (default: %(default)s)'
+    )
+    add.set_defaults(run=_add)
+
+    passwd = parsers.add_parser("passwd", help="give a user another password", description="Give it another password.")
+    passwd.add_argument("name", metavar="NAME", help="the user")
+    _add_kind(passwd)
+    add_password_options(passwd, none=True)
+    passwd.set_defaults(run=_passwd)
+
+    for word, disabled in (("disable", True), ("enable", False)):
+        switch = parsers.add_parser(word, help=f"{word} users", description=f"{word.capitalize()} users.")
+        switch.add_argument("names", nargs="+", metavar="NAME", help="the users")
+        _add_kind(switch)
+        switch.set_defaults(run=_switch, disabled=disabled)
+
+    remove = parsers.add_parser(
+        "remove",
+        help="remove users",
+        description="Remove users. Their rules and bans stay: `gateway auth forget` removes those as well.",
+    )
+    remove.add_argument("names", nargs="+", metavar="NAME", help="the users")
+    _add_kind(remove)
+    remove.set_defaults(run=_remove)
+
+    listing = parsers.add_parser("list", help="list users", description="List users, without anything secret.")
+    listing.add_argument("--kind", choices=_KINDS, default="", help="only those that are found by this")
+    listing.add_argument("--tenant", default="", metavar="NAME", help="only those of this tenant")
+    listing.set_defaults(run=_list)
+
+    show = parsers.add_parser("show", help="show a user", description="Show a user, its rules and its bans.")
+    show.add_argument("name", metavar="NAME", help="the user")
+    _add_kind(show)
+    show.set_defaults(run=_show)
+
+    for command in (add, passwd, remove, listing, show, *(parsers.choices[word] for word in ("disable", "enable"))):
+        add_common(command)
+    auth_user_files.add_parsers(parsers)
+
+
+def _add_kind(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kind",
+        choices=_KINDS,
+        default="username",
+        help="by what the user is found (default: %(default)s). A common_name (of a verified client certificate) or an "
+        "address (a network) suffices without a password",
+    )
+
+
+def _password(arguments: argparse.Namespace, settings: Settings) -> tuple[str, str]:
+    """The stored password, as far as it can be made before the database is locked, and the secret to print."""
+    from auth.passwords import generate_secret, hash_argon2id
+
+    if arguments.no_password or arguments.kind not in {"username", "clientid"}:
+        if arguments.generate or arguments.password_file or arguments.password_stdin:
+            raise AdminError(f"A user found by {arguments.kind} has no password: its certificate or address suffices.")
+        return "", ""
+    if arguments.generate:
+        return "", generate_secret()
+    return hash_argon2id(read_password(arguments, arguments.name), password_cost(settings)), ""
+
+
+def _stored(editor: Editor, stored: str, secret: str) -> str:
+    from auth.passwords import hash_device_secret
+
+    return hash_device_secret(secret, editor.current_device_key()) if secret else stored
+
+
+def _say_done(arguments: argparse.Namespace, sentence: str, secret: str, **facts: object) -> int:
+    if arguments.json:
+        print_json({**facts, "name": arguments.name, "kind": arguments.kind, **({"secret": secret} if secret else {})})
+    elif secret:
+        tell(f"{sentence} Its secret is printed this once, and can be had nowhere else:\n{secret}")
+    else:
+        tell(sentence)
+    return ExitStatus.OK
+
+
+def _add(arguments: argparse.Namespace) -> int:
+    from auth.store.records import User
+
+    expires_at_s = moment(arguments.expires)
+    with database(arguments, create=True) as (settings, store):
+        stored, secret = _password(arguments, settings)
+        with store.edit(operator()) as editor:
+            editor.users.add(
+                User(
+                    arguments.kind,
+                    arguments.name,
+                    _stored(editor, stored, secret),
+                    arguments.tenant,
+                    frozenset(arguments.groups),
+                    attributes(arguments.attributes),
+                    arguments.superuser,
+                    arguments.disabled,
+                    expires_at_s,
+                )
+            )
+    return _say_done(arguments, f"Added the {arguments.kind} {shown(arguments.name)}.", secret, added=True)
+
+
+def _passwd(arguments: argparse.Namespace) -> int:
+    with database(arguments) as (settings, store):
+        stored, secret = _password(arguments, settings)
+        with store.edit(operator()) as editor:
+            password = _stored(editor, stored, secret)
+            editor.users.change(arguments.kind, arguments.name, "user passwd", password=password)
+    what = "has no password now" if arguments.no_password else "has another password now"
+    return _say_done(arguments, f"The {arguments.kind} {shown(arguments.name)} {what}.", secret, changed=True)
+
+
+def _switch(arguments: argparse.Namespace) -> int:
+    word = "disable" if arguments.disabled else "enable"
+    with database(arguments) as (_settings, store), store.edit(operator()) as editor:
+        for name in arguments.names:
+            editor.users.change(arguments.kind, name, f"user {word}", disabled=arguments.disabled)
+    if arguments.json:
+        print_json({"kind": arguments.kind, "names": arguments.names, "disabled": arguments.disabled})
+    else:
+        after = " A connected one stays so until it logs in anew (auth.session_max)." if arguments.disabled else ""
+        tell(f"{word.capitalize()}d: {', '.join(map(shown, arguments.names))}.{after}")
+    return ExitStatus.OK
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    with database(arguments) as (_settings, store):
+        with store.edit(operator()) as editor:
+            for name in arguments.names:
+                editor.users.remove(arguments.kind, name)
+        left = {name: _rules_of(store, arguments.kind, name) for name in arguments.names}
+    if arguments.json:
+        print_json({"kind": arguments.kind, "removed": arguments.names, "rules_left": left})
+        return ExitStatus.OK
+    tell(f"Removed: {', '.join(map(shown, arguments.names))}.")
+    for name, rules in left.items():
+        if rules:
+            tell(f"Rules that still name {shown(name)}: {', '.join(map(str, rules))}.")
+    return ExitStatus.OK
+
+
+def _rules_of(store: Store, kind: str, name: str) -> list[int]:
+    return [one.id for one in store.rules(kind=kind, value=name)]
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    with database(arguments) as (_settings, store):
+        users = store.users(kind=arguments.kind, tenant=arguments.tenant)
+        if arguments.json:
+            print_list(_as_data(user) for user in users)
+        else:
+            for line in table(("KIND", "NAME", "PASSWORD", "TENANT", "GROUPS", "EXPIRES", ""), _rows(users)):
+                print(line)
+    return ExitStatus.OK
+
+
+def _rows(users: Iterable[User]) -> Iterator[tuple[str, ...]]:
+    from auth.moments import format_moment
+
+    for user in users:
+        marks = [word for word, on in (("superuser", user.is_superuser), ("disabled", user.disabled)) if on]
+        yield (
+            user.kind,
+            shown(user.identity),
+            _hash_kind(user),
+            shown(user.tenant) or "-",
+            shown(",".join(sorted(user.groups))) or "-",
+            format_moment(user.expires_at_s),
+            " ".join(marks),
+        )
+
+
+def _hash_kind(user: User) -> str:
+    """How the password is stored, never what."""
+    from auth.passwords import parse
+
+    if not user.password:
+        return "none"
+    kind = parse(user.password).digest
+    return "generated" if kind == "blake2b" else kind
+
+
+def _as_data(user: User) -> dict[str, Any]:
+    return {
+        "kind": user.kind,
+        "name": user.identity,
+        "password": _hash_kind(user),
+        "tenant": user.tenant,
+        "groups": sorted(user.groups),
+        "attributes": dict(user.attributes),
+        "is_superuser": user.is_superuser,
+        "disabled": user.disabled,
+        "expires_at": user.expires_at_s,
+        "created_at": user.created_s,
+        "changed_at": user.changed_s,
+    }
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    import time
+
+    from auth.errors import NotStoredError
+    from auth.moments import format_moment
+
+    with database(arguments) as (_settings, store):
+        user = store.user(arguments.kind, arguments.name)
+        if user is None:
+            raise NotStoredError(
+                f"There is no {arguments.kind} {shown(arguments.name)}. Names are compared byte for byte; --kind asks "
+                "for users that are found by something else."
+            )
+        name = user.identity
+        clientid, username = (name if user.kind == kind else "" for kind in ("clientid", "username"))
+        ban = store.find_ban(clientid, username, "", time.time())
+        data = _as_data(user) | {
+            "rules": _rules_of(store, user.kind, name),
+            "banned_until": None if ban is None else format_moment(ban.until_s),
+        }
+    if arguments.json:
+        print_json(data)
+        return ExitStatus.OK
+    for key in ("created_at", "changed_at", "expires_at"):
+        data[key] = format_moment(data[key])
+    for key, value in data.items():
+        print(f"{key:14} {shown(_as_text(value))}")
+    return ExitStatus.OK
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        value = [f"{name}={one}" for name, one in value.items()]
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
+    return str(value or "-")

@@ -1,0 +1,1 @@
+"""gateway/cli/dead_letters."""

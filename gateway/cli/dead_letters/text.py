@@ -1,0 +1,178 @@
+"""Dead letters as people and programs read them: a table, one in full, JSON."""
+
+from __future__ import annotations
+
+__all__ = ["as_json", "describe", "moment", "one_line", "readable", "replay_state", "retention", "short_place", "table"]
+
+import string
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from config.values.grammar import format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from bridge.dead_letters.reading import DeadLetter
+    from bridge.dead_letters.replay_marks import Marks, Replay
+    from gateway.cli.dead_letters.reader import TopicFacts
+
+_PRINTABLE = frozenset(string.printable) - frozenset("\r\x0b\x0c")
+_HEX_WIDTH = 16
+_COLUMNS = ("PLACE", "RECEIVED", "ROUTE", "REASON", "BYTES", "REPLAYED", "MQTT TOPIC", "ERROR")
+
+
+def moment(ms: int) -> str:
+    """``2026-11-21T03:00:00.123Z``."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def short_place(letter: DeadLetter, default_topic: str) -> str:
+    """As short as ``dlq show`` understands it."""
+    at = letter.place
+    return f"{at.partition}:{at.offset}" if at.topic == default_topic else str(at)
+
+
+def replay_state(replay: Replay | None) -> str:
+    """A word for the table."""
+    if replay is None:
+        return "no"
+    return "yes" if replay.done else "begun"
+
+
+def table(letters: Sequence[DeadLetter], marks: Marks, default_topic: str, width: int | None) -> Iterator[str]:
+    """Lines with a heading; cut to ``width`` characters if given."""
+    rows = [_COLUMNS]
+    for letter in letters:
+        size = str(letter.size) if letter.complete else f"{letter.size} ({len(letter.places)}/{letter.parts})"
+        rows.append(
+            (
+                short_place(letter, default_topic),
+                moment(letter.first_seen_ms)[:19],
+                letter.route or "-",
+                letter.reason,
+                size,
+                replay_state(marks.of(*letter.place)),
+                one_line(letter.mqtt_topic or "-"),
+                one_line(letter.error),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    widths[6] = min(widths[6], 48)
+    for row in rows:
+        cells = [
+            text.rjust(size) if column == 4 else text.ljust(size)
+            for column, (text, size) in enumerate(zip(row, widths, strict=True))
+        ]
+        line = "  ".join(cells).rstrip()
+        yield line if width is None or len(line) <= width else line[: width - 1] + "…"
+
+
+def retention(facts: Iterable[TopicFacts]) -> Iterator[str]:
+    """A sentence for each topic: how long dead letters live there."""
+    for topic in facts:
+        if topic.retention_ms is None:
+            life = "Kafka does not say how long it keeps records (the right DescribeConfigs is missing)"
+        elif topic.retention_ms < 0:
+            life = "it keeps records for ever (retention.ms = -1)"
+        else:
+            length = format_duration(timedelta(milliseconds=topic.retention_ms))
+            life = f"dead letters expire {length} after receipt (retention.ms = {topic.retention_ms}), replayed or not"
+        compacted = ""
+        if "compact" in (topic.cleanup_policy or ""):
+            compacted = f"; it is COMPACTED ({topic.cleanup_policy}), so only the last of each key stays: change that"
+        yield f"{topic.name}: {life}{compacted}."
+
+
+def as_json(letter: DeadLetter, marks: Marks) -> dict[str, Any]:
+    """Everything but the payload."""
+    replay = marks.of(*letter.place)
+    return {
+        "place": str(letter.place),
+        "received": moment(letter.first_seen_ms),
+        "reason": letter.reason,
+        "error_class": letter.error_class,
+        "error": letter.error,
+        "attempts": letter.attempts,
+        "route": letter.route or None,
+        "gateway": letter.gateway,
+        "kafka_topic": letter.kafka_topic,
+        "mqtt_topic": letter.mqtt_topic,
+        "qos": letter.flags >> 1 & 3,
+        "retain": bool(letter.flags & 1),
+        "device": letter.device,
+        "key": None if letter.key is None else readable(letter.key),
+        "bytes": letter.size,
+        "parts": letter.parts,
+        "complete": letter.complete,
+        "replay": None if replay is None else {"id": replay.id, "done": replay.done, "at": moment(replay.at_ms)},
+    }
+
+
+def describe(letter: DeadLetter, marks: Marks) -> Iterator[str]:
+    """One dead letter in full, line by line."""
+    replay = marks.of(*letter.place)
+    rows = [
+        ("place", ", ".join(map(str, letter.places))),
+        ("received", moment(letter.first_seen_ms)),
+        ("reason", letter.reason),
+        ("error", f"{letter.error_class}: {letter.error}"),
+        ("attempts", str(letter.attempts)),
+        ("route", letter.route or "(none matched)"),
+        ("gateway", letter.gateway),
+        ("kafka topic", letter.kafka_topic or "(was not known)"),
+        ("mqtt topic", letter.mqtt_topic or "(not known: the route's metadata_headers leave it out)"),
+        ("qos, retain", f"{letter.flags >> 1 & 3}, {'yes' if letter.flags & 1 else 'no'}"),
+        ("key", "(none)" if letter.key is None else readable(letter.key)),
+        ("replayed", _replayed(replay)),
+    ]
+    yield from (f"{name:<12} {one_line(text)}" for name, text in rows)
+    yield "headers"
+    for name, value in letter.headers:
+        yield f"  {one_line(name)}: {'(null)' if value is None else readable(value)}"
+    if not letter.complete:
+        yield f"payload: {len(letter.places)} of {letter.parts} parts are there, so it is not whole"
+    if letter.value is None:
+        yield "payload: null (a tombstone)" if not letter.size else f"payload: {letter.size} bytes"
+        return
+    yield f"payload, {letter.size} bytes:"
+    yield from _payload(letter.value)
+
+
+def _replayed(replay: Replay | None) -> str:
+    if replay is None:
+        return "no"
+    if replay.done:
+        return f"yes, at {moment(replay.at_ms)} (replay {replay.id})"
+    return f"begun at {moment(replay.at_ms)} (replay {replay.id}); whether it was written is not known"
+
+
+def _payload(value: bytes) -> Iterator[str]:
+    text = _as_text(value)
+    if text is not None:
+        yield text
+        return
+    for start in range(0, len(value), _HEX_WIDTH):
+        row = value[start : start + _HEX_WIDTH]
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        yield f"{start:08x}  {row.hex(' '):<{3 * _HEX_WIDTH}} {shown}"
+
+
+def _as_text(value: bytes) -> str | None:
+    """The value as text, if it is text that a terminal can show."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if all(char.isprintable() or char in _PRINTABLE for char in text) else None
+
+
+def readable(value: bytes) -> str:
+    """Bytes on one line: as text, or in hexadecimal digits."""
+    text = _as_text(value)
+    return one_line(text) if text is not None else f"0x{value.hex()}"
+
+
+def one_line(text: str) -> str:
+    """On one line, and without what would move a terminal's cursor."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

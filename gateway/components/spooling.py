@@ -1,0 +1,175 @@
+"""A worker's spool: the store and the spooler together, as a component of the service."""
+
+from __future__ import annotations
+
+__all__ = ["Spooling"]
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from bridge.errors import SpoolWriteError
+from bridge.produce.spooler import Spooler, SpoolPolicy
+from bridge.spool.spool import Spool, spool_path
+from gateway.base.lifecycle import StopVerb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bridge.ledger import Ledger
+    from bridge.produce.sender import Sender
+    from bridge.spool.recovery import SpoolReport
+    from config.settings import Settings
+    from gateway.base.metrics import Metrics
+
+log = structlog.get_logger("spool")
+
+CLOSE_PATIENCE_NS: Final = 200_000_000  # for answers to what is under way: without them it is delivered again
+
+
+class Spooling:
+    """``start`` opens the spool and puts what it holds in front of everything new; it comes after the identity, whose
+    lock guards the folder, and before the sessions. ``stop`` comes after they have drained; a worker that retires
+    waits for the spool to be empty, as nobody else would deliver what is in it."""
+
+    name: Final = "spool"
+
+    def __init__(
+        self,
+        settings: Settings,
+        sender: Sender,
+        ledger: Ledger,
+        verb: Callable[[], StopVerb],
+        failed: Callable[[BaseException], None],
+        preset: Callable[[str, int], None],
+    ) -> None:
+        self._preset = preset
+        spool = settings.spool
+        self._ledger = ledger
+        self._sender = sender
+        self._verb = verb
+        self.report: SpoolReport | None = None  # of the start
+        self.store = Spool(
+            spool_path(settings.data_dir, settings.worker), max_bytes=spool.max_bytes, instance=settings.instance
+        )
+        policy = _policy(settings)
+        self.spooler = Spooler(
+            self.store,
+            sender.partitions,
+            lambda: sender.producer,
+            policy,
+            ledger,
+            sender.resume,
+            time.monotonic_ns,
+            failed,
+        )
+        sender.spooler = self.spooler
+        self._remembered: dict[str, int] = {}  # partitions by topic, over restarts
+        self._used: dict[str, int] = {}  # of these, topics for whose partitions batches wait
+        self._remembering: set[asyncio.Task[None]] = set()
+        self._open = False
+
+    def adopt(self, settings: Settings) -> None:
+        """Keep to other limits from now on. More on the disk than they allow stays there, and nothing is added."""
+        self.store.max_bytes = settings.spool.max_bytes
+        self.spooler.adopt(_policy(settings))
+
+    async def start(self) -> None:
+        """Raises SpoolError when the folder cannot be used; what was damaged is said, and counted as lost."""
+        report = self.report = await self.store.open()
+        self._open = True
+        self._ledger.recovered += report.lost_messages
+        self._ledger.lost += report.lost_messages
+        waiting = {topic for topic, _ in self.store.partitions()}
+        before, self._remembered = self._remembered, self.store.topics()
+        # New partitions of a topic move keys to other ones: not before what waits for the old ones is delivered.
+        self._used = {topic: count for topic, count in self._remembered.items() if topic in waiting}
+        for topic, count in self._used.items():
+            self._preset(topic, count)
+        for topic, count in before.items():  # seen before the spool was open
+            self.remember(topic, count)
+        self.spooler.opened()
+        if self.store.batches:
+            log.info("spool_found", messages=self.store.messages, bytes=self.store.bytes, batches=self.store.batches)
+        for queue in list(self._sender.partitions.queues.values()):
+            self._sender.resume(queue)
+
+    async def stop(self, deadline_ns: int) -> None:
+        if not self._open:
+            return
+        if self._verb() is StopVerb.RETIRE and time.monotonic_ns() < deadline_ns:
+            if self.store.batches:
+                log.info("spool_draining", messages=self.spooler.messages())
+            await self.spooler.drained()
+        left_ns = max(0, min(CLOSE_PATIENCE_NS, deadline_ns - time.monotonic_ns()))
+        await self.spooler.close(patience_s=left_ns / 1e9)
+        for task in self._remembering:
+            task.cancel()
+        await self.store.close()
+        self._open = False
+        if self.store.batches:
+            log.info("spool_left", messages=self.store.messages, bytes=self.store.bytes)
+
+    def watch_metrics(self, metrics: Metrics, max_bytes: int) -> None:
+        """Show what is on disk."""
+        metrics.spool_limit_bytes.child().value = max_bytes
+        metrics.spool_messages.watch(self.spooler.messages)
+        metrics.spool_bytes.watch(lambda: self.store.bytes)
+        metrics.spool_oldest_age.watch(self._oldest_age_s)
+        self.store.watch_writes(metrics.spool_fsync_seconds.child().observe)
+        metrics.spool_failing.watch(lambda: int(self.spooler.problem is not None))
+
+    def facts(self) -> dict[str, object]:
+        """What /status says of it. Does not block."""
+        return {
+            "messages": self.spooler.messages(),
+            "bytes": self.store.bytes,
+            "max_bytes": self.store.max_bytes,
+            "oldest_age_seconds": self._oldest_age_s(),
+            "spooling": self.spooler.spooling(),
+            "problem": self.spooler.trouble,
+        }
+
+    def _oldest_age_s(self) -> float:
+        oldest_ms = self.store.oldest_ms()
+        return max(0.0, time.time() - oldest_ms / 1000) if oldest_ms else 0.0
+
+    # --- partitions of topics, over restarts -------------------------------------------------------
+
+    def remember(self, topic: str, partitions: int) -> None:
+        """Keep a topic's number of partitions for a start without Kafka. Does not block."""
+        if topic in self._used:
+            return  # what waits for fewer is still to be delivered: the next life may use the others
+        self._remembered[topic] = partitions
+        if self._open:
+            task = asyncio.get_running_loop().create_task(self._remember(topic, partitions))
+            self._remembering.add(task)
+            task.add_done_callback(self._remembering.discard)
+
+    async def _remember(self, topic: str, partitions: int) -> None:
+        try:
+            await self.store.remember_topic(topic, partitions)
+        except SpoolWriteError as error:
+            log.warning("spool_not_written", error=str(error), repeat_key="remember")
+
+    def pin_all(self, topics: list[str]) -> bool:
+        """Whether messages can be taken while Kafka is away: the partitions of all these topics are known from before,
+        and in use from now on."""
+        if not self._remembered.keys() >= set(topics):
+            return False
+        for topic, count in self._remembered.items():
+            self._preset(topic, count)
+        return True
+
+
+def _policy(settings: Settings) -> SpoolPolicy:
+    spool = settings.spool
+    return SpoolPolicy(
+        after_ns=round(spool.after.total_seconds() * 1e9),
+        acknowledges=spool.acknowledge == "fsync",
+        replay_bytes_per_s=spool.replay_max_bytes_per_second,
+        batch_bytes=settings.kafka.batch_bytes,
+        takes=spool.enabled,
+    )

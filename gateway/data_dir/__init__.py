@@ -1,0 +1,1 @@
+"""gateway/data_dir."""

@@ -1,0 +1,165 @@
+"""The ledger topic as a part of a worker: which life this is, and the writing from Kafka's start to the last drain.
+
+A *life* is one run of one worker process. The data directory remembers the last one and whether it wrote its last
+record, so that the next can say so on the topic: what a crashed life acknowledged after its last record is unaccounted
+for, which is not the same as lost.
+"""
+
+from __future__ import annotations
+
+__all__ = ["LedgerLog", "LedgerSource", "begin_life", "end_life"]
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from bridge.errors import RefusedError, TopicMissingError
+from bridge.ledger_topic.intervals import LedgerIntervals
+from bridge.ledger_topic.records import Author
+from bridge.ledger_topic.writer import LedgerPlan, LedgerWriter
+from gateway.data_dir import durable
+from gateway.data_dir.directory import explained
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from bridge.kafka.producer import KafkaProducer
+    from bridge.kafka.topics import Topics
+    from bridge.ledger import Ledger
+    from bridge.ports import Producer
+    from config.settings import Settings
+
+log = structlog.get_logger("ledger")
+
+_STOP_MIN_NS: Final = 500_000_000  # for the last record also when the deadline has passed: it says what was reached
+
+
+def begin_life(directory: Path, gateway: str, worker: int, now_ms: int) -> Author:
+    """A new life, recorded in the data directory; it knows of the one before. Blocks for two fsyncs.
+
+    Raises OSError. The caller holds the slot of the worker."""
+    previous = _read(_life_path(directory, worker))
+    clean = None if previous is None else _read(_ended_path(directory, worker)) == previous
+    life = secrets.token_hex(8)
+    durable.write(_life_path(directory, worker), f"{life}\n")
+    return Author(gateway, worker, life, now_ms, previous, clean)
+
+
+def end_life(directory: Path, author: Author) -> None:
+    """Note that the life has written its last record. Blocks for two fsyncs.
+
+    In a file of its own: where workers take turns, the slot and the other file may be the next life's already."""
+    durable.write(_ended_path(directory, author.worker), f"{author.life}\n")
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def _life_path(directory: Path, worker: int) -> Path:
+    return directory / f"worker-{worker}.life"
+
+
+def _ended_path(directory: Path, worker: int) -> Path:
+    return directory / f"worker-{worker}.life-ended"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSource:
+    """What the account is made of, and what it is written with. ``producer`` is None before the first has started."""
+
+    ledger: Ledger
+    producer: Callable[[], Producer | None]
+    renew: Callable[[str], None]
+
+
+class LedgerLog:
+    """Counts from the start, and writes between ``start`` and ``stop``, where settings name a topic.
+
+    ``start`` needs the data directory and a started producer; ``stop`` comes after the last answer and before the
+    producer's end.
+    """
+
+    def __init__(self, settings: Settings, source: LedgerSource) -> None:
+        self.topic = settings.ledger.topic
+        self.intervals = LedgerIntervals(located=bool(self.topic))
+        self._settings = settings
+        self._source = source
+        self._author: Author | None = None
+        self._writer: LedgerWriter | None = None
+        self._tagged: set[str] = set()
+        self._untagged: set[str] = set()
+        self._note(settings)
+
+    def adopt(self, settings: Settings) -> None:
+        """Routes of other settings write records from now on; what else they say of the ledger must be the same."""
+        self._note(settings)
+        if self._writer is not None:
+            self._writer.adopt(self.tagged)
+
+    @property
+    def tagged(self) -> frozenset[str]:
+        """The routes all of whose records in this life have the header ``gateway.id``. One that began or ceased to
+        write it is none of them: `gateway verify` would look for it in records that came before or after."""
+        return frozenset(self._tagged - self._untagged)
+
+    def _note(self, settings: Settings) -> None:
+        for route in settings.routes:
+            (self._tagged if "gateway" in route.metadata_headers else self._untagged).add(route.name)
+
+    @property
+    def follows_a_crash(self) -> bool:
+        """Whether the life before ended without its last record."""
+        return self._author is not None and self._author.previous_clean is False
+
+    @property
+    def waiting(self) -> int:
+        """Intervals that are not written yet."""
+        return self._writer.waiting if self._writer is not None else 0
+
+    async def ensure(self, topics: Topics, producer: KafkaProducer) -> None:
+        """See that the topic is there. Raises TopicMissingError, RefusedError, RetriableError."""
+        if not self.topic:
+            return
+        try:
+            await topics.ensure(producer, [self.topic])
+        except (TopicMissingError, RefusedError) as error:
+            raise type(error)(
+                f'{error} It is for the ledger, which `gateway verify` reads (ledger.topic = "{self.topic}"); '
+                'ledger.topic = "" runs without one.'
+            ) from error
+
+    async def start(self) -> None:
+        """Begin a life and its account. Raises IdentityError."""
+        if not self.topic:
+            return
+        settings = self._settings
+        now_ms = time.time_ns() // 1_000_000
+        with explained(settings.data_dir):
+            author = self._author = begin_life(settings.data_dir, settings.instance, settings.worker, now_ms)
+        plan = LedgerPlan(
+            self.topic,
+            round(settings.ledger.interval.total_seconds() * 1000),
+            self.tagged,
+        )
+        source = self._source
+        self._writer = LedgerWriter(
+            plan, author, self.intervals, source.ledger, producer=source.producer, renew=source.renew
+        )
+        self._writer.start()
+        log.info("ledger_begun", topic=self.topic, life=author.life, previous_clean=author.previous_clean)
+
+    async def stop(self, deadline_ns: int) -> None:
+        """Write what is open and the account's last record, until ``deadline_ns``, half a second at least."""
+        writer, self._writer = self._writer, None
+        if writer is None or self._author is None:
+            return
+        if await writer.stop(max(deadline_ns, time.monotonic_ns() + _STOP_MIN_NS)):
+            end_life(self._settings.data_dir, self._author)

@@ -1,0 +1,75 @@
+"""The fleet as a process of its own (``python -m gateway.devices.fleet_process``), so that the view cannot disturb it.
+
+It takes its settings as one JSON object in its only argument and speaks JSON lines: ``progress`` twice a second, one
+``ledger`` at the end, ``failed`` if it breaks. A line ``stop <seconds>`` on standard input ends it in order within that
+time; the end of standard input, which is the end of its parent, ends it at once.
+"""
+
+from __future__ import annotations
+
+__all__ = ["main"]
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+from gateway.devices.fleet import Fleet, FleetSettings, allow_a_socket_per_device
+from gateway.devices.outbox import ledger_as_json
+
+_PROGRESS_S = 0.5
+
+
+def _say(event: str, **fields: Any) -> None:
+    print(json.dumps({"event": event, **fields}, separators=(",", ":")), flush=True)
+
+
+async def _commands() -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    return reader
+
+
+async def _report(fleet: Fleet) -> None:
+    while True:
+        _say("progress", at_s=time.monotonic(), **asdict(fleet.counts()), last_error=fleet.last_error())
+        if (failure := fleet.failure()) is not None:
+            raise failure
+        await asyncio.sleep(_PROGRESS_S)
+
+
+async def _run(settings: FleetSettings) -> int:
+    fleet = Fleet(settings)
+    commands = await _commands()
+    fleet.start()
+    started = time.monotonic()
+    reporting = asyncio.create_task(_report(fleet))
+    waiting = asyncio.create_task(commands.readline())
+    await asyncio.wait({reporting, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    if reporting.done():
+        _say("failed", message=f"the simulated devices broke: {reporting.exception()!r}")
+        return 1
+    words = (await waiting).split()
+    if words[:1] != [b"stop"]:
+        return 1  # the parent is gone: nobody is left to account to
+    flow_s = time.monotonic() - started
+    await fleet.stop(float(words[1]))
+    reporting.cancel()
+    counts = fleet.counts()
+    _say("progress", at_s=time.monotonic(), **asdict(counts), last_error="")
+    _say("ledger", seconds=round(flow_s, 3), unheard=counts.unheard, devices=ledger_as_json(fleet.ledger()))
+    return 0
+
+
+def main() -> int:
+    """Runs the fleet its argument describes; returns the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to interpret
+    allow_a_socket_per_device()
+    return asyncio.run(_run(FleetSettings(**json.loads(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""When devices send: evenly, in bursts, or more by day than by night. Decides without a clock.
+
+A profile bends time. Devices keep an even schedule in *steady* seconds; the profile says at which moment such a second
+has passed, so that over each of its periods a profile sends exactly what the even one does.
+"""
+
+from __future__ import annotations
+
+__all__ = ["PROFILES", "Profile"]
+
+import math
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from gateway.devices.physics import DAY_S, HOUR_S, START_S, TIME_SCALE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_BURST_PERIOD_S = 10.0
+_BURST_SHARE = 0.1  # of the period, in which everything is sent: ten times the mean rate
+_DAY_PERIOD_S = DAY_S / TIME_SCALE  # a day of the devices' physics: four minutes
+_NOON_S = 15 * HOUR_S / TIME_SCALE  # the warmest hour is the busiest
+_SWING = 0.9  # at the busiest 1.9 of the mean, at night a tenth
+
+
+def _even(steady_s: float) -> float:
+    return steady_s
+
+
+def _burst(steady_s: float) -> float:
+    periods, rest = divmod(steady_s, _BURST_PERIOD_S)
+    return periods * _BURST_PERIOD_S + rest * _BURST_SHARE
+
+
+def _night_and_day(steady_s: float) -> float:
+    """The inverse of the integral of the rate, by halving: the integral only grows."""
+    low, high = steady_s - _DAY_PERIOD_S, steady_s + _DAY_PERIOD_S
+    for _ in range(48):
+        middle = (low + high) / 2.0
+        if _sent_by(middle) < steady_s:
+            low = middle
+        else:
+            high = middle
+    return max(0.0, high)
+
+
+def _sent_by(wall_s: float) -> float:
+    """Steady seconds that have passed ``wall_s`` after the start, which is at six in the morning."""
+    turn = 2.0 * math.pi / _DAY_PERIOD_S
+    start_s = START_S / TIME_SCALE - _NOON_S
+    return wall_s + _SWING / turn * (math.sin(turn * (wall_s + start_s)) - math.sin(turn * start_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """``moment_s`` gives the second after the start at which a steady second has passed; it only grows. ``peak`` is the
+    highest rate in means."""
+
+    name: str
+    moment_s: Callable[[float], float]
+    peak: float
+
+
+PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
+    {
+        one.name: one
+        for one in (
+            Profile("steady", _even, 1.0),
+            Profile("burst", _burst, 1.0 / _BURST_SHARE),
+            Profile("night-and-day", _night_and_day, 1.0 + _SWING),
+        )
+    }
+)

@@ -1,0 +1,156 @@
+"""A run of simulated devices against somebody's MQTT broker, and the account of what they published."""
+
+from __future__ import annotations
+
+__all__ = ["SimulationAccount", "account_of", "simulate"]
+
+import asyncio
+import contextlib
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway.devices.device import DeviceConnectError, DeviceRefusedError
+from gateway.devices.fleet import Fleet, allow_a_socket_per_device
+from gateway.devices.mischief import CORRUPT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gateway.devices.device import Way
+    from gateway.devices.fleet import FleetCounts, FleetSettings
+    from gateway.devices.mischief import FaultShares, Mischief
+    from gateway.devices.outbox import DeviceLedger
+
+_FIRST_CONNECT_S = 15.0
+_LOOK_S = 0.2
+_DRAIN_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationAccount:
+    """What the devices did. A *reading* is what a device measured, named by its ``device`` and ``seq``; a *message* is
+    what it published: none, one or two of a reading. Downstream there must be every acknowledged reading."""
+
+    seconds: float
+    devices: int
+    readings: int
+    messages: int
+    acknowledged_messages: int
+    acknowledged_readings: int
+    duplicates: int
+    reordered: int
+    corrupt: int
+    wrong_clocks: int
+    disconnects: int
+    reconnects: int
+    unheard: int
+    unsent: int
+    """Messages that never left the device's memory."""
+
+    @property
+    def unacknowledged_messages(self) -> int:
+        return self.messages - self.acknowledged_messages
+
+
+def account_of(
+    ledgers: Mapping[str, DeviceLedger],
+    mischief: Mapping[str, Mischief],
+    counts: FleetCounts,
+    *,
+    cuts: int,
+    seconds: float,
+) -> SimulationAccount:
+    """The sum over all devices. Needs the ``mischief`` of each, all shares 0 where there is none."""
+    readings = messages = acknowledged = distinct = unsent = 0
+    for device, ledger in ledgers.items():
+        numbers = mischief[device].numbers
+        readings += len({number for number in numbers[: ledger.published] if number != CORRUPT})
+        messages += ledger.published
+        acknowledged += ledger.acknowledged
+        distinct += len(
+            {
+                number
+                for ordinal, number in enumerate(numbers[: ledger.published])
+                if number != CORRUPT and ordinal not in ledger.unacknowledged
+            }
+        )
+        unsent += len(numbers) - ledger.published
+    faults = mischief.values()
+    return SimulationAccount(
+        seconds=round(seconds, 3),
+        devices=len(ledgers),
+        readings=readings,
+        messages=messages,
+        acknowledged_messages=acknowledged,
+        acknowledged_readings=distinct,
+        duplicates=sum(one.duplicates for one in faults),
+        reordered=sum(one.reordered for one in faults),
+        corrupt=sum(one.corrupt for one in faults),
+        wrong_clocks=sum(one.clock_offset_ms != 0 for one in faults),
+        disconnects=cuts,
+        reconnects=counts.reconnects,
+        unheard=counts.unheard,
+        unsent=unsent,
+    )
+
+
+async def simulate(
+    settings: FleetSettings, way: Way, faults: FaultShares, duration_s: float, progress: Callable[[FleetCounts], None]
+) -> SimulationAccount:
+    """Let the devices publish for so long, or until SIGINT or SIGTERM, and account for it; a second signal ends at
+    once, without waiting for acknowledgements.
+
+    Raises DeviceConnectError when none of them can connect at the beginning."""
+    allow_a_socket_per_device()
+    loop = asyncio.get_running_loop()
+    asked, forced = asyncio.Event(), asyncio.Event()
+
+    def stop() -> None:
+        (forced if asked.is_set() else asked).set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    fleet = Fleet(settings, way=way, faults=faults)
+    fleet.start()
+    try:
+        await _first_connection(fleet, asked)
+        flowing_s = loop.time()
+        while not asked.is_set() and (left_s := flowing_s + duration_s - loop.time()) > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, _LOOK_S)):
+                    await asked.wait()
+            if (failure := fleet.failure()) is not None:
+                raise failure
+            progress(fleet.counts())
+        seconds = loop.time() - flowing_s
+    finally:
+        await _stop(fleet, forced)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+    return account_of(fleet.ledger(), fleet.mischief(), fleet.counts(), cuts=fleet.cuts, seconds=seconds)
+
+
+async def _first_connection(fleet: Fleet, asked: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + _FIRST_CONNECT_S
+    while not fleet.counts().connected and not asked.is_set():
+        error = fleet.refusal()
+        if isinstance(error, DeviceRefusedError) or (error is not None and loop.time() > deadline_s):
+            raise error
+        if loop.time() > deadline_s:
+            raise DeviceConnectError(
+                f"No device could connect within {_FIRST_CONNECT_S:g} s. Is the MQTT broker there?"
+            )
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _stop(fleet: Fleet, forced: asyncio.Event) -> None:
+    stopping = asyncio.create_task(fleet.stop(_DRAIN_S))
+    forcing = asyncio.create_task(forced.wait())
+    await asyncio.wait({stopping, forcing}, return_when=asyncio.FIRST_COMPLETED)
+    forcing.cancel()
+    if not stopping.done():
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        await fleet.stop(0.0)

@@ -1,0 +1,310 @@
+"""The canary: publishes as a device would, and reads its messages back from Kafka.
+
+Its messages are ordinary ones: they take their route, are counted in the ledger, and stay in Kafka until retention
+takes them. It runs in worker 0 alone, on a connection of its own; what it does to the others is a message every
+``canary.interval`` and a request a second to Kafka.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Canary", "canary_client_id", "canary_topic"]
+
+import asyncio
+import json
+import re
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from bridge.backoff import Backoff
+from bridge.errors import UnreachableError
+from bridge.message import MessageView
+from bridge.routing.router import RouteError
+from config.errors import GatewayError, forget_frames
+from config.values.grammar import format_duration
+from gateway.health.canary.account import LEGS, CanaryAccount
+from gateway.health.canary.problems import canary_problem
+from gateway.health.canary.reader import EndReader
+from gateway.mqtt.errors import ConnectError
+from gateway.mqtt.publisher import Publisher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bridge.kafka.login import KafkaLogin
+    from bridge.routing.router import Router
+    from config.settings import Settings
+    from gateway.base.metrics import Metrics
+    from gateway.base.problem import Problem
+    from gateway.health.canary.account import Lost
+    from gateway.mqtt.login import Login
+
+log = structlog.get_logger("canary")
+
+_NOBODY: Final = 0x10
+_MARK: Final = re.compile(rb"canary-([0-9a-f]{16})-(\d{1,18})")
+_LOOK_S: Final = 0.5  # how often what has taken too long is looked for
+
+
+def canary_topic(settings: Settings) -> str:
+    """The MQTT topic it publishes to."""
+    return settings.canary.topic.replace("${instance}", settings.instance)
+
+
+def canary_client_id(settings: Settings) -> str:
+    """Its client id at the MQTT broker, and its name in Kafka's logs."""
+    return f"{settings.instance}-canary"
+
+
+class Canary:
+    """A component of the service, among what takes messages in. Belongs to the event loop's thread; whatever fails here
+    is its finding, and ends nothing.
+
+    ``router`` says which routes there are now: a reload may change them. ``go`` is set when the gateway takes messages
+    in.
+    """
+
+    name: Final = "canary"
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        router: Callable[[], Router],
+        metrics: Metrics,
+        mqtt_login: Login,
+        kafka_login: KafkaLogin,
+        go: asyncio.Event,
+    ) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._router = router
+        self._mqtt_login = mqtt_login
+        self._kafka_login = kafka_login
+        self._go = go
+        self._run_id = secrets.token_hex(8)
+        self.mqtt_topic = canary_topic(settings)
+        self.account = CanaryAccount(round(settings.canary.timeout.total_seconds() * 1e9))
+        self.kafka_topic = self._resolve()
+        self._reader = self._make_reader()
+        self._unreadable: str | None = "Kafka has not been read yet"
+        self._readable = asyncio.Event()
+        self._publisher: Publisher | None = None
+        self._address = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._alarmed = False
+        self._watch_metrics()
+
+    def _make_reader(self) -> EndReader:
+        settings = self._settings
+        return EndReader(settings.kafka, canary_client_id(settings), self._kafka_login, self.kafka_topic)
+
+    def _resolve(self) -> str:
+        """The Kafka topic that its messages come to now; empty when no route takes them, or theirs cannot say."""
+        route = self._router().match(self.mqtt_topic)
+        if route is None:
+            return ""
+        if route.kafka_topic is not None:
+            return route.kafka_topic
+        view = MessageView(self.mqtt_topic, 0b10, payload=self._payload(0), received_ms=time.time_ns() // 1_000_000)
+        try:
+            return route.for_message(route.for_topic(self.mqtt_topic), view).kafka_topic
+        except RouteError:
+            return ""
+
+    def _follow_route(self) -> None:
+        """After a reload its messages may come to another topic."""
+        topic = self._resolve()
+        if topic != self.kafka_topic:
+            log.info("canary_moved", topic=topic, before=self.kafka_topic)
+            self.kafka_topic = topic
+            self._readable.clear()
+            self.account.passed_over()
+
+    def _watch_metrics(self) -> None:
+        metrics, account = self._metrics, self.account
+        metrics.canary_enabled.child().value = 1
+        metrics.canary_success.watch(lambda: int(account.success is True))
+        metrics.canary_sent.watch(lambda: account.sent)
+        metrics.canary_received.watch(lambda: account.received)
+        metrics.canary_late.watch(lambda: account.late)
+        metrics.canary_duplicates.watch(lambda: account.duplicates)
+        metrics.canary_lost.watch_rows(lambda: {(leg,): account.lost[leg] for leg in LEGS})
+
+    async def start(self) -> None:
+        """Returns at once."""
+        self._tasks = [
+            asyncio.create_task(self._read(), name="canary reader"),
+            asyncio.create_task(self._publish(), name="canary publisher"),
+            asyncio.create_task(self._judge(), name="canary judge"),
+        ]
+        for task in self._tasks:
+            task.add_done_callback(_report_failure)
+
+    async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - two seconds at most
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        self._hang_up()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._reader.stop()
+        self._metrics.canary_success.watch(lambda: 0)  # where a reload ends it, its last word would stand for ever
+
+    # --- publishing --------------------------------------------------------------------------------------------------
+
+    def _payload(self, number: int) -> bytes:
+        document = {
+            "canary": self._settings.instance,
+            "id": f"canary-{self._run_id}-{number}",
+            "seq": number,
+            "ts": time.time_ns() // 1_000_000,
+        }
+        return json.dumps(document).encode()
+
+    async def _publish(self) -> None:
+        await self._go.wait()
+        interval_s = self._settings.canary.interval.total_seconds()
+        while True:
+            self._follow_route()
+            await self._readable.wait()
+            began_s = time.monotonic()
+            await self._send()
+            await asyncio.sleep(max(0.0, began_s + interval_s - time.monotonic()))
+
+    async def _send(self) -> None:
+        account, timeout_s = self.account, self._settings.canary.timeout.total_seconds()
+        number = account.send(time.monotonic_ns())
+        try:
+            async with asyncio.timeout(timeout_s):
+                publisher = await self._connected()
+                account.advance(number, "acknowledge")
+                code = await publisher.publish(self.mqtt_topic, self._payload(number))
+        except TimeoutError:
+            self._hang_up()  # what does not answer in time is not asked again
+            return  # the judge says how far it came
+        except (ConnectError, GatewayError) as error:
+            self._hang_up()
+            forget_frames(error)
+            self._tell(account.failed(number, str(error)))
+            return
+        if code >= 0x80:
+            self._tell(account.failed(number, f"it answers {code:#04x} (MQTT 5.0 section 3.4.2.1)"))
+        elif code == _NOBODY:
+            self._tell(account.failed(number, f"it says that nobody is subscribed to it ({code:#04x})"))
+        else:
+            account.advance(number, "kafka")
+
+    async def _connected(self) -> Publisher:
+        if self._publisher is not None and self._publisher.connected:
+            return self._publisher
+        self._hang_up()
+        addresses = self._settings.mqtt.addresses
+        address = addresses[self._address % len(addresses)]
+        made = self._publisher = Publisher(
+            self._settings.mqtt, canary_client_id(self._settings), self._mqtt_login, address
+        )
+        try:
+            await made.connect()
+        except BaseException:
+            self._address += 1
+            raise
+        return made
+
+    def _hang_up(self) -> None:
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.close()
+
+    # --- reading back ------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        backoff = Backoff(500_000_000, 10_000_000_000)
+        while True:
+            if self._reader.topic != self.kafka_topic:
+                self._reader = self._make_reader()
+            try:
+                await self._read_topic(backoff)
+                continue
+            except GatewayError as error:
+                self._unreadable = str(error)
+                log.warning("canary_not_read", topic=self.kafka_topic, error=str(error), repeat_key="canary_not_read")
+                forget_frames(error)
+            finally:
+                await self._reader.stop()
+            # A topic that its first message is to make, or a Kafka that is away: messages are sent all the same.
+            self._readable.set()
+            await asyncio.sleep(backoff.next_ns(time.monotonic_ns()) / 1e9)
+
+    async def _read_topic(self, backoff: Backoff) -> None:
+        """Until its messages come to another one. Raises GatewayError."""
+        reader = self._reader
+        if not reader.topic:
+            raise UnreachableError(
+                f"No route takes {self.mqtt_topic}, or its Kafka topic cannot be told from a canary."
+            )
+        if await reader.start():
+            self.account.passed_over()
+        self._unreadable = None
+        self._readable.set()
+        backoff.started(time.monotonic_ns())
+        while reader.topic == self.kafka_topic:
+            for record in await reader.read(_LOOK_S):
+                self._look_at(record)
+
+    def _look_at(self, record: Any) -> None:
+        """Ours is found wherever an interceptor may have put it."""
+        for place in (record.value, record.key, *(value for _, value in record.headers)):
+            found = _MARK.search(place) if place is not None else None
+            if found is not None and found[1].decode() == self._run_id:
+                took_ns = self.account.arrived(int(found[2]), time.monotonic_ns())
+                if took_ns is not None:
+                    self._metrics.canary_seconds.child().observe(took_ns)
+                    self._tell(None)
+                return
+
+    # --- judging -----------------------------------------------------------------------------------------------------
+
+    async def _judge(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            for lost in self.account.expire(time.monotonic_ns(), unreadable=self._unreadable):
+                self._tell(lost)
+
+    def _tell(self, lost: Lost | None) -> None:
+        """One line when it begins to fail, one when it is well again."""
+        if lost is not None and not self._alarmed:
+            self._alarmed = True
+            log.warning("canary_lost", leg=lost.leg, why=lost.why or None, number=lost.number)
+        elif lost is None and self._alarmed:
+            self._alarmed = False
+            log.info("canary_well", lost=sum(self.account.lost.values()))
+
+    def problems(self) -> tuple[Problem, ...]:
+        """What is wrong now. Does not block."""
+        timeout = format_duration(self._settings.canary.timeout)
+        problem = canary_problem(self.account, self.mqtt_topic, self.kafka_topic, timeout)
+        return () if problem is None else (problem,)
+
+    def facts(self) -> dict[str, object]:
+        """For /status. Does not block."""
+        account = self.account
+        return {
+            "mqtt_topic": self.mqtt_topic,
+            "kafka_topic": self.kafka_topic or None,
+            "success": account.success,
+            "sent": account.sent,
+            "received": account.received,
+            "lost": dict(account.lost),
+            "late": account.late,
+            "duplicates": account.duplicates,
+            "waiting": account.waiting,
+            "last_seconds": None if account.last_ns is None else account.last_ns / 1e9,
+        }
+
+
+def _report_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        log.error("canary_broken", consequence="it measures nothing until the next start", exc_info=error)

@@ -1,0 +1,111 @@
+"""What is wrong between EMQX and a worker, in sentences: one for each kind of trouble, whatever the number of sessions.
+Pure.
+"""
+
+from __future__ import annotations
+
+__all__ = ["emqx_problems", "said_of_counts"]
+
+from typing import TYPE_CHECKING, Final
+
+from gateway.base.moments import moment
+from gateway.base.problem import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from gateway.health.emqx.losses import Episode, Reason, SessionLosses
+
+FAILED_LOOKS: Final = 2  # in a row: one falls into the restart of an EMQX node
+_NAMED: Final = 4
+_RAISE: Final = (
+    "whether Kafka takes messages at full rate; then raise mqtt.max_inflight and mqtt.max_mqueue_len in EMQX, "
+    "mqtt.receive_maximum and mqtt.sessions here."
+)
+
+
+def emqx_problems(
+    sessions: Iterable[SessionLosses], now_ms: int, *, subject: str = "", failed_looks: int = 0, failure: str = ""
+) -> Iterator[Problem]:
+    """Losses before us and what leads to them, and that nobody can look: ``failure`` is why, since ``failed_looks``.
+    ``subject`` is whose sessions they are."""
+    sessions = list(sessions)
+    if dropping := _episodes(sessions, "queue_full", now_ms):
+        yield Problem("emqx-queue-dropping", "critical", _dropping(dropping), _RAISE, subject)
+    dropped = {id(session) for session, _ in dropping}
+    if filling := [session for session in sessions if session.filling and id(session) not in dropped]:
+        yield Problem("emqx-queue-filling", "warning", _filling(filling), _RAISE, subject)
+    if large := _episodes(sessions, "too_large", now_ms):
+        text = (
+            f"EMQX has dropped {_count(large)} of {_who(large)} because their packets are larger than "
+            "mqtt.max_packet_bytes: devices have had their acknowledgement."
+        )
+        check = "mqtt.max_packet_bytes: it must be at least EMQX's mqtt.max_packet_size."
+        yield Problem("emqx-too-large", "critical", text, check, subject)
+    if failed_looks >= FAILED_LOOKS:
+        text = f"What EMQX drops before the gateway gets it, and whether its nodes run, is not seen: {failure}"
+        check = "emqx.url, emqx.api_key and emqx.api_secret; traffic is not affected."
+        yield Problem("emqx-unwatched", "warning", text, check)
+
+
+def said_of_counts(before: Mapping[str, int], now: Mapping[str, int]) -> str:
+    """What EMQX counted while a session was lost: counts of the cluster, at the last look that found all well and at
+    the first one after. Whole sentences."""
+    if not before:
+        return "What EMQX had counted before is not known."
+    anew = any(now.get(name, 0) < count for name, count in before.items())
+    grown = {name: count - (0 if anew else before.get(name, 0)) for name, count in now.items()}
+    said = ", ".join(f"{name} +{count}" for name, count in sorted(grown.items()) if count > 0)
+    begun = "EMQX's counters began anew, so a node was restarted. " if anew else ""
+    if not said:
+        return f"{begun}EMQX counted none of it (delivery.dropped, messages.dropped.no_subscribers)."
+    return f"{begun}EMQX counted meanwhile, of all clients: {said}."
+
+
+def _episodes(sessions: Iterable[SessionLosses], reason: Reason, now_ms: int) -> list[tuple[SessionLosses, Episode]]:
+    """The sessions that lose messages for this reason, the most first."""
+    found = [(session, episode) for session in sessions if (episode := session.episode(reason, now_ms)) is not None]
+    return sorted(found, key=lambda one: -one[1].count)
+
+
+def _dropping(losing: Sequence[tuple[SessionLosses, Episode]]) -> str:
+    last = max(episode.last_ms for _, episode in losing)
+    client = losing[0][0].client
+    limits = "" if client is None else f" (queue {client.mqueue_max or 'without limit'}, window {client.inflight_max})"
+    queue = "the full queue" if len(losing) == 1 else "the full queues"
+    return (
+        f"EMQX has dropped {_count(losing)} from {queue} of {_who(losing)}, the last before "
+        f"{moment(last / 1000)}{limits}: "
+        "devices have had their acknowledgement, and the gateway never got them."
+    )
+
+
+def _filling(sessions: Sequence[SessionLosses]) -> str:
+    each = [
+        f"{session.name} ({session.client_id}) holds {session.client.mqueue_len} of {session.client.mqueue_max}"
+        for session in sessions
+        if session.client is not None
+    ]
+    return (
+        f"EMQX's queue of session {_listed(each)} messages: when one is full EMQX drops its oldest, although their "
+        "devices have had their acknowledgement."
+    )
+
+
+def _count(losing: Sequence[tuple[SessionLosses, Episode]]) -> str:
+    count = sum(episode.count for _, episode in losing)
+    return "1 message" if count == 1 else f"{count} messages"
+
+
+def _who(losing: Sequence[tuple[SessionLosses, Episode]]) -> str:
+    since = moment(min(episode.began_ms for _, episode in losing) / 1000)
+    if len(losing) == 1:
+        session = losing[0][0]
+        return f"session {session.name} ({session.client_id}) since {since}"
+    each = [f"{session.name} ({session.client_id}) {episode.count}" for session, episode in losing]
+    return f"{len(losing)} sessions since {since} ({_listed(each)})"
+
+
+def _listed(each: Sequence[str]) -> str:
+    more = f" and {len(each) - _NAMED} more" if len(each) > _NAMED else ""
+    return f"{', '.join(each[:_NAMED])}{more}"

@@ -1,0 +1,307 @@
+"""Looks at this worker's sessions in EMQX every ``emqx.interval``, and keeps account of what was lost before us.
+
+Each worker looks at its own client ids: one question of a few kilobytes, whatever the number of sessions. It needs no
+supervisor, a worker that is away takes nobody else's account with it, and metrics stay where their sessions are. What
+EMQX had counted at the last look is kept in the data directory, so that what is dropped while the worker is away is
+counted when it is back.
+"""
+
+from __future__ import annotations
+
+__all__ = ["EmqxWatch"]
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from config.error_words import words
+from config.errors import ConfigError, forget_frames
+from gateway.base.moments import moment
+from gateway.data_dir import durable
+from gateway.health.emqx.api import EmqxApi, EmqxApiError
+from gateway.health.emqx.cluster import ClusterView, cluster_problem, look_at_cluster
+from gateway.health.emqx.losses import REASONS, Marks, SessionLosses
+from gateway.health.emqx.problems import emqx_problems, said_of_counts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from config.settings import EmqxSettings
+    from gateway.base.metrics import Metrics
+    from gateway.base.problem import Problem
+    from gateway.data_dir.lost_sessions import LostSessions
+    from gateway.health.emqx.model import EmqxClient
+
+log = structlog.get_logger("emqx")
+
+_FORMAT: Final = 1
+_FIRST_LOOK_S: Final = 5.0  # a start has better things to do than to load an HTTP client
+_NO_SUBSCRIBERS: Final = "messages.dropped.no_subscribers"
+_BESIDE: Final = ("delivery.dropped", _NO_SUBSCRIBERS)  # what may grow when a session is lost
+
+
+class EmqxWatch:
+    """A component of the service; belongs to the event loop's thread. A failure is a line of the log and a problem, and
+    never anything to the traffic.
+
+    ``sessions`` are the names and client ids of ``worker``; ``path`` is where the counts of the last look are kept.
+    Worker 0 also counts what is no session's. ``own_unheard`` counts those of the gateway's own messages that nobody
+    was subscribed to.
+    """
+
+    name: Final = "emqx watch"
+
+    def __init__(
+        self,
+        settings: EmqxSettings,
+        sessions: Sequence[tuple[str, str]],
+        metrics: Metrics,
+        path: Path,
+        *,
+        worker: int = 0,
+        lost: LostSessions | None = None,
+        own_unheard: Callable[[], int] = lambda: 0,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._settings = settings
+        self._api = EmqxApi(settings)
+        self._names = list(sessions)
+        self._metrics = metrics
+        self._path = path
+        self._worker = worker
+        self._lost = lost
+        self._own_unheard = own_unheard
+        self._own_seen = 0
+        self._clock_ms = clock_ms
+        self._sessions: list[SessionLosses] = []
+        self._task: asyncio.Task[None] | None = None
+        self._writing: asyncio.Future[None] | None = None
+        self._looked_ms = 0
+        self._failed = 0  # looks in a row
+        self._failure = ""
+        self._cluster = ClusterView()
+        self._unheard: int | None = None  # messages that had no subscriber, at the last look
+        self._counts: dict[str, int] = {}  # EMQX's, when no session of ours was away; for what is lost after that
+        metrics.emqx_watched.child().value = 1
+
+    async def start(self) -> None:
+        """Returns at once; the worker's slot must be taken."""
+        since_ms = self._clock_ms()
+        kept, looked_ms = self._load()
+        self._sessions = [
+            SessionLosses(name, client_id, since_ms=since_ms, marks=kept.get(client_id), looked_ms=looked_ms)
+            for name, client_id in self._names
+        ]
+        self._task = asyncio.create_task(self._run(), name="emqx watch")
+
+    async def stop(self, deadline_ns: int) -> None:  # noqa: ARG002 - two fsyncs at most
+        task, self._task = self._task, None
+        if task is None:
+            return
+        task.cancel()
+        await asyncio.wait([task])
+        if self._writing is not None:  # whoever has the slot next writes the same file
+            await asyncio.wait([self._writing])
+        if self._looked_ms:
+            await self._keep()  # when the last look was: what is dropped from now on came after it
+        self._metrics.emqx_up.child().value = 0  # where a reload ends it, its last figures would stand for ever
+        self._metrics.emqx_dead_members.child().value = 0
+        for session in self._sessions:
+            self._show(session.name, None)
+
+    async def _run(self) -> None:
+        interval_s = self._settings.interval.total_seconds()
+        await asyncio.sleep(min(_FIRST_LOOK_S, interval_s))
+        while True:
+            began_s = time.monotonic()
+            await self.look()
+            await asyncio.sleep(max(0.0, began_s + interval_s - time.monotonic()))
+
+    async def look(self) -> None:
+        """Ask EMQX once, and take in what it says. Raises nothing."""
+        try:
+            clients = await self._api.clients(session.client_id for session in self._sessions)
+            counts = await self._api.metrics()
+            cluster = await look_at_cluster(self._api) if self._worker == 0 else ClusterView()
+        except (EmqxApiError, ConfigError) as error:
+            self._failed_to_look(error)
+            return
+        except Exception as error:  # a defect here must not end the worker
+            log.exception("emqx_look_broken", repeat_key="emqx_look_broken")
+            self._failed_to_look(error)
+            return
+        if self._failed or not self._looked_ms:
+            log.info("emqx_watched", url=self._settings.url, sessions=len(clients))
+        self._failed, self._failure = 0, ""
+        self._note_cluster(cluster)
+        self._looked_ms = now_ms = self._clock_ms()
+        before = [session.marks for session in self._sessions]
+        for session in self._sessions:
+            self._take(session, session.look(clients.get(session.client_id), now_ms), now_ms)
+        if self._worker == 0:
+            self._count_unheard(counts)
+        counted = self._explain(counts)
+        self._metrics.emqx_up.child().value = 1
+        if counted or before != [session.marks for session in self._sessions]:
+            await self._keep()
+
+    def _failed_to_look(self, error: Exception) -> None:
+        forget_frames(error)
+        self._note_cluster(ClusterView())  # not judged
+        self._metrics.emqx_up.child().value = 0
+        trouble = error.trouble if isinstance(error, EmqxApiError) else "answer"
+        self._metrics.emqx_look_failures.child(trouble).value += 1
+        if not self._failed or self._failure != str(error):
+            log.warning(
+                "emqx_not_watched",
+                error=str(error),
+                consequence="what EMQX drops before the gateway gets it is not seen; traffic goes on",
+            )
+        self._failed += 1
+        self._failure = str(error)
+
+    def _note_cluster(self, view: ClusterView) -> None:
+        before, self._cluster = self._cluster, view
+        self._metrics.emqx_dead_members.child().value = view.dead or 0
+        if view.dead and not before.dead:
+            log.error(
+                "emqx_members_dead",
+                nodes=view.stopped,
+                members=view.dead,
+                consequence="their share of new messages goes to nobody, though publishers get an acknowledgement",
+            )
+
+    def _take(self, session: SessionLosses, new: dict[Any, int], now_ms: int) -> None:
+        name = session.name
+        self._show(name, session.client)
+        for reason, count in new.items():
+            self._metrics.emqx_dropped.child(name, reason).value += count
+            episode = session.episode(reason, now_ms)
+            if episode is not None and episode.count == count:  # its first; the rest is in the metrics
+                log.error(
+                    "emqx_dropped",
+                    session=name,
+                    client_id=session.client_id,
+                    reason=reason,
+                    messages=count,
+                    consequence="devices have had their acknowledgement; the gateway never got these messages",
+                )
+
+    def _show(self, name: str, client: EmqxClient | None) -> None:
+        metrics = self._metrics
+        metrics.emqx_queue_length.child(name).value = client.mqueue_len if client is not None else 0
+        metrics.emqx_queue_limit.child(name).value = client.mqueue_max if client is not None else 0
+        metrics.emqx_inflight.child(name).value = client.inflight_cnt if client is not None else 0
+        metrics.emqx_inflight_limit.child(name).value = client.inflight_max if client is not None else 0
+
+    def _count_unheard(self, counts: dict[str, int]) -> None:
+        if (now := counts.get(_NO_SUBSCRIBERS)) is None:
+            return
+        before, self._unheard = self._unheard, now
+        own = self._own_unheard()
+        if before is None:
+            self._own_seen = own
+            return
+        grown = now - before if now >= before else now
+        # The gateway's status messages are retained: nobody has to be subscribed, and none of them is lost.
+        ours = min(grown, own - self._own_seen)
+        self._own_seen += ours
+        self._metrics.emqx_no_subscribers.child().value += grown - ours
+
+    def _explain(self, counts: dict[str, int]) -> bool:
+        """What EMQX counted beside the loss of a session; whether there is something new to keep."""
+        counts = {name: count for name, count in counts.items() if name.startswith(_BESIDE)}
+        lost = self._lost
+        if lost is None:
+            return False
+        if lost.unexplained():
+            lost.explain(said_of_counts(self._counts, counts))
+        if lost.away():
+            return False  # what is dropped until it is back belongs to its absence
+        before, self._counts = self._counts, counts
+        return before != counts
+
+    # --- what is kept over a restart ---------------------------------------------------------------------------------
+
+    def _load(self) -> tuple[dict[str, Marks], int | None]:
+        """What EMQX had counted by client id, and when."""
+        try:
+            document = json.loads(self._path.read_bytes())
+            if document["version"] != _FORMAT:
+                return {}, None
+            self._counts = {str(name): int(count) for name, count in document.get("counts", {}).items()}
+            marks = {client_id: Marks.parse(values) for client_id, values in document["sessions"].items()}
+            return marks, int(document["looked_ms"])
+        except FileNotFoundError:
+            return {}, None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning(
+                "emqx_counts_not_read",
+                file=str(self._path),
+                error=words(error),
+                consequence="what EMQX dropped while this worker was away is not counted",
+            )
+            return {}, None
+
+    async def _keep(self) -> None:
+        sessions = {one.client_id: one.marks.as_dict() for one in self._sessions if one.marks is not None}
+        document = {"version": _FORMAT, "looked_ms": self._looked_ms, "sessions": sessions, "counts": self._counts}
+        text = json.dumps(document, indent=1) + "\n"
+        self._writing = asyncio.ensure_future(asyncio.to_thread(durable.write, self._path, text))
+        try:
+            await asyncio.shield(self._writing)
+        except OSError as error:
+            log.warning("emqx_counts_not_kept", file=str(self._path), error=words(error), repeat_key="emqx_counts")
+
+    # --- what it says ------------------------------------------------------------------------------------------------
+
+    def problems(self) -> tuple[Problem, ...]:
+        """What is wrong now. Does not block."""
+        cluster = cluster_problem(self._cluster)
+        return (() if cluster is None else (cluster,)) + tuple(
+            emqx_problems(
+                self._sessions,
+                self._clock_ms(),
+                subject=f"worker {self._worker}",
+                failed_looks=self._failed,
+                failure=self._failure,
+            )
+        )
+
+    def facts(self) -> dict[str, object]:
+        """For /status. Does not block."""
+        return {
+            "url": self._settings.url,
+            "up": bool(self._looked_ms) and not self._failed,
+            "error": self._failure or None,
+            "looked_at": _moment(self._looked_ms),
+            "stopped_nodes": list(self._cluster.stopped),
+            "dead_members": self._cluster.dead,
+            "dropped": sum(sum(session.lost.values()) for session in self._sessions),
+            "sessions": [_facts(session) for session in self._sessions],
+        }
+
+
+def _facts(session: SessionLosses) -> dict[str, object]:
+    client = session.client
+    return {
+        "session": session.name,
+        "client_id": session.client_id,
+        "known": client is not None,
+        "connected": client.connected if client is not None else False,
+        "queue_length": client.mqueue_len if client is not None else 0,
+        "queue_limit": client.mqueue_max if client is not None else 0,
+        "inflight": client.inflight_cnt if client is not None else 0,
+        "inflight_limit": client.inflight_max if client is not None else 0,
+        "dropped": {reason: session.lost[reason] for reason in REASONS},
+        "dropped_by_emqx": client.mqueue_dropped if client is not None else 0,
+        "since": _moment(client.session_ms if client is not None else 0),
+    }
+
+
+def _moment(unix_ms: int) -> str | None:
+    return moment(unix_ms / 1000) if unix_ms else None

@@ -1,0 +1,163 @@
+"""How fast messages go through, over seconds to days, and how long this process waits for a CPU meanwhile.
+
+Read from counters that the data path keeps anyway, every five seconds; nothing of it is on the way of a message.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Pace", "above"]
+
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from gateway.base.machine_facts import CpuWaits, cpu_waits
+from gateway.base.metrics import LATENCIES
+from gateway.base.vitals import SECOND_NS, Lasting, Rates, Stalls
+from gateway.health.model import END_TO_END, OBJECTIVE_S, PRODUCE, SLOW_S, BudgetView, CpuView, PaceView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from gateway.base.metrics import Metrics
+    from gateway.base.vitals import Vitals
+
+NOW_NS: Final = 20 * SECOND_NS
+MINUTE_NS: Final = 60 * SECOND_NS
+WHILE_NS: Final = 300 * SECOND_NS  # the range of the alerts' rates
+_FINE: Final = (1, 361)  # a note a minute, for six hours
+_COARSE: Final = (10, 433)  # every ten minutes, for three days
+
+
+class Pace:
+    """Belongs to the event loop's thread; none of its methods blocks for more than some small files of the kernel's.
+
+    Args:
+        routes: the names of all routes that ever were.
+    """
+
+    def __init__(self, metrics: Metrics, routes: Iterable[str], vitals: Vitals) -> None:
+        self._metrics = metrics
+        self._routes = routes
+        self._stalls: Stalls = vitals.stalls
+        self._now = Rates(self._ways, NOW_NS)
+        self._lately = Rates(self._ways, WHILE_NS)
+        self._slow = Lasting()
+        self._fine = _Notes(self._objective, *_FINE)
+        self._coarse = _Notes(self._objective, *_COARSE)
+        self._waits = cpu_waits()
+        self._cpu = Rates(self._cpu_totals, MINUTE_NS)
+        vitals.seldom.append(self._look)
+        vitals.minutely += [self._lately.look, self._fine.look, self._coarse.look]
+        for by in CpuWaits._fields:
+            metrics.cpu_starved.watch(partial(self._waited, by), by)
+
+    def ways(self, now_ns: int) -> tuple[PaceView, ...]:
+        """Every way that has been timed within the last five minutes."""
+        now, lately = self._now.growth(), self._lately.growth()
+        lasted = self._slow.lengths(now_ns, self._stalls)
+        return tuple(
+            PaceView(*_split(name), _share(now, name), _share(lately, name), lasted.get(name, 0))
+            for name in _names(lately)
+        )
+
+    def budget(self) -> tuple[BudgetView, ...]:
+        """By length of the span, as far as this life goes back."""
+        spans = {self._fine: (5, 30, 60, 120, 360), self._coarse: (1440, 4320)}
+        found = ((minutes, notes.grown(minutes)) for notes, lengths in spans.items() for minutes in lengths)
+        return tuple(BudgetView(minutes, *grown) for minutes, grown in found if grown is not None)
+
+    def cpu(self) -> CpuView:
+        """Of the last minute."""
+        self._waits = cpu_waits()
+        shares = self._cpu.per_second(time.monotonic_ns())
+        waited = None if self._waits.waited is None else shares["waited"]
+        return CpuView(waited, shares["throttled"], shares["pressure"])
+
+    def _look(self) -> None:
+        now_ns = time.monotonic_ns()
+        self._now.look(now_ns)
+        self._waits = cpu_waits()
+        self._cpu.look(now_ns)
+        lately = self._lately.growth()
+        self._slow.look((name for name in _names(lately) if _share(lately, name) > 0.01), now_ns)
+
+    def _ways(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        produce = self._metrics.kafka_produce_seconds.child().counts()
+        _note(found, PRODUCE, produce)
+        for route in self._routes:
+            _note(found, f"{END_TO_END} {route}", self._metrics.end_to_end_seconds.child(route).counts())
+        return found
+
+    def _objective(self) -> tuple[float, float]:
+        late = every = 0.0
+        for route in self._routes:
+            counts = self._metrics.end_to_end_seconds.child(route).counts()
+            late += above(counts, LATENCIES, OBJECTIVE_S)
+            every += sum(counts)
+        return late, every
+
+    def _cpu_totals(self) -> dict[str, float]:
+        return {by: self._waited(by) for by in CpuWaits._fields}
+
+    def _waited(self, by: str) -> float:
+        return getattr(self._waits, by) or 0.0
+
+
+class _Notes:
+    """Two counters, written down every so many minutes."""
+
+    def __init__(self, read: Callable[[], tuple[float, float]], every: int, keep: int) -> None:
+        self._read = read
+        self._every = every
+        self._notes: deque[tuple[float, float]] = deque(maxlen=keep)
+        self._looks = 0
+
+    def look(self, _now_ns: int) -> None:
+        """Called every minute."""
+        if self._looks % self._every == 0:
+            self._notes.append(self._read())
+        self._looks += 1
+
+    def grown(self, minutes: int) -> tuple[float, float] | None:
+        """By how much within so many minutes, one note more at most; None when the notes do not go back as far."""
+        back = minutes // self._every + 1
+        if back > len(self._notes):
+            return None
+        before, now = self._notes[-back], self._read()
+        return max(0.0, now[0] - before[0]), max(0.0, now[1] - before[1])
+
+
+def above(counts: Sequence[float], bounds: Sequence[float], value: float) -> float:
+    """How many observations are above a value, those of its own bucket spread evenly: a quantile q is above it exactly
+    when they are more than the share 1 - q of all."""
+    found = 0.0
+    lower = 0.0
+    for count, upper in zip(counts, bounds, strict=False):
+        if value <= lower:
+            found += count
+        elif value < upper:
+            found += count * (upper - value) / (upper - lower)
+        lower = upper
+    return found + sum(counts[len(bounds) :])
+
+
+def _note(found: dict[str, float], name: str, counts: Sequence[int]) -> None:
+    found[f"all {name}"] = sum(counts)
+    found[f"late {name}"] = above(counts, LATENCIES, SLOW_S[_split(name)[0]])
+
+
+def _names(grown: Mapping[str, float]) -> Iterator[str]:
+    return (name.removeprefix("all ") for name, count in grown.items() if name.startswith("all ") and count)
+
+
+def _share(grown: Mapping[str, float], name: str) -> float:
+    count = grown.get(f"all {name}", 0)
+    return grown[f"late {name}"] / count if count else 0.0
+
+
+def _split(name: str) -> tuple[str, str]:
+    kind, _, route = name.partition(" ")
+    return kind, route

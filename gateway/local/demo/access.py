@@ -1,0 +1,138 @@
+"""``--auth``: the access service of a demo, asked by its MQTT broker, with a secret for each device."""
+
+from __future__ import annotations
+
+__all__ = ["AccessCounts", "DemoAccess"]
+
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from config.errors import GatewayError
+from gateway.devices.physics import build_fleet
+from gateway.local.demo.children import in_thread
+from gateway.local.demo.options import FILTERS, INSTANCE
+from gateway.local.demo.state import Step, StepState
+from gateway.local.embedded.access_process import AccessProcess
+from gateway.local.runtime.process import last_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from gateway.local.demo.options import DemoOptions
+    from gateway.local.demo.state import DemoState
+    from gateway.local.demo.view import View
+    from gateway.local.embedded.access import AccessEndpoint
+
+_KEY = "auth"
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class AccessCounts:
+    """What the service answered."""
+
+    logins_allowed: int = 0
+    logins_denied: int = 0
+    topics_allowed: int = 0
+    topics_denied: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def sentence(self) -> str:
+        """The line of the account that is about access."""
+        return (
+            f"Access: {self.logins_allowed:,} logins allowed and {self.logins_denied:,} denied, {self.topics_allowed:,}"
+            f" topics allowed and {self.topics_denied:,} denied, by gateway auth serve; each device with a secret of"
+            " its own."
+        )
+
+
+class DemoAccess:
+    """The service. One asyncio task uses it; what blocks runs in threads. ``root`` gives the folder of this run."""
+
+    def __init__(self, state: DemoState, view: View, root: Callable[[], Path]) -> None:
+        self._step = Step("access service")
+        state.steps[_KEY] = self._step
+        self._view = view
+        self._root = root
+        self._process: AccessProcess | None = None
+
+    @property
+    def service(self) -> AccessEndpoint:
+        """Where the MQTT broker asks."""
+        return self._started().service
+
+    @property
+    def gateway_password_file(self) -> Path:
+        return self._started().gateway_password_file
+
+    @property
+    def devices_file(self) -> Path:
+        return self._started().devices_file
+
+    async def start(self, options: DemoOptions) -> None:
+        """Make its database with a user for each device, and start it. Raises GatewayError."""
+        begun_s = time.monotonic()
+        self._step.state, self._step.detail = StepState.WORKING, "making a user for each device"
+        self._view.note(f"{self._step.label}: {self._step.detail}")
+        root = self._root()
+        self._process = process = AccessProcess(
+            root / "auth", filters=FILTERS, instance=INSTANCE, remove=[] if options.keep else [root]
+        )
+        names = [model.device for model in build_fleet(options.devices, options.seed)]
+
+        def work() -> None:
+            process.prepare(names)
+            process.start()
+
+        await in_thread(work)
+        self._step.state = StepState.READY
+        self._step.detail = (
+            f"{len(names)} devices with secrets of their own, asked at 127.0.0.1:{process.service.port},"
+            f" up after {time.monotonic() - begun_s:.1f} s"
+        )
+        self._view.note(f"{self._step.label}: {self._step.detail}")
+
+    def check(self) -> None:
+        """Raises GatewayError when it has ended by itself."""
+        if self._process is None or self._step.state is not StepState.READY:
+            return
+        status = self._process.returncode
+        if status is not None:
+            self._step.state = StepState.FAILED
+            raise GatewayError(
+                f"The access service ended with status {status}. The end of its log:\n"
+                f"{last_lines(self._process.log.read_bytes())}"
+            )
+
+    async def counts(self) -> AccessCounts:
+        """What it has answered so far, out of its metrics."""
+        url = f"http://127.0.0.1:{self._started().operator_port}/metrics"
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
+            text = await response.text()
+        found = {
+            (sample.labels["endpoint"], sample.labels["result"]): int(sample.value)
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == "gateway_auth_requests_total"
+        }
+        asked = [found.get((endpoint, result), 0) for endpoint in ("authn", "authz") for result in ("allow", "deny")]
+        return AccessCounts(*asked)
+
+    async def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            await in_thread(process.stop)
+            self._step.state, self._step.detail = StepState.STOPPED, ""
+            self._view.note(f"{self._step.label}: stopped")
+
+    def _started(self) -> AccessProcess:
+        assert self._process is not None
+        return self._process

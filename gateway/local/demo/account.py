@@ -1,0 +1,241 @@
+"""What became of every message, by the devices' own names and sequence numbers. Decides without I/O.
+
+The devices say what they published and what was acknowledged to them (:class:`~gateway.devices.outbox.DeviceLedger`);
+each stage behind the gateway is read back into a :class:`Tally`. What was acknowledged must be in every stage.
+Duplicates are allowed (delivery is at least once) and counted; so is what arrived behind a later message of its device.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Account", "Stage", "Tally", "examine", "render"]
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from config.errors import ExitStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gateway.devices.outbox import DeviceLedger
+
+_EXAMPLES = 5
+
+
+class Tally:
+    """The messages one stage was seen to hold, in the order they were read."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.unreadable = 0
+        """Records that name no device and sequence number."""
+        self.reordered = 0
+        """First occurrences behind a later message of their device. Means something for ordered sources only."""
+        self.seen: defaultdict[str, set[int]] = defaultdict(set)
+        self.repeats: Counter[tuple[str, int]] = Counter()
+        self._highest: dict[str, int] = {}
+
+    @property
+    def distinct(self) -> int:
+        """Different messages."""
+        return self.records - self.unreadable - self.repeats.total()
+
+    def add(self, device: str, sequence: int) -> None:
+        """One record of this message was found."""
+        self.records += 1
+        numbers = self.seen[device]
+        if sequence in numbers:
+            self.repeats[device, sequence] += 1
+            return
+        numbers.add(sequence)
+        if sequence < self._highest.get(device, -1):
+            self.reordered += 1
+        else:
+            self._highest[device] = sequence
+
+    def add_unreadable(self) -> None:
+        """One record was found that no device of ours can have written."""
+        self.records += 1
+        self.unreadable += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage measured against the devices' account. ``records = found + duplicates + foreign``."""
+
+    name: str
+    records: int
+    found: int
+    """Different messages of our devices that are here, acknowledged or not."""
+    duplicates: int
+    """Records of a message beyond its first."""
+    foreign: int
+    """Records that are no message of our devices, unreadable ones included."""
+    missing: int
+    """Messages that were acknowledged to their device and are not here."""
+    reordered: int | None
+    """First occurrences behind a later message of their device; None where what is read has no order."""
+    examples: tuple[tuple[str, int], ...] = ()
+    """A few of the missing, as device and sequence number."""
+    unread: int = 0
+    """Records that this stage had not come to read when it was counted: what is missing may be among them."""
+
+    @property
+    def lost(self) -> int:
+        """Missing, and not only not read yet."""
+        return max(0, self.missing - self.unread)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The whole run. ``received`` is the gateway's own count, which knows no device: it may hold repetitions."""
+
+    devices: int
+    published: int
+    acknowledged: int
+    received: int
+    unheard: int
+    """Acknowledged by the MQTT broker although nobody was subscribed at that moment."""
+    stages: tuple[Stage, ...] = field(default=())
+    killed: bool = False
+    """Whether the gateway was killed: what it received in the moment before is then in nobody's count, and only the
+    stages behind it can tell what is missing."""
+    wanted: int = 0
+    """How many devices there were to be; 0: as many as published."""
+
+    @property
+    def missing_at_gateway(self) -> int:
+        return 0 if self.killed else max(0, self.acknowledged - self.received)
+
+    @property
+    def missing(self) -> int:
+        """Missing at the worst stage."""
+        return max((self.missing_at_gateway, *(stage.lost for stage in self.stages)))
+
+    @property
+    def pending(self) -> int:
+        """Not in every stage yet, since one of them has not read that far; nothing says that they are lost."""
+        return max((stage.missing - stage.lost for stage in self.stages), default=0)
+
+    @property
+    def duplicates(self) -> int:
+        """Duplicates at the stage that has most of them."""
+        return max((stage.duplicates for stage in self.stages), default=0)
+
+    @property
+    def exit_status(self) -> ExitStatus:
+        if self.missing:
+            return ExitStatus.MISSING_MESSAGES
+        if self.pending:
+            return ExitStatus.INCOMPLETE
+        return ExitStatus.OK if self.published else ExitStatus.FAILED
+
+    def as_json(self) -> dict[str, int]:
+        """The numbers by their documented keys: ``published`` … ``missing``, and each stage's records by its name."""
+        return {
+            "published": self.published,
+            "acknowledged": self.acknowledged,
+            "received": self.received,
+            **{stage.name: stage.records for stage in self.stages},
+            "duplicates": self.duplicates,
+            "missing": self.missing,
+            "pending": self.pending,
+        }
+
+
+def examine(name: str, tally: Tally, ledger: Mapping[str, DeviceLedger], *, ordered: bool) -> Stage:
+    """Measures what a stage holds against what the devices say; every record is accounted for in the result.
+
+    ``ordered`` says whether the order it was read in is the order it came in.
+    """
+    nothing: set[int] = set()
+    found = missing = 0
+    examples: list[tuple[str, int]] = []
+    for device, entry in ledger.items():
+        numbers = tally.seen.get(device, nothing)
+        found += sum(0 <= number < entry.published for number in numbers)
+        absent = [n for n in range(entry.published) if n not in numbers and entry.has_acknowledged(n)]
+        missing += len(absent)
+        examples.extend((device, number) for number in absent[: _EXAMPLES - len(examples)])
+    duplicates = sum(
+        count
+        for (device, number), count in tally.repeats.items()
+        if device in ledger and 0 <= number < ledger[device].published
+    )
+    foreign = tally.records - found - duplicates
+    reordered = tally.reordered if ordered else None
+    return Stage(name, tally.records, found, duplicates, foreign, missing, reordered, tuple(examples))
+
+
+def render(account: Account, names: Mapping[str, str]) -> str:
+    """The account for people, several lines. ``names`` says what a stage is called, by its name."""
+    rows = [
+        (f"published by {_devices(account)}", account.published, ""),
+        ("acknowledged to the devices", account.acknowledged, _open_note(account)),
+        ("received by the gateway", account.received, _received_note(account)),
+        *((f"in {names[s.name]}", s.records, _stage_note(s)) for s in account.stages),
+    ]
+    width = max(len(label) for label, _, _ in rows)
+    digits = max(len(f"{number:,}") for _, number, _ in rows)
+    lines = [f"  {label:<{width}}  {number:>{digits},}  {note}".rstrip() for label, number, note in rows]
+    return "\n".join(["What became of the messages", *lines, *_verdict(account, names)])
+
+
+def _verdict(account: Account, names: Mapping[str, str]) -> list[str]:
+    if account.published == 0:
+        return ["No message was published, so nothing was shown."]
+    lines = [
+        f"  missing in {names[stage.name]}, for example: "
+        + ", ".join(f"{device} number {number}" for device, number in stage.examples)
+        for stage in account.stages
+        if stage.examples and stage.lost
+    ]
+    if account.unheard:
+        lines.append(
+            f"  {account.unheard:,} were acknowledged by the MQTT broker while nobody was subscribed:"
+            " the gateway was not connected at that moment."
+        )
+    if account.killed and any(stage.found and stage.reordered == 0 for stage in account.stages):
+        lines.append("  Each device's messages came into Kafka in the order it sent them.")
+    if account.missing:
+        return [*lines, f"MISSING: {account.missing:,} acknowledged messages did not get through."]
+    if account.pending:
+        where = next(names[stage.name] for stage in account.stages if stage.missing)
+        return [
+            *lines,
+            f"NOT YET IN {where.upper()}: {account.pending:,} messages. They were not read in time; nothing is lost.",
+        ]
+    return [*lines, "Missing: 0. Every message that was acknowledged to its device got through."]
+
+
+def _devices(account: Account) -> str:
+    if account.wanted > account.devices:
+        return f"{account.devices:,} of {account.wanted:,} devices"
+    return f"{account.devices:,} devices"
+
+
+def _missing_note(missing: int) -> str:
+    return f"missing {missing:,}" if missing else "missing 0"
+
+
+def _received_note(account: Account) -> str:
+    if account.killed:
+        return "(its own count; kills cut it short)"
+    return _missing_note(account.missing_at_gateway)
+
+
+def _open_note(account: Account) -> str:
+    still_open = account.published - account.acknowledged
+    return f"{still_open:,} not acknowledged when the devices stopped" if still_open else ""
+
+
+def _stage_note(stage: Stage) -> str:
+    notes = [_missing_note(stage.lost), f"duplicates {stage.duplicates:,}"]
+    if stage.missing > stage.lost:
+        notes.insert(0, f"not yet {stage.missing - stage.lost:,}")
+    if stage.reordered:
+        notes.append(f"behind a later one of their device {stage.reordered:,}")
+    if stage.foreign:
+        notes.append(f"not from these devices {stage.foreign:,}")
+    return ", ".join(notes)

@@ -1,0 +1,162 @@
+"""Keeps the plain bridge's process running, as a process manager would, and kills it when told to."""
+
+from __future__ import annotations
+
+__all__ = ["PLAIN_TOPIC", "PlainBridge"]
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from config.error_words import words
+from config.errors import GatewayError
+from gateway.local.demo.chaos import PlainCounts
+from gateway.local.demo.children import Child, ChildError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PLAIN_TOPIC = "telemetry-plain"
+_CLIENT_ID = "plain-bridge"
+_FILTER = "devices/+/telemetry"
+_START_S = 30.0
+_RESTART_S = 0.5  # what the gateway's supervisor waits as well
+_QUIET_S = 2.0  # the broker has nothing more for it when nothing came for so long
+_CATCH_UP_S = 60.0
+_STOP_S = 30.0
+_LOOK_S = 0.1
+
+
+class PlainBridge:
+    """All lives of the process. ``on_change`` gets the counts over all of them, on our loop."""
+
+    def __init__(
+        self, bootstrap: str, mqtt_port: int, partitions: int, log: Path, on_change: Callable[[PlainCounts], None]
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._partitions = partitions
+        self._arguments = {
+            "bootstrap": bootstrap,
+            "topic": PLAIN_TOPIC,
+            "port": mqtt_port,
+            "client_id": _CLIENT_ID,
+            "filter": _FILTER,
+        }
+        self._log = log
+        self._on_change = on_change
+        self._child: Child | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._subscribed = asyncio.Event()
+        self._before = PlainCounts()
+        self._now = PlainCounts()
+
+    @property
+    def counts(self) -> PlainCounts:
+        """So far, over all lives."""
+        before, now = self._before, self._now
+        return PlainCounts(
+            running=self._subscribed.is_set(),
+            received=before.received + now.received,
+            delivered=before.delivered + now.delivered,
+            failed=before.failed + now.failed,
+            in_memory=now.received - now.delivered - now.failed,
+        )
+
+    async def start(self) -> None:
+        """Makes its topic, starts it, returns when it is subscribed. Raises GatewayError if it does not get there."""
+        await _create_topic(self._bootstrap, PLAIN_TOPIC, self._partitions)
+        self._keeping = asyncio.create_task(self._keep())
+        try:
+            async with asyncio.timeout(_START_S):
+                await self._subscribed.wait()
+        except TimeoutError:
+            tail = self._log.read_text(errors="replace")[-2000:] if self._log.exists() else ""
+            raise GatewayError(f"The plain bridge has not subscribed within {_START_S:g} s.\n{tail}") from None
+
+    async def kill(self) -> None:
+        """SIGKILL; the next process is started as soon as the gateway's supervisor would."""
+        if self._child is not None:
+            await self._child.kill()
+
+    def check(self) -> None:
+        """Raises what broke the keeping, which nothing should."""
+        if self._keeping is not None and self._keeping.done() and not self._keeping.cancelled():
+            self._keeping.result()
+
+    async def finish(self) -> str | None:
+        """Lets it take in and deliver all that is left for it, and ends it in order; or says why that did not go."""
+        problem = None
+        if not await self._caught_up():
+            counts = self.counts
+            problem = (
+                f"The plain bridge was not done after {_CATCH_UP_S:g} s: it holds {counts.in_memory:,} messages"
+                " that Kafka does not have."
+            )
+        await self._stop_keeping()
+        if self._child is not None:
+            await self._child.tell("stop")
+            try:
+                await self._child.finished(_STOP_S)
+            except ChildError as error:
+                problem = str(error)
+        await self.abandon()
+        return problem
+
+    async def abandon(self) -> None:
+        """Ends it at once. Safe to call at any time, and twice."""
+        await self._stop_keeping()
+        if self._child is not None:
+            await self._child.kill()
+
+    async def _stop_keeping(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+
+    async def _caught_up(self) -> bool:
+        deadline_s = time.monotonic() + _CATCH_UP_S
+        quiet_since_s, received = time.monotonic(), -1
+        while (now_s := time.monotonic()) < deadline_s:
+            counts = self.counts
+            if not counts.running or counts.in_memory or counts.received != received:
+                quiet_since_s, received = now_s, counts.received
+            elif now_s - quiet_since_s >= _QUIET_S:
+                return True
+            await asyncio.sleep(_LOOK_S)
+        return False
+
+    async def _keep(self) -> None:
+        while True:
+            self._child = Child("gateway.local.demo.plain_bridge", "The plain bridge", self._log)
+            await self._child.start(self._arguments, self._heard)
+            await self._child.ended()
+            self._before, self._now = self.counts, PlainCounts()
+            self._subscribed.clear()
+            self._on_change(self.counts)
+            await asyncio.sleep(_RESTART_S)
+
+    def _heard(self, line: dict[str, Any]) -> None:
+        match line.pop("event"):
+            case "subscribed":
+                self._subscribed.set()
+            case "progress":
+                self._now = PlainCounts(**line)
+        self._on_change(self.counts)
+
+
+async def _create_topic(bootstrap: str, topic: str, partitions: int) -> None:
+    from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+    from aiokafka.errors import KafkaError, for_code
+
+    admin: Any = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        await admin.start()
+        answer = await admin.create_topics([NewTopic(topic, partitions, 1)])
+        code = answer.topic_errors[0][1]
+        if code:
+            raise for_code(code)(answer.topic_errors[0])
+    except KafkaError as error:
+        raise GatewayError(f"The plain bridge's topic {topic!r} could not be made: {words(error)}.") from error
+    finally:
+        await admin.close()

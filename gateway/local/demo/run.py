@@ -1,0 +1,464 @@
+"""The demo from its first line to its account: start, flow, stop in an order that loses nothing, read back."""
+
+from __future__ import annotations
+
+__all__ = ["run_demo"]
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ConfigError
+from gateway.devices.outbox import ledger_from_json
+from gateway.local.demo.access import DemoAccess
+from gateway.local.demo.account import Account, Stage, examine
+from gateway.local.demo.children import Child, in_thread
+from gateway.local.demo.faults import Faults
+from gateway.local.demo.options import PARTITIONS, TOPIC
+from gateway.local.demo.records import count_kafka, count_parquet
+from gateway.local.demo.report import write_report
+from gateway.local.demo.result import DemoResult
+from gateway.local.demo.services import DemoError, Services
+from gateway.local.demo.state import DemoState, StepState, WitnessCounts
+from gateway.local.demo.watchdog import Watchdog, lateness
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from gateway.devices.outbox import DeviceLedger
+    from gateway.local.demo.options import DemoOptions
+    from gateway.local.demo.state import GatewayCounts
+    from gateway.local.demo.view import View
+
+_REFRESH_S = 0.25
+_SCRAPE_S = 0.5
+_CONNECT_S = 60.0
+_DRAIN_DEVICES_S = 20.0
+_DRAIN_GATEWAY_S = 30.0
+_SPARK_START_S = 180.0  # 15 s on two idle cores, over a minute on busy ones
+_SPARK_STALL_S = 120.0  # how long Spark may be behind Kafka without a single new row; the first batch is the slowest
+
+
+async def run_demo(options: DemoOptions, state: DemoState, view: View) -> DemoResult:
+    """Runs the whole demo and returns its account; the view must be started.
+
+    The first SIGINT or SIGTERM ends the flow early, in order and with the account. One before messages flow, a second
+    one, and SIGHUP (the terminal is gone, nobody would read the account) end everything at once (CancelledError).
+    Raises GatewayError when a part fails. Nothing is left running in any case.
+    """
+    return await _Demo(options, state, view).run()
+
+
+class _Demo:
+    def __init__(self, options: DemoOptions, state: DemoState, view: View) -> None:
+        self._options = options
+        self._state = state
+        self._view = view
+        self._root: Path | None = None
+        self._access = DemoAccess(state, view, self._folder) if options.auth else None
+        self._services = Services(state, view, self._make_root, keep=options.keep is not None, access=self._access)
+        self._fleet: Child | None = None
+        self._witness: Child | None = None
+        self._faults = None if state.chaos is None else Faults(self._services, state, view)
+        self._ledger: Mapping[str, DeviceLedger] | None = None
+        self._unheard = 0
+        self._watchdog = Watchdog(options.devices * options.rate)
+        self._asked_s = 0.0  # when the gateway's present counts were asked for
+        self._stop = asyncio.Event()
+        self._signals = 0
+        self._background: list[asyncio.Task[None]] = []
+        self._watching: asyncio.Task[None] | None = None
+
+    async def run(self) -> DemoResult:
+        if self._options.keep is not None:
+            _require_empty(self._options.keep)
+        self._watching = watching = asyncio.create_task(self._watch())
+        task = asyncio.current_task()
+        assert task is not None
+        with _signal_handlers(lambda number: self._on_signal(number, task)):
+            try:
+                await self._start()
+                await self._flow()
+                return await self._finish()
+            except ExceptionGroup as group:
+                raise _first(group) from None
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+                await self._clean_up()
+
+    # ── the four acts ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _start(self) -> None:
+        self._say("starting a real Kafka and a real MQTT broker")
+        await in_thread(self._services.announce_downloads)
+        if self._access is not None:
+            await self._access.start(self._options)
+        await self._services.start_brokers()
+        self._say("starting the gateway")
+        await self._services.start_gateway()
+        if self._faults is not None:
+            self._say("starting the plain bridge beside it")
+            await self._faults.start_plain()
+        self._say("connecting the devices")
+        await self._start_witness()
+        await self._start_fleet()
+
+    async def _flow(self) -> None:
+        self._say("messages flow; Ctrl-C ends")
+        if self._options.spark:
+            self._background.append(asyncio.create_task(self._services.start_spark()))
+        if self._faults is not None:
+            self._faults.begin()
+        assert self._state.flow_started_s is not None
+        left_s = self._state.flow_started_s + self._options.duration_s - time.monotonic()
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await self._guarding(stopping, left_s)
+        finally:
+            stopping.cancel()
+        if self._faults is not None:
+            await self._faults.calm()
+        self._state.flow_ended_s = time.monotonic()
+
+    async def _finish(self) -> DemoResult:
+        """Stops in the order that loses nothing: devices, gateway, then Spark when it has read what Kafka has."""
+        state, services = self._state, self._services
+        self._say("the devices stop, and wait for their last acknowledgements")
+        ledger = await self._stop_fleet()
+        self._say("the gateway takes in what is left, and drains")
+        await self._await_received()
+        state.drained = True
+        await services.stop_gateway()
+        if self._faults is not None:
+            self._say("the plain bridge takes in what is left, and flushes")
+            await self._faults.finish_plain()
+        self._background.append(asyncio.create_task(services.stop_mqtt()))
+        await self._stop_witness()
+        self._say("reading every message back from Kafka")
+        kafka, ends = await count_kafka(services.bootstrap, TOPIC, PARTITIONS, lambda _read, _total: None)
+        state.witness = _with_ends(state.witness, ends)
+        stages = [examine("kafka", kafka, ledger, ordered=True)]
+        chaos = None if self._faults is None else await self._faults.examine(ledger)
+        report = None
+        if self._options.spark:
+            self._say("Spark catches up with Kafka")
+            state.catching_up = True
+            await self._await_spark(ends)
+            state.catching_up = False
+            await services.stop_spark()
+            unread = state.spark.lag(ends)
+            self._background.append(asyncio.create_task(services.stop_kafka()))
+            self._say("reading every message back from Parquet")
+            stages.append(replace(await self._count_parquet(ledger), unread=unread))
+            self._say("drawing the report")
+            report = await in_thread(
+                lambda: write_report(services.root, self._options.keep and services.root, self._view.warn)
+            )
+        access = None
+        if self._access is not None:
+            access = await self._access.counts()
+            await self._access.stop()
+        await services.stop_kafka()
+        await asyncio.gather(*self._background)
+        account = Account(
+            devices=sum(entry.published > 0 for entry in ledger.values()),
+            wanted=self._options.devices,
+            published=sum(entry.published for entry in ledger.values()),
+            acknowledged=sum(entry.acknowledged for entry in ledger.values()),
+            received=state.gateway.received,
+            unheard=self._unheard,
+            stages=tuple(stages),
+            killed=state.chaos is not None and state.chaos.killed,
+        )
+        self._say("done")
+        seconds = state.flow_seconds(time.monotonic())
+        late = "" if self._faults is not None else lateness(state.witness.p50_ms, state.witness.p99_ms)
+        findings = (late, *map(str, self._watchdog.found), account.missing or account.pending)
+        logs = services.save_logs() if any(findings) and self._options.keep is None else None
+        return DemoResult(
+            account,
+            seconds,
+            state.witness.p50_ms,
+            state.witness.p99_ms,
+            chaos,
+            access,
+            report,
+            late,
+            tuple(self._watchdog.found),
+            logs,
+        )
+
+    async def _clean_up(self) -> None:
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        if self._faults is not None:
+            await self._faults.abandon()
+        for child in (self._fleet, self._witness):
+            if child is not None:
+                await child.kill()
+        await self._services.abandon()
+        if self._access is not None:
+            await self._access.stop()
+        if self._root is not None and self._options.keep is None:
+            shutil.rmtree(self._root, ignore_errors=True)
+
+    # ── devices and witness ────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _start_fleet(self) -> None:
+        options, step = self._options, self._state.steps["devices"]
+        step.state, step.detail = StepState.WORKING, "connecting"
+        self._fleet = Child(
+            "gateway.devices.fleet_process", "The process of the devices", self._services.root / "devices.log"
+        )
+        arguments = {
+            "host": "127.0.0.1",
+            "port": self._services.mqtt_port,
+            "devices": options.devices,
+            "rate": options.rate,
+            "seed": options.seed,
+            "secrets_file": "" if self._access is None else str(self._access.devices_file),
+        }
+        await self._fleet.start(arguments, self._on_fleet)
+        deadline_s = time.monotonic() + _CONNECT_S
+        while self._state.flow_started_s is None:
+            self._check()
+            if time.monotonic() > deadline_s:
+                raise DemoError(f"No device has published anything in {_CONNECT_S:g} s. {self._state.device_error}")
+            await asyncio.sleep(_REFRESH_S)
+        step.state = StepState.READY
+        self._view.note(f"devices: messages flow from {self._state.connected} of {options.devices}")
+
+    def _on_fleet(self, line: dict[str, Any]) -> None:
+        state = self._state
+        match line["event"]:
+            case "progress":
+                state.connected, state.published = line["connected"], line["published"]
+                state.acknowledged, state.device_error = line["acknowledged"], line["last_error"]
+                state.fleet_moments.note((state.published, state.acknowledged), line["at_s"], line["at_s"])
+                if state.published and state.flow_started_s is None:
+                    state.flow_started_s = time.monotonic()
+                state.steps["devices"].detail = _devices_detail(line, self._options)
+            case "ledger":
+                self._ledger, self._unheard = ledger_from_json(line["devices"]), line["unheard"]
+            case "failed":
+                state.device_error = line["message"]
+
+    async def _stop_fleet(self) -> Mapping[str, DeviceLedger]:
+        assert self._fleet is not None
+        await self._fleet.tell(f"stop {_DRAIN_DEVICES_S}")
+        await self._fleet.finished(_DRAIN_DEVICES_S + 10.0)
+        self._fleet = None
+        if self._ledger is None:
+            raise DemoError(f"The devices ended without their account. {self._state.device_error}")
+        step = self._state.steps["devices"]
+        step.state, step.detail = StepState.STOPPED, "all said goodbye"
+        self._view.note(f"devices: stopped after {self._state.published:,} messages")
+        return self._ledger
+
+    async def _start_witness(self) -> None:
+        self._witness = Child("gateway.local.demo.witness", "The latency witness", self._services.root / "witness.log")
+        arguments = {
+            "bootstrap": self._services.bootstrap,
+            "topic": TOPIC,
+            "partitions": PARTITIONS,
+            "distinct": self._faults is not None,
+        }
+        await self._witness.start(arguments, self._on_witness)
+
+    def _on_witness(self, line: dict[str, Any]) -> None:
+        at_s, ends = line.pop("at_s"), {int(partition): end for partition, end in line.pop("ends").items()}
+        self._state.witness = WitnessCounts(ends=ends, **line)
+        self._state.witness_moments.note(self._state.witness, at_s, at_s)
+
+    async def _stop_witness(self) -> None:
+        """Not before it has read everything, so that the slowest messages are in the percentiles too."""
+        assert self._witness is not None
+        await self._witness.tell("stop")
+        await self._witness.finished(10.0)
+        self._witness = None
+
+    # ── waiting ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _guarding(self, waited: asyncio.Task[Any], timeout_s: float) -> None:
+        """Waits for a task or the time, whichever is first, and fails as soon as a part of the demo does."""
+        deadline_s = time.monotonic() + timeout_s
+        while not waited.done() and (left_s := deadline_s - time.monotonic()) > 0:
+            self._check()
+            await asyncio.wait({waited}, timeout=min(left_s, _SCRAPE_S))
+
+    async def _await_received(self) -> None:
+        """Until the gateway has received all that was acknowledged to the devices and settled it, or gets no more."""
+        state = self._state
+        deadline_s, last = time.monotonic() + _DRAIN_GATEWAY_S, -1
+        while time.monotonic() < deadline_s:
+            self._check()
+            asked_s = time.monotonic()
+            counts = await self._services.read_gateway()
+            if counts is not None:
+                self._take(counts, asked_s)
+                # A killed gateway's counts have a hole; then Kafka is asked whether everything is there.
+                taken = counts.received if state.witness.distinct is None else state.witness.distinct
+                if taken >= state.acknowledged and counts.unacked == 0 and counts.in_flight == 0:
+                    return
+                if taken > last:
+                    deadline_s, last = time.monotonic() + _DRAIN_GATEWAY_S, taken
+            await asyncio.sleep(_REFRESH_S)
+        self._view.warn(
+            f"The gateway has taken in {last:,} of {state.acknowledged:,} acknowledged messages,"
+            f" and nothing more for {_DRAIN_GATEWAY_S:g} s."
+        )
+
+    async def _await_spark(self, ends: Mapping[int, int]) -> None:
+        """Until Parquet has what Kafka has, or Spark makes no progress for too long."""
+        deadline_s, rows = time.monotonic() + _SPARK_START_S, -1
+        while self._state.spark.lag(ends) > 0:
+            self._check()
+            if self._state.spark.rows > rows and self._state.spark.started:
+                deadline_s, rows = time.monotonic() + _SPARK_STALL_S, self._state.spark.rows
+            if time.monotonic() > deadline_s:
+                self._view.warn(
+                    f"Spark is {self._state.spark.lag(ends):,} records behind Kafka and stands still; not waiting on."
+                )
+                return
+            await asyncio.sleep(_REFRESH_S)
+
+    async def _count_parquet(self, ledger: Mapping[str, DeviceLedger]) -> Stage:
+        folder = self._services.root / "telemetry"
+        tally, broken = await in_thread(lambda: count_parquet(folder))
+        if broken:
+            self._view.warn(f"{len(broken)} Parquet files are cut off and not counted, for example {broken[0]}")
+        if self._state.spark.quarantined:
+            self._view.warn(f"Spark put {self._state.spark.quarantined:,} records into quarantine as unreadable.")
+        return examine("parquet", tally, ledger, ordered=False)
+
+    async def _watch(self) -> None:
+        """Keeps the state fresh and the view drawn."""
+        scrape_due_s = 0.0
+        scraping: asyncio.Task[None] | None = None  # one that does not answer must not hold up the view
+        while True:
+            now_s = time.monotonic()
+            if scraping is not None and scraping.done():
+                scraping = scraping.result()
+            if scraping is None and now_s >= scrape_due_s and self._state.steps["gateway"].state is StepState.READY:
+                scrape_due_s = now_s + _SCRAPE_S
+                scraping = asyncio.create_task(self._scrape(now_s))
+            self._services.read_spark()
+            self._state.update_rates(now_s)
+            self._look_for_standstills()
+            self._view.refresh()
+            await asyncio.sleep(_REFRESH_S)
+
+    async def _scrape(self, asked_s: float) -> None:
+        counts = await self._services.read_gateway()
+        self._state.gateway_answers = counts is not None
+        if counts is not None and not self._state.steps["gateway"].trouble:
+            self._take(
+                counts, asked_s
+            )  # one that is coming back knows its spool, and its counts, only when it is there
+
+    def _look_for_standstills(self) -> None:
+        """While messages flow, and while what is left is taken in. What is frozen on purpose is no finding."""
+        if self._state.flow_started_s is None or self._state.drained or self._faults is not None:
+            return
+        changed = self._watchdog.look(self._state, time.monotonic())
+        if changed is not None:
+            self._view.warn(changed.text if changed.seconds is None else f"It goes on, after {changed.seconds:.0f} s.")
+
+    def _take(self, counts: GatewayCounts, asked_s: float) -> None:
+        state = self._state
+        if asked_s < self._asked_s:
+            return  # an answer that was slow: a newer one has come before it
+        self._asked_s = asked_s
+        state.gateway = counts
+        state.gateway_moments.note(counts, asked_s, time.monotonic())
+        if state.chaos is not None:
+            at_s = state.flow_seconds(time.monotonic())
+            state.chaos.spool.add(at_s, counts.spool_messages, counts.spool_bytes)
+
+    def _check(self) -> None:
+        self._services.check()
+        if self._access is not None:
+            self._access.check()
+        if self._faults is not None:
+            self._faults.check()
+        for child in (self._fleet, self._witness):
+            if child is not None:
+                child.check()
+        for task in (*self._background, self._watching):
+            if task is not None and task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    # ── the rest ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _make_root(self) -> Path:
+        if self._options.keep is not None:
+            self._options.keep.mkdir(parents=True, exist_ok=True)
+            self._root = self._options.keep.resolve()
+        else:
+            self._root = Path(tempfile.mkdtemp(prefix="gateway-demo-"))
+        return self._root
+
+    def _folder(self) -> Path:
+        return self._services.root
+
+    def _say(self, headline: str) -> None:
+        self._state.headline = headline
+        self._view.note(headline)
+
+    def _on_signal(self, number: signal.Signals, task: asyncio.Task[Any]) -> None:
+        self._signals += 1
+        if self._signals > 2:
+            os._exit(128 + signal.SIGINT)  # cleaning up hangs; the guards end what we started
+        if number is not signal.SIGHUP and self._signals == 1 and self._state.flow_started_s is not None:
+            self._view.warn("Ending in order, with the account. Once more ends at once, without it.")
+            self._stop.set()
+        else:
+            task.cancel()
+
+
+def _devices_detail(line: Mapping[str, Any], options: DemoOptions) -> str:
+    text = f"{line['connected']} of {options.devices} connected, {options.rate:g} msg/s each"
+    if line["reconnects"]:
+        text += f", {line['reconnects']} reconnects"
+    if line["refused"]:
+        text += f", {line['refused']} messages refused by the MQTT broker and sent again"
+    return text
+
+
+def _with_ends(witness: WitnessCounts, ends: dict[int, int]) -> WitnessCounts:
+    return WitnessCounts(
+        witness.read, ends, witness.recent_p50_ms, witness.recent_p99_ms, witness.p50_ms, witness.p99_ms
+    )
+
+
+def _require_empty(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"--keep {folder}: it exists and is not an empty folder. Give one that is, or a new name.")
+
+
+def _first(group: ExceptionGroup[Exception]) -> Exception:
+    """The first error of a group: one cause is what people can act on."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, ExceptionGroup) else error
+
+
+@contextlib.contextmanager
+def _signal_handlers(handler: Callable[[signal.Signals], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, handler, number)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

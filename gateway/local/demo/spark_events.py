@@ -1,0 +1,86 @@
+"""Turns the Spark job's progress lines into the numbers the demo shows and waits for."""
+
+from __future__ import annotations
+
+__all__ = ["LineTail", "SparkEvents"]
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gateway.local.demo.state import SparkCounts
+from streaming.progress import BatchEvent, FailedEvent, StartedEvent, WindowEvent, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+_WINDOWS_SHOWN = 2
+
+
+class LineTail:
+    """The complete lines appended to a file since the last look. The file may not exist yet."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._rest = b""
+
+    def read(self) -> list[str]:
+        """The new lines, without their ends."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            chunk = file.read()
+        self._offset += len(chunk)
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        return [line.decode(errors="replace") for line in lines]
+
+
+class SparkEvents:
+    """What the job has said so far. ``table_query`` names the query that writes Parquet, ``topic`` what it reads."""
+
+    def __init__(self, table_query: str, topic: str) -> None:
+        self._table_query = table_query
+        self._topic = topic
+        self._windows: dict[tuple[int, str], WindowEvent] = {}
+        self.counts = SparkCounts()
+        self.startup_s: float | None = None
+        self.failure: str | None = None
+        """The job's own sentence, when it could not go on."""
+
+    def feed(self, lines: Iterable[str]) -> None:
+        """Takes progress lines in; what is none is passed over."""
+        for line in lines:
+            match parse(line):
+                case StartedEvent() as event:
+                    self.startup_s = event.startup_s
+                    self._set(started=True)
+                case BatchEvent() as event if event.query == self._table_query:
+                    self._add_batch(event)
+                case WindowEvent() as event:
+                    self._add_window(event)
+                case FailedEvent() as event:
+                    self.failure = event.error
+                case _:
+                    pass
+
+    def _add_batch(self, event: BatchEvent) -> None:
+        counts = self.counts
+        ends = event.end_offsets.get(self._topic, {})
+        self._set(
+            batches=counts.batches + 1,
+            rows=counts.rows + event.rows,
+            quarantined=counts.quarantined + event.quarantined,
+            batch_ms=event.duration_ms,
+            offsets={**counts.offsets, **{int(partition): offset for partition, offset in ends.items()}},
+        )
+
+    def _add_window(self, event: WindowEvent) -> None:
+        self._windows[event.start_ms, event.type] = event
+        newest = sorted({start for start, _ in self._windows}, reverse=True)[:_WINDOWS_SHOWN]
+        self._windows = {key: window for key, window in self._windows.items() if key[0] in newest}
+        self._set(windows=tuple(self._windows[key] for key in sorted(self._windows, key=lambda key: (-key[0], key[1]))))
+
+    def _set(self, **changes: object) -> None:
+        self.counts = replace(self.counts, **changes)  # type: ignore[arg-type]  # names and types are those above

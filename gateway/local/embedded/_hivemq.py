@@ -1,0 +1,259 @@
+"""The HiveMQ process: a JVM inside this Python through JPype. Run as a script: ``_hivemq.py DESCRIPTION.json``.
+
+Its own ``main`` class refuses every client unless an extension decides about them; embedded, it takes an extension
+written here. The description: ``jvm_library``, ``classpath``, ``heap_mib``, ``configuration``, ``data``,
+``max_inflight``, and who is let in: ``users`` (name → password), or ``access`` (``host``, ``port``, ``secret`` of the
+service that is asked); both null: everybody.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import jpype
+
+from gateway.local.embedded.access import AccessClient, AccessEndpoint, Login
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_F = TypeVar("_F")
+_SDK = "com.hivemq.extension.sdk.api"
+_LOGIN = "gateway.login"  # where a connection's login is kept, with the connection
+_ASKING_AT_ONCE = 16
+_ASKING_S = 8  # longer than the client's own time-out: this one is only for what must not happen
+
+_OPEN = (
+    "java.base/java.nio",
+    "java.base/sun.nio.ch",
+    "java.base/java.lang",
+    "jdk.management/com.sun.management.internal",
+)
+
+
+def main(description: dict[str, Any]) -> None:
+    """Start the broker, print ``ready``, stop on SIGTERM."""
+    jpype.startJVM(
+        *[f"--add-opens={package}=ALL-UNNAMED" for package in _OPEN],
+        "-Xms64m",
+        f"-Xmx{description['heap_mib']}m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-Djava.awt.headless=true",
+        f"-Dlogback.configurationFile={Path(description['configuration']) / 'logback.xml'}",
+        f"-Dhivemq.log.folder={description['data']}",
+        jvmpath=description["jvm_library"],
+        classpath=description["classpath"],
+    )
+    internal = jpype.JClass("com.hivemq.configuration.service.InternalConfigurations")
+    internal.MAX_INFLIGHT_WINDOW_SIZE_MESSAGES = description["max_inflight"]
+    path = jpype.JClass("java.nio.file.Path")
+    builder = jpype.JClass("com.hivemq.embedded.EmbeddedHiveMQ").builder()
+    builder.withConfigurationFolder(path.of(description["configuration"]))
+    builder.withDataFolder(path.of(description["data"]))
+    builder.withoutLoggingBootstrap()
+    if description["access"] is not None:
+        access = AccessClient(AccessEndpoint(**description["access"]))
+        builder.withEmbeddedExtension(_extension(_asking_authenticator(access), _Authorizers(access)))
+    elif description["users"] is not None:
+        builder.withEmbeddedExtension(_extension(_authenticator(description["users"])))
+    # Before the broker's start, so that a SIGTERM that comes during it is not lost.
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    broker = builder.build()
+    broker.start().join()
+    print("ready", flush=True)  # noqa: T201 - what the parent waits for
+    stop.wait()
+    # Its own stop would close the clients' connections without a DISCONNECT, as the end of this process does, and then
+    # wait 4 s for files that a broker in memory does not have.
+
+
+def _override(function: _F) -> _F:
+    """JPype's mark, with the type it lacks."""
+    marked: _F = jpype.JOverride(function)
+    return marked
+
+
+def _extension(authenticator: Any, authorizers: _Authorizers | None = None) -> Any:
+    """A HiveMQ extension that lets in whom the authenticator lets in; without authorizers, to do anything."""
+
+    @jpype.JImplements(f"{_SDK}.services.auth.provider.AuthenticatorProvider")
+    class Provider:
+        @_override
+        def getAuthenticator(self, _input: Any) -> Any:  # noqa: N802 - the interface's name
+            return authenticator
+
+    provider = Provider()
+    authorizer_provider = None if authorizers is None else authorizers.provider()
+
+    @jpype.JImplements(f"{_SDK}.ExtensionMain")
+    class Main:
+        @_override
+        def extensionStart(self, _input: Any, _output: Any) -> None:  # noqa: N802 - the interface's name
+            registry = jpype.JClass(f"{_SDK}.services.Services").securityRegistry()
+            registry.setAuthenticatorProvider(provider)
+            if authorizer_provider is not None:
+                registry.setAuthorizerProvider(authorizer_provider)
+
+        @_override
+        def extensionStop(self, _input: Any, _output: Any) -> None:  # noqa: N802 - the interface's name
+            pass
+
+    return (
+        jpype.JClass("com.hivemq.embedded.EmbeddedExtension")
+        .builder()
+        .withId("access")
+        .withName("access")
+        .withVersion("1")
+        .withExtensionMain(Main())
+        .build()
+    )
+
+
+def _authenticator(users: dict[str, str]) -> Any:
+    refused = jpype.JClass("com.hivemq.extension.sdk.api.packets.connect.ConnackReasonCode").BAD_USER_NAME_OR_PASSWORD
+
+    @jpype.JImplements("com.hivemq.extension.sdk.api.auth.SimpleAuthenticator")
+    class Authenticator:
+        @_override
+        def onConnect(self, request: Any, response: Any) -> None:  # noqa: N802 - the interface's name
+            packet = request.getConnectPacket()
+            name, password = packet.getUserName(), packet.getPassword()
+            expected = users.get(str(name.get())) if name.isPresent() else None
+            if (
+                expected is not None
+                and password.isPresent()
+                and hmac.compare_digest(_bytes(password.get()), expected.encode())
+            ):
+                response.authenticateSuccessfully()
+            else:
+                response.failAuthentication(refused)
+
+    return Authenticator()
+
+
+class _Asking:
+    """Answers of the service, without holding up the broker's few threads meanwhile."""
+
+    _threads = ThreadPoolExecutor(_ASKING_AT_ONCE, "asking")
+
+    @classmethod
+    def later(cls, output: Any, decide: Callable[[], None]) -> None:
+        """Run ``decide``, which blocks, in a thread; the broker goes on with this client when it is done. If that
+        never is, the client is refused."""
+        seconds = jpype.JClass("java.time.Duration").ofSeconds(_ASKING_S)
+        waiting = output.async_(seconds, jpype.JClass(f"{_SDK}.async.TimeoutFallback").FAILURE)
+
+        def work() -> None:
+            try:
+                decide()
+            finally:
+                waiting.resume()
+
+        cls._threads.submit(work)
+
+
+def _asking_authenticator(access: AccessClient) -> Any:
+    refused = jpype.JClass(f"{_SDK}.packets.connect.ConnackReasonCode").NOT_AUTHORIZED
+
+    def decide(request: Any, response: Any) -> None:
+        packet, connection = request.getConnectPacket(), request.getConnectionInformation()
+        name, password, address = packet.getUserName(), packet.getPassword(), connection.getInetAddress()
+        try:
+            login = access.login(
+                str(name.get()) if name.isPresent() else "",
+                str(packet.getClientId()),
+                _bytes(password.get()).decode() if password.isPresent() else "",
+                str(address.get().getHostAddress()) if address.isPresent() else "",
+            )
+        except UnicodeDecodeError:
+            login = None  # EMQX asks nobody about a password that is no text, and refuses it
+        if login is None:
+            response.failAuthentication(refused)
+        else:
+            connection.getConnectionAttributeStore().putAsString(_LOGIN, login.to_json())
+            response.authenticateSuccessfully()
+
+    @jpype.JImplements(f"{_SDK}.auth.SimpleAuthenticator")
+    class Authenticator:
+        @_override
+        def onConnect(self, request: Any, response: Any) -> None:  # noqa: N802 - the interface's name
+            _Asking.later(response, lambda: decide(request, response))
+
+    return Authenticator()
+
+
+class _Authorizers:
+    """Decides about each topic that a client publishes to or subscribes to."""
+
+    def __init__(self, access: AccessClient) -> None:
+        self._access = access
+
+    def provider(self) -> Any:
+        authorizers = self
+
+        @jpype.JImplements([f"{_SDK}.auth.PublishAuthorizer", f"{_SDK}.auth.SubscriptionAuthorizer"])
+        class Authorizer:
+            @_override
+            def authorizePublish(self, request: Any, response: Any) -> None:  # noqa: N802 - the interface's name
+                packet = request.getPublishPacket()
+                topic, qos = str(packet.getTopic()), packet.getQos().getQosNumber()
+                authorizers.decide(request, response, "publish", topic, qos, retain=bool(packet.getRetain()))
+
+            @_override
+            def authorizeSubscribe(self, request: Any, response: Any) -> None:  # noqa: N802 - the interface's name
+                asked = request.getSubscription()
+                topic, qos = str(asked.getTopicFilter()), asked.getQos().getQosNumber()
+                authorizers.decide(request, response, "subscribe", topic, qos, retain=False)
+
+        authorizer = Authorizer()
+
+        @jpype.JImplements(f"{_SDK}.services.auth.provider.AuthorizerProvider")
+        class Provider:
+            @_override
+            def getAuthorizer(self, _input: Any) -> Any:  # noqa: N802 - the interface's name
+                return authorizer
+
+        return Provider()
+
+    def decide(self, request: Any, response: Any, action: str, topic: str, qos: int, *, retain: bool) -> None:
+        kept = request.getConnectionInformation().getConnectionAttributeStore().getAsString(_LOGIN)
+        if not kept.isPresent():
+            response.failAuthorization()
+            return
+        login = Login.from_json(str(kept.get()))
+        known = self._access.known(login, action, topic, int(qos), retain=retain)
+        if known is not None:
+            _answer(response, allowed=known)
+            return
+
+        def ask() -> None:
+            _answer(response, allowed=self._access.may(login, action, topic, int(qos), retain=retain))
+
+        _Asking.later(response, ask)
+
+
+def _answer(response: Any, *, allowed: bool) -> None:
+    if allowed:
+        response.authorizeSuccessfully()
+    else:
+        response.failAuthorization()
+
+
+def _bytes(buffer: Any) -> bytes:
+    start = buffer.position()
+    return bytes(buffer.get(start + index) & 0xFF for index in range(buffer.remaining()))
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))
+    os._exit(0)  # threads of the broker's are left that would keep the process

@@ -1,0 +1,206 @@
+"""The access service on this machine, for the demo, development and tests: a real `gateway auth serve` of its own."""
+
+from __future__ import annotations
+
+__all__ = ["AccessProcess"]
+
+import csv
+import json
+import os
+import re
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Self
+
+from auth.store.first_start import FirstStart
+from config.loading.load import load
+from gateway.local.embedded.access import AccessEndpoint
+from gateway.local.runtime.errors import EmbeddedError
+from gateway.local.runtime.ports import PortReservation, reserve_ports
+from gateway.local.runtime.process import GuardedProcess, wait_for_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+_READY = re.compile(rb"auth_ready")
+_START_SECONDS = 30.0  # under one when idle
+_STOP_SECONDS = 10.0
+_COMMAND = [sys.executable, "-m", "gateway.cli.main"]
+
+
+class AccessProcess:
+    """`gateway auth serve` with a database and secrets below ``folder``; not started yet.
+
+    ``filters`` are what the gateway will subscribe to, ``instance`` its name: they become the rules of its own user.
+    ``auth_toml`` are further lines of its [auth] table, ``more`` further tables. The settings file is :attr:`config`,
+    for the administration commands too. ``remove`` are folders to delete if this process dies without :meth:`stop`.
+
+    Database and secrets stay in the folder and are taken up again. The service dies with this process. The methods
+    block; any one thread at a time may call them.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        filters: Sequence[str] = ("#",),
+        instance: str = "dev",
+        auth_toml: str = "",
+        more: str = "",
+        remove: Sequence[Path] = (),
+    ) -> None:
+        self.folder = folder
+        self.config = folder / "auth.toml"
+        self._filters = list(filters)
+        self._instance = instance
+        self._auth_toml = auth_toml
+        self._more = more
+        self._remove = list(remove)
+        self._reservation: PortReservation | None = None
+        self._process: GuardedProcess | None = None
+
+    def __enter__(self) -> Self:
+        self.prepare()
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def service(self) -> AccessEndpoint:
+        """Where it listens, with the secret to show."""
+        return AccessEndpoint(self._ports[0], (self._secrets / "service" / "shared_secret").read_text().strip())
+
+    @property
+    def operator_port(self) -> int:
+        """Port of /metrics, /healthz and /readyz."""
+        return self._ports[1]
+
+    @property
+    def database(self) -> Path:
+        """Its users and rules."""
+        return self.folder / "auth.sqlite3"
+
+    @property
+    def log(self) -> Path:
+        """What it says."""
+        return self.folder / "auth.log"
+
+    @property
+    def gateway_password_file(self) -> Path:
+        """The password of the gateway's user, ``gateway``."""
+        return self._secrets / "gateway" / "mqtt_password"
+
+    @property
+    def emqx_folder(self) -> Path:
+        """The files that deploy/emqx/emqx.conf includes."""
+        return self._secrets / "emqx"
+
+    @property
+    def devices_file(self) -> Path:
+        """Names and secrets of the devices that :meth:`prepare` made."""
+        return self._secrets / "devices" / "devices.csv"
+
+    @property
+    def devices(self) -> Mapping[str, str]:
+        """The same, read."""
+        with self.devices_file.open(newline="") as file:
+            return {row[0]: row[1] for row in list(csv.reader(file))[1:]}
+
+    @property
+    def pid(self) -> int:
+        """The process id, for measuring it."""
+        return self._running().pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, or None while it runs."""
+        return self._running().returncode
+
+    @property
+    def _secrets(self) -> Path:
+        return self.folder / "secrets"
+
+    @property
+    def _ports(self) -> tuple[int, ...]:
+        if self._reservation is None:
+            raise EmbeddedError("The access service has not been prepared.")
+        return tuple(self._reservation.ports)
+
+    def prepare(self, devices: Sequence[str] = ()) -> None:
+        """Choose ports, write the settings, and make database, secrets and these devices if they are not there.
+
+        Raises StoreError and ConfigError.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self._reservation is None:
+            self._reservation = reserve_ports(2)
+        secret = self._secrets / "service" / "shared_secret"
+        ours = self._toml("")
+        self.config.write_text(ours)
+        FirstStart(load(self.config, environ={}).settings, self._secrets.absolute()).run(devices)
+        self.config.write_text(self._toml(f"shared_secret_file = {json.dumps(str(secret.absolute()))}\n"))
+
+    def _toml(self, secret: str) -> str:
+        text = json.dumps  # a JSON string is a TOML basic string
+        return f"""\
+# Written by `gateway demo --auth` or `gateway dev up --auth`; give it to `gateway auth … --config`.
+instance = {text(self._instance)}
+data_dir = {text(str(self.folder.absolute()))}
+
+[[routes]]
+name = "all"
+filters = {text(self._filters)}
+topic = "unused"
+
+[auth]
+port = {self._ports[0]}
+operator_port = {self._ports[1]}
+{secret}{self._auth_toml}
+[auth.database]
+file = {text(str(self.database.absolute()))}
+
+[auth.protection]
+# All devices share this machine's address.
+address_failures = 0
+
+{self._more}"""
+
+    def start(self) -> None:
+        """Start it, or again after :meth:`kill`, at the same ports; returns when it answers. Raises StartError."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
+        command = [*_COMMAND, "auth", "serve", "--config", str(self.config)]
+        self._process = GuardedProcess(command, log=self.log, env=environment, remove=self._remove)
+        wait_for_line(self._process, _READY, time.monotonic() + _START_SECONDS, "The access service")
+
+    def stop(self) -> None:
+        """Stop it in an orderly way (a frozen one is continued) and give its ports back; its files stay."""
+        if self._process is not None:
+            self._process.terminate(_STOP_SECONDS)
+            self._process = None
+        if self._reservation is not None:
+            self._reservation.release()
+            self._reservation = None
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._running().kill()
+
+    def freeze(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers."""
+        self._running().signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self._running().signal(signal.SIGCONT)
+
+    def _running(self) -> GuardedProcess:
+        if self._process is None:
+            raise EmbeddedError("The access service has not been started.")
+        return self._process

@@ -1,0 +1,76 @@
+"""Where downloaded files live between runs, and the lock that lets several processes fill that place at once."""
+
+from __future__ import annotations
+
+__all__ = ["cache_directory", "format_bytes", "locked", "require_space"]
+
+import errno
+import fcntl
+import os
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.local.runtime.errors import EmbeddedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+def cache_directory() -> Path:
+    """The cache's absolute path, created.
+
+    ``$GATEWAY_CACHE``, else ``mqtt-kafka-gateway`` under ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    """
+    if own := os.environ.get("GATEWAY_CACHE"):
+        path = Path(own).expanduser()
+    else:
+        xdg = os.environ.get("XDG_CACHE_HOME")
+        path = (Path(xdg) if xdg and Path(xdg).is_absolute() else Path.home() / ".cache") / "mqtt-kafka-gateway"
+    path = path.absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EmbeddedError(
+            f"The cache directory {path} cannot be created ({error.strerror}). "
+            "Set GATEWAY_CACHE to a directory you may write."
+        ) from error
+    return path
+
+
+@contextmanager
+def locked(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold an exclusive lock on ``path`` (created); blocks while another process or thread has it.
+
+    ``on_wait`` is called once before blocking. The kernel frees the lock when its holder dies, so a crash leaves
+    nothing to clean up. The file itself stays: removing it would let two processes lock two different files of one
+    name.
+    """
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            if on_wait is not None:
+                on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def require_space(directory: Path, needed_bytes: int, what: str) -> None:
+    """Raise EmbeddedError when ``directory``'s file system has less than ``needed_bytes`` free."""
+    free = shutil.disk_usage(directory).free
+    if free < needed_bytes:
+        raise EmbeddedError(
+            f"{what} needs {format_bytes(needed_bytes)} in {directory}, but only {format_bytes(free)} are free there. "
+            "Free some space, or set GATEWAY_CACHE to a directory on another disk."
+        )
+
+
+def format_bytes(count: int) -> str:
+    """``count`` bytes for people: ``44 MB`` (decimal, as download pages say it)."""
+    if count < 1_000_000:
+        return f"{max(1, round(count / 1000))} kB"
+    return f"{count / 1_000_000:.0f} MB"

@@ -1,0 +1,99 @@
+"""What Kafka tells its administrator, each question by itself: rights to one are no rights to the others."""
+
+from __future__ import annotations
+
+__all__ = ["AdminFacts", "gather"]
+
+import asyncio
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from config.errors import GatewayError
+from gateway.admin.looking import unseen
+from gateway.tools.doctor.threads import call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gateway.admin.kafka import KafkaAdmin
+    from gateway.admin.model import Answers, Cluster, Group, LogDir, Reassignment
+    from gateway.tools.doctor.kafka_facts import Known
+
+Configs = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class AdminFacts:
+    """What is None, or missing in a mapping, was not told; ``problems`` says why, by the question's name."""
+
+    cluster: Cluster | None = None
+    brokers: Mapping[int, Configs] = field(default_factory=dict)
+    topics: Mapping[str, Configs] = field(default_factory=dict)
+    reassignments: tuple[Reassignment, ...] | None = None
+    log_dirs: Answers[tuple[LogDir, ...]] | None = None
+    groups: Mapping[str, Group] = field(default_factory=dict)
+    unseen: Mapping[str, str] = field(default_factory=dict)  # why nothing can be said of what a group reads
+    problems: Mapping[str, GatewayError] = field(default_factory=dict)
+
+
+async def gather(
+    admin: KafkaAdmin, cluster: asyncio.Task[Cluster], known: Known, groups: Sequence[str], timeout_s: float
+) -> AdminFacts:
+    """Ask everything at once, for two time-outs at most. ``cluster`` is under way already."""
+    problems: dict[str, GatewayError] = {}
+
+    async def ask(name: str, work: Callable[[], Any], default: Any = None) -> Any:
+        try:
+            return await call(work, timeout_s + 1)
+        except GatewayError as error:
+            problems[name] = error
+        except TimeoutError:
+            problems[name] = GatewayError(f"Kafka did not answer within {timeout_s:g} s.")
+        return default
+
+    nodes = [] if known.layout is None else [one.node for one in known.layout.brokers]
+    has_groups = known.layout is not None and "__consumer_offsets" in known.layout.topics
+    told = asyncio.gather(
+        _cluster(cluster, problems),
+        asyncio.gather(*(ask(f"config of broker {node}", partial(_broker, admin, node)) for node in nodes)),
+        ask("config of topics", partial(_topics, admin, known.ours), {}),
+        ask("reassignments", admin.reassignments),
+        ask("log dirs", admin.log_dirs),
+        # To ask for a coordinator where there are no groups yet makes Kafka create the topic for them.
+        asyncio.gather(*(ask(f"group {name}", partial(_group, admin, name)) for name in groups if has_groups)),
+    )
+    found, configs, topics, reassignments, log_dirs, described = await told
+    brokers = {node: config for node, config in zip(nodes, configs, strict=True) if config is not None}
+    asked = [one for one in described if one is not None]
+    seen = {group.id: group for group, _ in asked}
+    unseen = {group.id: why for group, why in asked if why}
+    return AdminFacts(found, brokers, topics, reassignments, log_dirs, seen, unseen, problems)
+
+
+def _group(admin: KafkaAdmin, name: str) -> tuple[Group, str]:
+    group = admin.group(name)
+    assigned = {place.topic for member in group.members for place in member.assignment}
+    return group, unseen(admin, assigned | {place.topic for place in admin.committed(name).values})
+
+
+async def _cluster(cluster: asyncio.Task[Cluster], problems: dict[str, GatewayError]) -> Cluster | None:
+    try:
+        return await cluster
+    except GatewayError as error:
+        problems["cluster"] = error
+    except TimeoutError:
+        problems["cluster"] = GatewayError("Kafka did not answer in time.")
+    return None
+
+
+def _broker(admin: KafkaAdmin, node: int) -> Configs:
+    return _plain(admin.configs("broker", [str(node)])[str(node)])
+
+
+def _topics(admin: KafkaAdmin, names: Sequence[str]) -> dict[str, Configs]:
+    return {name: _plain(entries) for name, entries in admin.configs("topic", names).items()}
+
+
+def _plain(entries: Mapping[str, Any]) -> Configs:
+    return {name: entry.value for name, entry in entries.items() if entry.value is not None}

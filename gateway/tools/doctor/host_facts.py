@@ -1,0 +1,181 @@
+"""What this machine has for the gateway: disk, descriptors, memory. Looks, and leaves nothing behind."""
+
+from __future__ import annotations
+
+__all__ = ["DiskFacts", "HostFacts", "ProcessFacts", "gather"]
+
+import contextlib
+import os
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bridge.spool.spool import spool_path
+from gateway.base.machine_facts import control_groups, cpu_pressure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from config.settings import Settings
+
+_ROOT: Final = Path("/")
+_SYNCS: Final = 5
+_SYNC_S: Final = 1.0  # no further one after as long
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFacts:
+    """Where ``data_dir`` is, or would be made. ``spooled`` are bytes that spools occupy there already."""
+
+    directory: str
+    looked_at: str
+    writable: bool
+    read_only: bool
+    kind: str
+    free: int
+    total: int
+    free_inodes: int | None
+    spooled: int
+    fsync_s: float | None = None  # what a small write took
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """A running process of ours, as far as the system lets us see it."""
+
+    pid: int
+    descriptors: int | None
+    limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    disk: DiskFacts | None
+    disk_error: str
+    descriptor_limit: int
+    memory_limit: int | None  # of the control group; None without one
+    memory_used: int | None
+    memory_available: int | None  # of the machine
+    processes: tuple[ProcessFacts, ...] = ()
+    cpu_pressure: float | None = None  # of the last minute, 1 for all of it
+
+
+def gather(settings: Settings, workers: int, pids: Iterable[int], root: Path = _ROOT) -> HostFacts:
+    """Blocks for some small files. Never raises OSError; what cannot be seen is None."""
+    disk, disk_error = None, ""
+    try:
+        disk = _disk(settings.data_dir, workers, root)
+    except OSError as error:
+        disk_error = str(error.strerror)
+    limit, used = _memory(root)
+    return HostFacts(
+        disk,
+        disk_error,
+        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        limit,
+        used,
+        _available(root),
+        tuple(_process(pid, root) for pid in pids),
+        cpu_pressure(root),
+    )
+
+
+def _disk(directory: Path, workers: int, root: Path) -> DiskFacts:
+    directory = directory.absolute()
+    at = directory
+    while not at.exists() and at != at.parent:
+        at = at.parent
+    found = os.statvfs(at)
+    spooled = 0
+    for worker in range(workers):
+        with contextlib.suppress(OSError):
+            spooled += sum(
+                one.stat().st_blocks * 512 for one in spool_path(directory, worker).rglob("*") if one.is_file()
+            )
+    return DiskFacts(
+        str(directory),
+        str(at),
+        os.access(at, os.W_OK | os.X_OK),
+        bool(found.f_flag & os.ST_RDONLY),
+        _kind(at.resolve(), root),
+        found.f_bavail * found.f_frsize,
+        found.f_blocks * found.f_frsize,
+        found.f_favail if found.f_files else None,
+        spooled,
+        _fsync_s(directory) if at == directory else None,
+    )
+
+
+def _fsync_s(directory: Path) -> float | None:
+    """What the disk takes to make a small write durable, the middle of some; None where it cannot be tried.
+
+    In a file without a name, which is gone with this process whatever happens."""
+    times: list[float] = []
+    try:
+        fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    try:
+        while len(times) < _SYNCS and sum(times) < _SYNC_S:
+            os.pwrite(fd, b"\0" * 4096, 4096 * len(times))
+            began_s = time.monotonic()
+            os.fsync(fd)
+            times.append(time.monotonic() - began_s)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return sorted(times)[len(times) // 2]
+
+
+def _kind(at: Path, root: Path) -> str:
+    """The type of the file system that is mounted there; empty when nobody tells."""
+    best, kind = "", ""
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/mountinfo").read_text().splitlines():
+            before, _, after = line.partition(" - ")
+            mounted = before.split()[4].replace("\\040", " ")
+            inside = mounted == "/" or at == Path(mounted) or Path(mounted) in at.parents
+            if inside and len(mounted) >= len(best):
+                best, kind = mounted, after.split()[0]
+    return kind
+
+
+def _memory(root: Path) -> tuple[int | None, int | None]:
+    """Limit and use of the control group that this process is in, or of one around it."""
+    for folder in control_groups(root, "memory"):
+        for limit_name, used_name in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            limit = _number(folder / limit_name)
+            if limit is not None and limit < 1 << 60:  # version 1 says "none" with a very large number
+                return limit, _number(folder / used_name)
+    return None, None
+
+
+def _number(file: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        return int(file.read_text())
+    return None
+
+
+def _available(root: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in (root / "proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def _process(pid: int, root: Path) -> ProcessFacts:
+    descriptors = limit = None
+    with contextlib.suppress(OSError):
+        descriptors = sum(1 for _ in (root / f"proc/{pid}/fd").iterdir())
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in (root / f"proc/{pid}/limits").read_text().splitlines():
+            if line.startswith("Max open files"):
+                limit = int(line.split()[3])
+    return ProcessFacts(pid, descriptors, limit)

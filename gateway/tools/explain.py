@@ -1,0 +1,425 @@
+"""What would become of one message: sent through the data path's own parts, with something to listen at each of them.
+
+Nothing is connected. Routing, templates, interceptors, dead letters and the choice of the partition are the objects of
+the running gateway (`bridge.produce.dispatch`, its slow lane), fed with one message; what is written here is only what
+they were asked and what they answered.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Delivery", "Explanation", "Message", "RouteView", "Step", "Written", "explain"]
+
+import asyncio
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from bridge.intercept.loading import load_chains
+from bridge.interceptors import Chain, Chains, Drop
+from bridge.message import NO_PROPERTIES, MessageView
+from bridge.produce.accumulator import Accumulator
+from bridge.produce.dead_letter import DeadLetters
+from bridge.produce.dispatch import Dispatcher, TopicNameError
+from bridge.record import Record
+from bridge.routing.filters import difference, matches
+from bridge.routing.router import RESERVED_FILTER, Router
+from bridge.routing.topic_rule import RouteError
+from gateway.base.group_plan import group_plans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bridge.interceptors import Stage
+    from bridge.message import Properties
+    from bridge.ports import Append, Headers
+    from bridge.routing.router import Route
+    from config.settings import Settings
+
+_DELAYED: Final = "$delayed/"
+_UNKNOWN: Final = 1  # partitions to go on with where nobody knows
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """An MQTT message as a device publishes it."""
+
+    topic: str
+    payload: bytes = b""
+    properties: Properties = NO_PROPERTIES
+    qos: int = 1
+    retain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RouteView:
+    """A route that was asked: ``why`` it does not match, by filter; empty for the one that does."""
+
+    name: str
+    matched: str | None
+    why: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Sessions that the broker delivers a copy to. ``sessions`` are client ids of one worker; ``one_of`` whether one of
+    them gets it (a shared subscription), else each does."""
+
+    group: str
+    filter: str
+    qos: int
+    one_of: bool
+    sessions: tuple[str, ...]
+    taken: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one interceptor did with one record: ``outcome``, and what it changed, part by part."""
+
+    interceptor: str
+    outcome: Literal["pass", "change", "split", "drop", "error"]
+    detail: str = ""
+    changes: tuple[tuple[str, str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A record as it would be written. ``partitions`` is how many the topic has, None when nobody knows; ``partition``
+    then is None too, as it is without a key."""
+
+    topic: str
+    partition: int | None
+    partitions: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+    dead_letter: bool
+
+
+@dataclass(slots=True)
+class Explanation:
+    """Everything that was found out, in the order it happens. ``notes`` are what is worth knowing beside."""
+
+    message: Message
+    before: list[str] = field(default_factory=list)  # what EMQX does first
+    deliveries: list[Delivery] = field(default_factory=list)
+    routes: list[RouteView] = field(default_factory=list)
+    route: str | None = None
+    device: bytes | None = None
+    message_id: bytes | None = None
+    message_id_kind: str | None = None
+    steps: list[Step] = field(default_factory=list)
+    written: list[Written] = field(default_factory=list)
+    filtered: str | None = None
+    stopped: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+class _Builder:
+    """A batch that remembers what is put into it."""
+
+    def __init__(self, taken: list[tuple[int, bytes | None, bytes | None, Headers]]) -> None:
+        self._taken = taken
+        self.append: Append = self._append
+
+    def _append(self, _number: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> object:
+        self._taken.append((timestamp, key, value, headers))
+        return True
+
+    def size(self) -> int:
+        return len(self._taken)
+
+    def close(self, count: int) -> None:
+        """Nothing is sent."""
+
+    def record_count(self) -> int:
+        return len(self._taken)
+
+    def encode(self) -> bytes:
+        return b""
+
+
+class _Locator:
+    """Knows as many partitions of a topic as ``count`` says, and goes on with some number where it does not."""
+
+    def __init__(self, count: Callable[[str], int | None]) -> None:
+        self._count = count
+        self.known: dict[str, int | None] = {}
+
+    def partition_count(self, topic: str) -> int | None:
+        if topic not in self.known:
+            self.known[topic] = self._count(topic)
+        return self.known[topic] or _UNKNOWN
+
+    async def locate(self, topic: str) -> int:
+        return self.partition_count(topic) or _UNKNOWN
+
+
+def explain(settings: Settings, message: Message, partitions: Callable[[str], int | None]) -> Explanation:
+    """Send one message through. ``partitions`` tells how many a Kafka topic has, None when it cannot.
+
+    Raises ConfigError for routes or interceptors that a start would refuse. Not for use inside a running loop."""
+    return asyncio.run(_explain(settings, message, partitions))
+
+
+async def _explain(settings: Settings, message: Message, partitions: Callable[[str], int | None]) -> Explanation:
+    told = Explanation(message)
+    router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.own_topics)
+    chains = load_chains(settings)
+    try:
+        message = _at_broker(message, told)
+        route = router.match(message.topic)
+        told.route = None if route is None else route.name
+        told.routes = list(_asked(router, message.topic, route))
+        told.deliveries = list(_deliveries(settings, router, message, route))
+        if told.deliveries:
+            # A subscription's QoS is a ceiling; of several copies the one that is taken counts.
+            taken = next((one for one in told.deliveries if one.taken), told.deliveries[0])
+            message = replace(message, qos=min(message.qos, taken.qos))
+        _note_deliveries(told)
+        if route is not None:
+            _identify(route, message, told)
+        await _dispatch(settings, router, chains, message, told, _Locator(partitions))
+        if route is not None and route.keyed and any(one.key is None and not one.dead_letter for one in told.written):
+            key = next(one.key for one in settings.routes if one.name == route.name)
+            told.notes.append(f"The key {key!r} has no value for this message, so its record has no place in an order.")
+    finally:
+        chains.close()
+    return told
+
+
+def _note_deliveries(told: Explanation) -> None:
+    if not told.deliveries:
+        told.notes.append(
+            "No subscription brings it, so the gateway never sees it."
+            if told.route is None
+            else "No subscription brings it: this is what would become of it if one did."
+        )
+    taken = sum(one.taken for one in told.deliveries)
+    if taken > 1:
+        told.notes.append(
+            f"EMQX delivers it {taken} times, once for each of these filters, and each is written: see `gateway routes "
+            "lint`."
+        )
+
+
+def _at_broker(message: Message, told: Explanation) -> Message:
+    """What EMQX does with it before anybody gets it."""
+    topic = message.topic
+    if topic.startswith(_DELAYED):
+        delay, slash, rest = topic.removeprefix(_DELAYED).partition("/")
+        if slash and rest and delay.isdigit():
+            told.before.append(f"EMQX keeps it for {delay} s and then publishes it to {rest!r}: that is what matches.")
+            message = replace(message, topic=rest)
+        else:
+            told.before.append("EMQX discards it: $delayed wants $delayed/SECONDS/TOPIC.")
+    elif topic.startswith("$SYS/"):
+        told.before.append(
+            "EMQX publishes below $SYS itself; its default rules let clients on its own machine alone subscribe there."
+        )
+    elif topic.startswith("$file/"):
+        told.before.append("EMQX takes it for a part of a file transfer, and hands it to nobody.")
+    elif topic.startswith("$"):
+        told.before.append("A filter with a wildcard on its first level does not match it [MQTT-4.7.2-1].")
+    if message.retain:
+        told.before.append(
+            "EMQX also keeps it (retained). A shared subscription gets it now, and not again when it subscribes later."
+        )
+    return message
+
+
+def _asked(router: Router, topic: str, winner: Route | None) -> Iterator[RouteView]:
+    """Every route up to the one that takes it."""
+    if matches(RESERVED_FILTER, topic):
+        yield RouteView("(the gateways' own messages)", RESERVED_FILTER)
+        return
+    for route in router.routes:
+        matched = next((text for text in route.filters if matches(text, topic)), None)
+        why = {} if matched is not None else {text: difference(text, topic) or "" for text in route.filters}
+        yield RouteView(route.name, matched, why)
+        if route is winner:
+            return
+
+
+def _deliveries(settings: Settings, router: Router, message: Message, route: Route | None) -> Iterator[Delivery]:
+    """Which subscriptions bring it, of one worker."""
+    for plan in group_plans(settings):
+        mqtt = plan.settings.mqtt
+        shared = mqtt.distribution == "shared"
+        for subscription in router.covers[plan.name].subscriptions if plan.name in router.covers else ():
+            if not matches(subscription.filter, message.topic):
+                continue
+            dealt = router.subscriptions(
+                mqtt.distribution, mqtt.sessions, share_group=mqtt.share_group, group=plan.name
+            )  # fmt: skip
+            text = f"$share/{mqtt.share_group}/{subscription.filter}" if shared else subscription.filter
+            holders = [n for n, wanted in enumerate(dealt) if any(one.filter == text for one in wanted)]
+            names = tuple(_client_id(settings, plan.session_name(number)) for number in holders)
+            taken = route is None or route.group == plan.name
+            yield Delivery(plan.name, text, subscription.qos, shared, names, taken)
+
+
+def _client_id(settings: Settings, session: str) -> str:
+    """With the worker's place left open."""
+    text = settings.mqtt.client_id.replace("${instance}", settings.instance).replace("${session}", session)
+    return text.replace("${worker}", "N") if settings.workers != 0 else text.replace("${worker}", str(settings.worker))
+
+
+def _identify(route: Route, message: Message, told: Explanation) -> None:
+    """The device and the message id that the route sees."""
+    view = _view(message)
+    told.device = route.device_of(view)
+    try:
+        resolved = route.for_message(route.for_topic(message.topic), view)
+    except RouteError:
+        return  # a dead letter, which says so itself
+    told.message_id = resolved.message_id
+    told.message_id_kind = None if resolved.message_id_kind is None else resolved.message_id_kind.value
+    if resolved.message_id_kind is not None and resolved.message_id_kind.value == "delivery":
+        told.message_id = None
+        told.notes.append("Its message id is a delivery id, made anew for each delivery.")
+
+
+def _view(message: Message) -> MessageView:
+    return MessageView(
+        message.topic, _flags(message), message.properties, message.payload, time.time_ns() // 1_000_000, b"delivery-id"
+    )
+
+
+def _flags(message: Message) -> int:
+    return message.qos << 1 | message.retain
+
+
+async def _dispatch(
+    settings: Settings, router: Router, chains: Chains, message: Message, told: Explanation, locator: _Locator
+) -> None:
+    """Through the slow lane, into slots that keep what enters them."""
+    taken: dict[int, list[tuple[int, bytes | None, bytes | None, Headers]]] = {}
+
+    def create(_compressed: bool) -> _Builder:
+        records: list[tuple[int, bytes | None, bytes | None, Headers]] = []
+        builder = _Builder(records)
+        taken[id(builder)] = records
+        return builder
+
+    accumulator = Accumulator(create, lambda _span: None)
+    letters = DeadLetters(
+        accumulator,
+        settings.dead_letter.topic,
+        instance=settings.instance,
+        partition_count=locator.partition_count,
+        max_record_bytes=settings.kafka.max_record_bytes,
+        routes=settings.routes,
+    )
+
+    def stop(error: BaseException) -> None:
+        told.stopped = str(error)
+
+    def filtered(_route: str, reason: str) -> None:
+        told.filtered = reason
+
+    dispatcher = Dispatcher(
+        router,
+        accumulator,
+        locator,
+        letters,
+        group=None,  # the copy that is taken, whichever sessions bring it
+        parse_properties=lambda _raw: message.properties,
+        filtered=filtered,
+        max_record_bytes=settings.kafka.max_record_bytes,
+        cache_entries=2,
+        property_entries=1,
+        pump=lambda: None,
+        failed=stop,
+        chains=Chains({chain.route: _listening(chain, told.steps) for chain in chains}),
+    )
+    dispatcher.received_ms = time.time_ns() // 1_000_000
+    accumulator.now_ns = time.monotonic_ns()
+    dispatcher.delivery_prefix = b"delivery-id:"
+    raw = b"\0" if message.properties != NO_PROPERTIES else b""
+    try:
+        dispatcher.slow(_flags(message), message.topic.encode(), raw, message.payload)
+    except TopicNameError as error:
+        told.stopped = f"{error} A broker does not let it pass."
+    await dispatcher.close()
+    for slot in accumulator.slots:
+        if slot.batch is None:
+            continue
+        for timestamp, key, value, headers in taken[id(slot.batch.builder)]:
+            count = locator.known.get(slot.queue.topic)
+            keyless = slot.choose is not None
+            partition = None if keyless or count is None else slot.queue.partition
+            told.written.append(
+                Written(slot.queue.topic, partition, count, key, value, tuple(headers), timestamp, slot.dead_letter)
+            )
+
+
+# --- interceptors ---
+
+
+def _listening(chain: Chain, steps: list[Step]) -> Chain:
+    """The same chain, whose stages tell what they are given and what they make of it."""
+    for stage in chain.stages:
+        stage.on_send = _told(stage, stage.on_send, steps)
+    return Chain(chain.route, chain.stages)
+
+
+def _told(stage: Stage, on_send: Callable[[Record], object], steps: list[Step]) -> Callable[[Record], object]:
+    def call(record: Record) -> object:
+        try:
+            answer = on_send(record)
+        except Exception as error:
+            went = {"pass": "the record goes on as it was", "drop": "it is dropped", "dead_letter": "a dead letter",
+                    "stop": "the worker stops"}[stage.policy]  # fmt: skip
+            steps.append(Step(stage.label, "error", f"{type(error).__name__}: {error}; on_error: {went}"))
+            raise
+        steps.append(_step(stage.label, record, answer))
+        return answer
+
+    return call
+
+
+def _step(label: str, record: Record, answer: object) -> Step:
+    if isinstance(answer, Drop):
+        return Step(label, "drop", answer.reason)
+    if isinstance(answer, list | tuple):
+        return Step(label, "split", f"into {len(answer)} records")
+    if not isinstance(answer, Record):
+        return Step(label, "error", f"it answered {type(answer).__name__}, which no interceptor may")
+    changed = tuple(_changes(record, answer))
+    return Step(label, "change" if changed else "pass", changes=changed)
+
+
+def _changes(before: Record, after: Record) -> Iterator[tuple[str, str, str]]:
+    parts: list[tuple[str, Any, Any]] = [
+        ("topic", before.topic, after.topic),
+        ("key", before.key, after.key),
+        ("value", before.value, after.value),
+        ("timestamp", before.timestamp_ms, after.timestamp_ms),
+    ]
+    yield from ((name, shown(old), shown(new)) for name, old, new in parts if old != new)
+    old, new = list(before.headers), list(after.headers)
+    for name, value in old:
+        if (name, value) not in new:
+            successor = next((other for header, other in new if header == name), None)
+            gone = all(header != name for header, _ in new)
+            yield f"header {name}", shown(value), "removed" if gone else shown(successor)
+    for name, value in new:
+        if all(header != name for header, _ in old):
+            yield f"header {name}", "not there", shown(value)
+
+
+def shown(value: object, limit: int = 200) -> str:
+    """A value for people: text as it is where it is printable, else bytes as Python writes them."""
+    if value is None:
+        return "none"
+    if isinstance(value, bytes):
+        try:
+            text = value.decode()
+        except UnicodeDecodeError:
+            text = repr(value)
+    else:
+        text = str(value)
+    text = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"

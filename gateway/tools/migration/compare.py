@@ -1,0 +1,240 @@
+"""Two topics side by side: what one bridge has written and the other has not.
+
+Digests of the records go into a database in a temporary file, 150 bytes for each, and are matched there: memory stays
+at some 150 MiB whatever the topics hold, and the number of records is limited. Payloads are not kept.
+"""
+
+from __future__ import annotations
+
+__all__ = ["MOST_RECORDS", "Comparison", "ComparisonError", "Side", "Span", "Table"]
+
+import sqlite3
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, Self
+
+from config.errors import ExitStatus, GatewayError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gateway.tools.migration.identity import Reading
+
+Side = Literal["left", "right"]
+
+MOST_RECORDS: Final = 20_000_000
+"""Of each side: 6 GB of temporary file for both."""
+_EXAMPLES: Final = 5
+_OFFSET_BITS: Final = 40  # a partition with a trillion records is another matter
+_CACHE_KIB: Final = 64 * 1024
+_BATCH: Final = 5000
+
+
+class ComparisonError(GatewayError):
+    """The comparison cannot be made within its bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which records count, in milliseconds since 1970 by their timestamps: from ``since_ms`` on and before
+    ``until_ms``. Records around it are read too, since two bridges stamp one message at different moments: they can be
+    a partner and are not missed themselves. ``recent_ms``: from then on a partner may still be on its way."""
+
+    since_ms: int
+    until_ms: int
+    recent_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What came of it. *Different* ones are counted by identity; ``…_duplicates`` are records beyond the first of an
+    identity. ``only_…`` are different ones without a partner, ``recent`` those of the left that may still get one.
+    ``differing_…`` compare the first record of each side. ``behind``: messages of a device that on the right come
+    behind one that they came before on the left; ``uncomparable``: those without an order on one side, since their
+    device is spread over partitions."""
+
+    left_records: int
+    right_records: int
+    left_different: int
+    right_different: int
+    left_duplicates: int
+    right_duplicates: int
+    left_unnamed: int
+    right_unnamed: int
+    matched: int
+    only_left: int
+    only_right: int
+    recent: int
+    fewer_copies: int
+    differing_values: int
+    differing_keys: int
+    differing_headers: int
+    devices: int
+    devices_out_of_order: int
+    behind: int
+    uncomparable: int
+    only_left_examples: tuple[str, ...]
+    only_right_examples: tuple[str, ...]
+    differing_examples: tuple[str, ...]
+    order_examples: tuple[str, ...]
+
+    @property
+    def exit_status(self) -> ExitStatus:
+        if self.only_left:
+            return ExitStatus.MISSING_MESSAGES
+        if self.recent or self.left_unnamed or not self.left_different:
+            return ExitStatus.UNJUDGED
+        return ExitStatus.OK
+
+
+class Table:
+    """The database; a context manager. ``add`` both sides, then ``compare``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._database = sqlite3.connect(folder / "compare.sqlite", check_same_thread=False)
+        self._rows: list[tuple[object, ...]] = []
+        self.records = {"left": 0, "right": 0}
+        self.unnamed = {"left": 0, "right": 0}
+        for pragma in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_CACHE_KIB}", "temp_store = FILE"):
+            self._database.execute(f"PRAGMA {pragma}").fetchall()
+        for side in ("left", "right"):
+            self._database.execute(
+                f"CREATE TABLE {side}_all (id BLOB, place INTEGER, ms INTEGER, device BLOB, key BLOB, value BLOB, "
+                "headers BLOB)"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+    def add(self, side: Side, partition: int, offset: int, timestamp_ms: int, reading: Reading) -> None:
+        """Take in a record. Raises ComparisonError when there are too many."""
+        self.records[side] += 1
+        if self.records[side] > MOST_RECORDS:
+            raise ComparisonError(
+                f"The {side} topic has more than {MOST_RECORDS:,} records in this span. Compare less at a time: "
+                "--since, --until."
+            )
+        if reading.identity is None:
+            self.unnamed[side] += 1
+            return
+        place = partition << _OFFSET_BITS | offset
+        self._rows.append(
+            (reading.identity, place, timestamp_ms, reading.device, reading.key, reading.value, reading.headers)
+        )
+        if len(self._rows) >= _BATCH:
+            self.flush(side)
+
+    def flush(self, side: Side) -> None:
+        """Call it when a side is complete."""
+        self._database.executemany(f"INSERT INTO {side}_all VALUES (?, ?, ?, ?, ?, ?, ?)", self._rows)
+        self._rows.clear()
+
+    def compare(self, span: Span, topics: tuple[str, str]) -> Comparison:
+        """Match the two sides. Blocks for as long as sorting takes."""
+        for side in ("left", "right"):
+            # SQLite takes the other columns from the row that has the smallest place.
+            self._database.execute(
+                f"CREATE TABLE {side} AS SELECT id, MIN(place) AS place, COUNT(*) AS copies, MIN(ms) AS ms, "
+                f"device, key, value, headers FROM {side}_all GROUP BY id"
+            )
+            self._database.execute(f"DROP TABLE {side}_all")
+            self._database.execute(f"CREATE UNIQUE INDEX {side}_id ON {side} (id)")
+        within = f"ms >= {span.since_ms} AND ms < {span.until_ms}"
+        lone_left = f"FROM left WHERE {within} AND id NOT IN (SELECT id FROM right)"
+        lone_right = f"FROM right WHERE {within} AND id NOT IN (SELECT id FROM left)"
+        settled = f"AND ms < {span.recent_ms}"
+        counted = (
+            f"FROM left JOIN right ON left.id = right.id WHERE left.ms >= {span.since_ms} AND left.ms < {span.until_ms}"
+        )
+        differing = "(left.value != right.value OR left.key != right.key)"
+        order = _Order()
+        for row in self._query(
+            f"SELECT right.device, right.place, left.place {counted} ORDER BY right.device, right.place"
+        ):
+            order.take(*row)
+        order.end()
+        return Comparison(
+            left_records=self.records["left"],
+            right_records=self.records["right"],
+            left_different=self._count(f"FROM left WHERE {within}"),
+            right_different=self._count(f"FROM right WHERE {within}"),
+            left_duplicates=self._sum("copies - 1", f"FROM left WHERE {within}"),
+            right_duplicates=self._sum("copies - 1", f"FROM right WHERE {within}"),
+            left_unnamed=self.unnamed["left"],
+            right_unnamed=self.unnamed["right"],
+            matched=self._count(counted),
+            only_left=self._count(f"{lone_left} {settled}"),
+            only_right=self._count(f"{lone_right} {settled}"),
+            recent=self._count(f"{lone_left} AND ms >= {span.recent_ms}"),
+            fewer_copies=self._sum("left.copies - right.copies", f"{counted} AND left.copies > right.copies"),
+            differing_values=self._count(f"{counted} AND left.value != right.value"),
+            differing_keys=self._count(f"{counted} AND left.key != right.key"),
+            differing_headers=self._count(f"{counted} AND left.headers != right.headers"),
+            devices=order.devices,
+            devices_out_of_order=order.devices_out_of_order,
+            behind=order.behind,
+            uncomparable=order.uncomparable,
+            only_left_examples=self._places(topics[0], f"SELECT place {lone_left} {settled}"),
+            only_right_examples=self._places(topics[1], f"SELECT place {lone_right} {settled}"),
+            differing_examples=tuple(
+                f"{_place(topics[0], left)} and {_place(topics[1], right)}"
+                for left, right in self._query(
+                    f"SELECT left.place, right.place {counted} AND {differing} ORDER BY left.place LIMIT {_EXAMPLES}"
+                )
+            ),
+            order_examples=tuple(_place(topics[1], place) for place in order.examples),
+        )
+
+    def _query(self, text: str) -> Iterator[tuple[int, ...]]:
+        return iter(self._database.execute(text))
+
+    def _count(self, source: str) -> int:
+        ((count,),) = self._query(f"SELECT COUNT(*) {source}")
+        return count
+
+    def _sum(self, what: str, source: str) -> int:
+        ((total,),) = self._query(f"SELECT COALESCE(SUM({what}), 0) {source}")
+        return total
+
+    def _places(self, topic: str, text: str) -> tuple[str, ...]:
+        return tuple(_place(topic, row[0]) for row in self._query(f"{text} ORDER BY place LIMIT {_EXAMPLES}"))
+
+
+class _Order:
+    """Goes through the matched records of each device in the order of the right side, and looks at the left's."""
+
+    def __init__(self) -> None:
+        self.devices = self.devices_out_of_order = self.behind = self.uncomparable = 0
+        self.examples: list[int] = []
+        self._device: object = None
+        self._right = self._left = -1  # the partitions that its order is in
+        self._highest = -1
+        self._disordered = False
+
+    def take(self, device: object, right: int, left: int) -> None:
+        if device != self._device:
+            self.end()
+            self.devices += 1
+            self._device = device
+            self._right, self._left, self._highest = right >> _OFFSET_BITS, left >> _OFFSET_BITS, -1
+        if right >> _OFFSET_BITS != self._right or left >> _OFFSET_BITS != self._left:
+            self.uncomparable += 1
+        elif left < self._highest:
+            self.behind += 1
+            self._disordered = True
+            if len(self.examples) < _EXAMPLES:
+                self.examples.append(right)
+        else:
+            self._highest = left
+
+    def end(self) -> None:
+        """The device before is complete."""
+        self.devices_out_of_order += self._disordered
+        self._disordered = False
+
+
+def _place(topic: str, place: int) -> str:
+    return f"{topic}/{place >> _OFFSET_BITS}:{place & (1 << _OFFSET_BITS) - 1}"

@@ -1,0 +1,326 @@
+"""A Telegraf configuration with ``inputs.mqtt_consumer`` and ``outputs.kafka`` as settings of this gateway.
+
+Telegraf reads a payload into metrics and writes metrics; this gateway carries payloads as they are. So the way through
+it is taken over, and what it does to the payload on that way is said.
+"""
+
+from __future__ import annotations
+
+__all__ = ["import_telegraf"]
+
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any, Final
+
+from bridge.routing.filters import FilterError, covers, intersection, split_share, validate_filter
+from gateway.tools.migration.findings import Imported, ImportError_
+from gateway.tools.migration.routes import arranged
+from gateway.tools.migration.telegraf_output import put_output
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SCHEMES: Final = {
+    "tcp": "mqtt",
+    "mqtt": "mqtt",
+    "ssl": "mqtts",
+    "tls": "mqtts",
+    "mqtts": "mqtts",
+    "ws": "ws",
+    "wss": "wss",
+}
+_PASSWORD_FILE: Final = "/run/secrets/mqtt-password"  # noqa: S105 - a file's name
+_TLS: Final = {"tls_ca": "ca_file", "tls_cert": "certificate_file", "tls_key": "key_file"}
+_KNOWN: Final = frozenset(
+    "servers topics topic_tag qos connection_timeout max_undelivered_messages persistent_session client_id username "  # noqa: SIM905
+    "password tls_ca tls_cert tls_key tls_enable tls_key_pwd insecure_skip_verify data_format topic_parsing keepalive "
+    "ping_timeout client_trace tls_server_name alias".split()
+)
+_SECONDS: Final = re.compile(r"\d+(?:\.\d+)?")
+_USERINFO: Final = re.compile(r"(?<=://)[^/]*@|^[^/]*@")
+_VARIABLE: Final = re.compile(r"\$\{?[A-Za-z_]\w*|@\{")
+
+
+def import_telegraf(text: str) -> Imported:
+    """The settings for its way from MQTT to Kafka. Raises ImportError_ when there is none."""
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ImportError_(f"This is no TOML: {error}") from None
+    inputs = _plugins(document, "inputs", "mqtt_consumer")
+    outputs = _plugins(document, "outputs", "kafka")
+    if not inputs or not outputs:
+        raise ImportError_(
+            "There is no way from MQTT to Kafka in this file: it takes [[inputs.mqtt_consumer]] and [[outputs.kafka]]."
+        )
+    imported = Imported()
+    taken = _same_broker(imported, inputs)
+    _put_broker(imported, taken)
+    routes: list[dict[str, Any]] = []
+    tags: list[dict[str, str]] = []
+    topic_tags: list[str] = []
+    for one in taken:
+        for route, known in _routes(imported, one):
+            route["name"] = _route_name(one, len(routes))
+            routes.append(route)
+            tags.append(known)
+            topic_tags.append(str(one.get("topic_tag", "topic")))
+    if not routes:
+        raise ImportError_("No topic of inputs.mqtt_consumer can be subscribed to.")
+    put_output(imported, outputs[0], routes, tags, topic_tags)
+    for _ in outputs[1:]:
+        imported.find(
+            "lost", f"outputs.kafka, {len(outputs)} of them",
+            "Telegraf writes every metric to each; a message takes one way.",
+            "Feed the others by a second gateway, with another instance and mqtt.share_group.",
+        )  # fmt: skip
+    routes = arranged(imported, routes)
+    imported.settings["routes"] = routes
+    _note_overlaps(imported, routes)
+    _note_formats(imported, taken, outputs[0])
+    _note_rest(imported, document)
+    return imported
+
+
+def _plugins(document: Mapping[str, Any], kind: str, name: str) -> list[dict[str, Any]]:
+    group = document.get(kind)
+    found = group.get(name) if isinstance(group, dict) else None
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+# --- the MQTT side
+
+
+def _same_broker(imported: Imported, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    first = inputs[0].get("servers")
+    taken = [one for one in inputs if one.get("servers") == first]
+    for one in inputs:
+        if one not in taken:
+            imported.find(
+                "lost", f"inputs.mqtt_consumer with servers {_without_login(one.get('servers'))}",
+                "A gateway has one MQTT broker.", "Import it for a second gateway.",
+            )  # fmt: skip
+    return taken
+
+
+def _put_broker(imported: Imported, inputs: list[dict[str, Any]]) -> None:
+    first = inputs[0]
+    servers = [str(one) for one in first.get("servers", ["tcp://127.0.0.1:1883"])]
+    imported.put("mqtt.addresses", [_address(one) for one in servers])
+    if any(_USERINFO.search(one) for one in servers):
+        imported.find(
+            "check", "mqtt_consumer: servers with a user", "User and password have settings of their own here.",
+            "Set mqtt.username, and mqtt.password_file.",
+        )  # fmt: skip
+    if first.get("username"):
+        if _VARIABLE.search(str(first["username"])):
+            imported.find(
+                "check", f"mqtt_consumer: username {first['username']}", "A variable or a secret store's entry.",
+                "Write the name into mqtt.username.",
+            )  # fmt: skip
+        else:
+            imported.put("mqtt.username", str(first["username"]))
+    if first.get("password"):
+        imported.password("mqtt.password", _PASSWORD_FILE)
+    for theirs, ours in _TLS.items():
+        if first.get(theirs):
+            imported.put(f"mqtt.tls.{ours}", str(first[theirs]))
+    if first.get("tls_key_pwd"):
+        imported.password("mqtt.tls.key_password", "/run/secrets/mqtt-key-password")
+    if first.get("tls_server_name"):
+        imported.put("mqtt.tls.server_name", str(first["tls_server_name"]))
+    if first.get("insecure_skip_verify"):
+        imported.find(
+            "differs", "mqtt_consumer: insecure_skip_verify",
+            "The broker's certificate is checked here, which may refuse it.",
+            "Name its authority in mqtt.tls.ca_file. Only for a first try: mqtt.tls.verify = false.",
+        )  # fmt: skip
+    for theirs, ours in (("connection_timeout", "mqtt.connect_timeout"), ("keepalive", "mqtt.keepalive")):
+        if theirs in first:
+            imported.put(ours, _duration(first[theirs]))
+    _put_window(imported, inputs)
+    ids = sorted({str(one["client_id"]) for one in inputs if one.get("client_id")})
+    if ids:
+        imported.find(
+            "check", f"mqtt_consumer: client_id {', '.join(ids)}",
+            "Client ids are made of instance, worker and session here. A persistent session under the old id "
+            "stays at the "
+            "broker and goes on collecting.",
+            "Let Telegraf read it to its end, then end that session (docs/migration.md).",
+        )  # fmt: skip
+    if not all(one.get("persistent_session") for one in inputs):
+        imported.find(
+            "differs", "mqtt_consumer: persistent_session = false",
+            "Sessions are persistent here, so that a restart loses nothing.", "mqtt.persistent = false undoes it.",
+        )  # fmt: skip
+    for one in inputs:
+        for name in sorted(set(one) - _KNOWN):
+            imported.find(
+                "lost",
+                f"mqtt_consumer: {name}",
+                "There is no such setting here: metrics are not filtered or changed by it.",
+            )
+
+
+def _put_window(imported: Imported, inputs: list[dict[str, Any]]) -> None:
+    windows = [int(one["max_undelivered_messages"]) for one in inputs if "max_undelivered_messages" in one]
+    if windows:
+        imported.put("mqtt.receive_maximum", min(65_535, max(1, *windows)))
+        imported.find(
+            "differs", f"mqtt_consumer: max_undelivered_messages = {max(windows)}",
+            "It is mqtt.receive_maximum here: the broker itself keeps to it (MQTT 5), for each session.",
+        )  # fmt: skip
+
+
+def _without_login(servers: Any) -> str:
+    """Addresses as they may be shown: before an @ may stand a password."""
+    return ", ".join(_USERINFO.sub("", str(one)) for one in (servers if isinstance(servers, list) else [servers]))
+
+
+def _address(text: str) -> str:
+    scheme, found, rest = _USERINFO.sub("", text).partition("://")
+    return f"{_SCHEMES.get(scheme.lower(), scheme)}://{rest}" if found else f"mqtt://{text}"
+
+
+def _duration(value: Any) -> str:
+    text = str(value)
+    return f"{text}s" if _SECONDS.fullmatch(text) else text
+
+
+def _routes(imported: Imported, one: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, str]]]:
+    """A route for each set of tags that topics give, with these tags: template by name."""
+    qos = int(one.get("qos", 0))
+    if qos == 0:
+        imported.find(
+            "differs",
+            "mqtt_consumer: qos = 0",
+            "The route subscribes with QoS 1: QoS 0 loses messages at every break.",
+            "routes[].qos = 0 undoes it. Devices that publish with QoS 0 are not helped by either.",
+        )
+    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for text in _filters(imported, one):
+        groups.setdefault(tuple(_topic_tags(imported, one, text).items()), []).append(text)
+    return [
+        ({"name": "", "filters": filters, "topic": "", "qos": max(1, qos)}, dict(tags))
+        for tags, filters in groups.items()
+    ]
+
+
+def _route_name(one: dict[str, Any], number: int) -> str:
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", str(one.get("alias") or "telegraf"))[:58]
+    return name if number == 0 else f"{name}-{number + 1}"
+
+
+def _filters(imported: Imported, one: dict[str, Any]) -> list[str]:
+    filters = []
+    for topic in one.get("topics", []):
+        group, text = split_share(str(topic))
+        try:
+            validate_filter(text)
+        except FilterError as error:
+            imported.find("lost", f"mqtt_consumer: topic {topic}", str(error))
+            continue
+        if group is not None:
+            standing = imported.settings.get("mqtt", {}).get("share_group")
+            if standing not in {None, group}:
+                imported.find(
+                    "lost", f"mqtt_consumer: topic {topic}", f"A gateway has one share group, which is {standing}."
+                )
+            imported.put("mqtt.share_group", standing or group)
+            imported.find(
+                "check",
+                f"mqtt_consumer: topic {topic}",
+                f"The group {group} is taken over: while Telegraf runs beside the gateway, they share its messages.",
+                "To run both side by side, give the gateway another mqtt.share_group first.",
+            )
+        filters.append(text)
+    return list(dict.fromkeys(filters))
+
+
+def _topic_tags(imported: Imported, one: dict[str, Any], text: str) -> dict[str, str]:
+    """What topic_parsing calls the levels of this filter's topics: template by tag."""
+    tags: dict[str, str] = {}
+    for rule in one.get("topic_parsing", []):
+        for kind in ("measurement", "fields"):
+            if rule.get(kind):
+                imported.find(
+                    "lost",
+                    f"mqtt_consumer: topic_parsing, {kind} = {rule[kind]}",
+                    "There are no measurements and fields here.",
+                    "A level of the topic can be a header or a JSON field: ${topic[n]} with headers or `fields`.",
+                )
+        wanted = str(rule.get("topic", ""))
+        named = {
+            name: level for level, name in enumerate(str(rule.get("tags", "")).split("/")) if name not in {"", "_"}
+        }
+        if not named:
+            continue
+        if not covers(wanted, text):
+            if intersection(wanted, text) is not None:
+                imported.find(
+                    "lost",
+                    f"mqtt_consumer: topic_parsing of {wanted}",
+                    f"Only some topics of {text} have these levels, and a route treats all of its topics alike.",
+                    f"Write a route for {wanted} above, with headers from ${{topic[n]}}.",
+                )
+            continue
+        tags |= {name: f"${{topic[{level}]}}" for name, level in named.items()}
+        imported.find(
+            "differs",
+            f"mqtt_consumer: topic_parsing, tags {', '.join(named)}",
+            f"They become record headers, from the same levels of the topics of {text}.",
+        )
+    return tags
+
+
+# --- what is said
+
+
+def _note_overlaps(imported: Imported, routes: list[dict[str, Any]]) -> None:
+    for at, first in enumerate(routes):
+        for second in routes[at + 1 :]:
+            if any(intersection(one, other) for one in first["filters"] for other in second["filters"]):
+                imported.find(
+                    "differs", f"routes {first['name']} and {second['name']}",
+                    "Their filters overlap: Telegraf read such a message twice, here it takes the first route.",
+                )  # fmt: skip
+
+
+def _note_formats(imported: Imported, inputs: list[dict[str, Any]], output: dict[str, Any]) -> None:
+    formats = sorted({str(one.get("data_format", "influx")) for one in inputs})
+    written = str(output.get("data_format", "influx"))
+    imported.find(
+        "lost", f"data_format {', '.join(formats)} → {written}",
+        f"Telegraf reads payloads as {', '.join(formats)} and writes metrics as {written}, with its own names, "
+        f"tags and "
+        "timestamps. Here a record's value is the payload as the device sent it: consumers change.",
+        "Read the payload downstream (docs/streaming.md), or make the format in an interceptor of your own.",
+    )  # fmt: skip
+    imported.find("note", "topic_tag", "The MQTT topic stands in the header mqtt.topic of every record.")
+
+
+def _note_rest(imported: Imported, document: Mapping[str, Any]) -> None:
+    for kind in ("processors", "aggregators"):
+        for name in document.get(kind, {}):
+            imported.find(
+                "lost", f"{kind}.{name}", "Metrics are not changed on the way: there are none.",
+                "See docs/interceptors.md for what can be done to a message, and docs/streaming.md for sums and means.",
+            )  # fmt: skip
+    for kind, own in (("inputs", "mqtt_consumer"), ("outputs", "kafka")):
+        for name in document.get(kind, {}):
+            if name != own:
+                imported.find("note", f"{kind}.{name}", "It has nothing to do with this way and stays in Telegraf.")
+    agent = document.get("agent", {})
+    for name in ("metric_batch_size", "metric_buffer_limit", "flush_interval"):
+        if name in agent:
+            imported.find(
+                "differs", f"agent: {name}",
+                "Nothing is collected for an interval here: batches follow the load, and what Kafka does not "
+                "take goes to "
+                "the spool on disk, where Telegraf drops the oldest metric of its buffer.",
+            )  # fmt: skip
+    if document.get("global_tags"):
+        imported.find(
+            "lost", f"global_tags {', '.join(document['global_tags'])}", "Nothing is added to records unasked.",
+            'A constant header does the same: routes[].headers = { site = "north" }.',
+        )  # fmt: skip

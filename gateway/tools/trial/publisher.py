@@ -1,0 +1,195 @@
+"""The trial's devices: marked messages, as fast as they come back, each until it is acknowledged."""
+
+from __future__ import annotations
+
+__all__ = ["PublishRefusedError", "Publisher"]
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from config.errors import ExitStatus, GatewayError
+from gateway.devices.device import DeviceConnectError, DeviceConnection
+from gateway.devices.outbox import Outbox
+from gateway.mqtt import reasons
+from gateway.tools.trial.plan import LINES
+
+if TYPE_CHECKING:
+    from gateway.devices.device import Way
+    from gateway.tools.trial.account import Tally
+    from gateway.tools.trial.plan import TrialPlan
+
+_WINDOW = 100  # unacknowledged messages of one connection
+_TIMEOUT_S = 10.0
+_AGAIN_S = 1.0
+_FAILURE = 0x80  # MQTT 5.0, 2.4: reason codes from there on say no
+
+
+class PublishRefusedError(GatewayError):
+    """The broker acknowledges our messages with a no."""
+
+    exit_status = ExitStatus.REFUSED
+
+
+class _Line:
+    """One connection. Its messages are numbered by its outbox; ``numbers`` says which of the trial's each is."""
+
+    def __init__(self, publisher: Publisher, client_id: str) -> None:
+        self._publisher = publisher
+        self._client_id = client_id
+        self._connection: DeviceConnection | None = None
+        self._window = _WINDOW
+        self.outbox = Outbox(1 << 30)
+        self.numbers: list[int] = []
+        self.lost = asyncio.Event()
+        self._by_packet: dict[int, int] = {}
+        self.connects = 0
+
+    async def connect(self) -> None:
+        """Raises DeviceConnectError."""
+        way, plan = self._publisher.way, self._publisher.plan
+        connection = DeviceConnection(self._client_id, self, way=way)
+        await connection.connect_by(timeout_s=_TIMEOUT_S, login=plan.publisher)
+        self.lost.clear()
+        self._connection = connection
+        self._window = min(_WINDOW, connection.receive_maximum)
+        self.connects += 1
+        self.pump()
+
+    @property
+    def room(self) -> bool:
+        return self._connection is not None and self.outbox.in_flight < self._window and self.outbox.head() is None
+
+    def take(self, number: int, payload: bytes) -> None:
+        self.numbers.append(number)
+        self.outbox.take(payload)
+        self.pump()
+
+    def pump(self) -> None:
+        publisher, connection, outbox = self._publisher, self._connection, self.outbox
+        qos = publisher.plan.qos
+        while connection is not None and outbox.in_flight < self._window and (message := outbox.head()) is not None:
+            number = self.numbers[message.sequence]
+            topic = publisher.topics[number % len(publisher.topics)]
+            if not qos and connection.unwritten:
+                return
+            now_ns = time.monotonic_ns()
+            packet_id = connection.publish(topic, message.payload, qos=qos)
+            if packet_id is None:
+                return
+            publisher.wrote(number, len(topic) + len(message.payload), now_ns)
+            outbox.sent(packet_id)
+            if qos:
+                self._by_packet[packet_id] = number
+            else:
+                outbox.settle(packet_id, 0)
+                publisher.tally.acknowledged_ns[number] = now_ns
+
+    def on_acknowledged(self, packet_id: int, reason: int) -> None:
+        number = self._by_packet.pop(packet_id)
+        self.outbox.settle(packet_id, reason)
+        if reason >= _FAILURE:
+            self._publisher.refuse(reason, number)
+            return
+        self._publisher.tally.acknowledged_ns[number] = time.monotonic_ns()
+        self._publisher.acknowledged += 1
+        self.pump()
+        self._publisher.moved.set()
+
+    def on_lost(self, why: str) -> None:
+        self._publisher.last_loss = why
+        self._connection = None
+        self._by_packet.clear()
+        self.outbox.connection_lost()
+        self.lost.set()
+        self._publisher.moved.set()
+
+    def keep_alive(self) -> None:
+        if self._connection is not None:
+            self._connection.keep_alive()
+            self.pump()
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            await connection.disconnect()
+
+
+class Publisher:
+    """Devices on a few connections, whose sessions end with them. ``moved`` is set at each acknowledgement."""
+
+    def __init__(self, plan: TrialPlan, way: Way, tally: Tally) -> None:
+        self.plan = plan
+        self.way = way
+        self.tally = tally
+        self.topics = plan.mqtt_topics(way.settings)
+        self.sent = 0  # different messages
+        self.sent_bytes = 0
+        self.acknowledged = 0
+        self.moved = asyncio.Event()
+        self.last_loss = ""
+        self.error: PublishRefusedError | None = None
+        self._lines = [_Line(self, f"{plan.instance}-publisher-{number}") for number in range(LINES)]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def connect(self) -> None:
+        """Raises DeviceConnectError."""
+        for line in self._lines:
+            await line.connect()
+        self._tasks = [asyncio.create_task(self._reconnect(line)) for line in self._lines]
+        self._tasks.append(asyncio.create_task(self._keep_alive()))
+
+    @property
+    def reconnects(self) -> int:
+        return sum(max(0, line.connects - 1) for line in self._lines)
+
+    def room_for(self, number: int) -> bool:
+        """Whether this message can be written now. A device's messages take one connection, in order."""
+        return self._line(number).room
+
+    def publish(self, number: int, payload: bytes) -> None:
+        """Write message ``number``, and again after a lost connection until it is acknowledged."""
+        self._line(number).take(number, payload)
+
+    def _line(self, number: int) -> _Line:
+        return self._lines[number % len(self.topics) % len(self._lines)]
+
+    def wrote(self, number: int, size: int, now_ns: int) -> None:
+        if not self.tally.sent_ns[number]:
+            self.tally.sent_ns[number] = now_ns
+            self.sent += 1
+        # Fixed header with its length, the topic's length, packet id, and in MQTT 5 the length of no properties.
+        body = 2 + size + (2 if self.plan.qos else 0) + (self.way.settings.protocol == "5")
+        self.sent_bytes += 1 + (1 if body < 128 else 2 if body < 16_384 else 3) + body
+
+    def refuse(self, reason: int, number: int) -> None:
+        topic = self.topics[number % len(self.topics)]
+        user = self.way.settings.username if self.plan.publisher is None else self.plan.publisher[0]
+        self.error = PublishRefusedError(
+            f"The MQTT broker does not let us publish to {topic}: {reasons.words(reason)}. Give the publisher a user "
+            "that may (--publisher-username, --publisher-password-file), or topics that ours may (--prefix). "
+            + self.plan.missing_right(user, "publish")
+        )
+        self.moved.set()
+
+    async def close(self) -> None:
+        """DISCONNECT from the broker, which forgets the sessions."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(line.close() for line in self._lines))
+
+    async def _reconnect(self, line: _Line) -> None:
+        while True:
+            await line.lost.wait()
+            try:
+                await line.connect()
+            except DeviceConnectError as error:
+                self.last_loss = str(error)
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            for line in self._lines:
+                line.keep_alive()

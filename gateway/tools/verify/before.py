@@ -1,0 +1,120 @@
+"""What was lost before the gateway got it, as EMQX tells: for a verification, which sees only what the gateway got."""
+
+from __future__ import annotations
+
+__all__ = ["Before", "SessionBefore", "as_sentence", "look_before", "workers_of"]
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from config.errors import GatewayError, sentence
+from gateway.base.group_plan import client_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from config.settings import Settings
+
+_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SessionBefore:
+    """One session: ``dropped`` from its full queue since ``since_ms``, when it began; ``too_large`` since its present
+    connection began."""
+
+    client_id: str
+    dropped: int
+    too_large: int
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """``problem`` says why nobody looked; None when somebody did. EMQX's counts know no span: they are those since the
+    sessions began."""
+
+    sessions: tuple[SessionBefore, ...] = ()
+    problem: str | None = None
+
+    @property
+    def dropped(self) -> int:
+        return sum(session.dropped + session.too_large for session in self.sessions)
+
+    def as_dict(self) -> dict[str, object]:
+        """Ready for JSON."""
+        return {
+            "looked": self.problem is None,
+            "problem": self.problem,
+            "dropped": self.dropped if self.problem is None else None,
+            "sessions": [
+                {
+                    "client_id": session.client_id,
+                    "dropped": session.dropped,
+                    "too_large": session.too_large,
+                    "since_ms": session.since_ms or None,
+                }
+                for session in self.sessions
+            ],
+        }
+
+
+def workers_of(settings: Settings, seen: Iterable[int]) -> list[int]:
+    """The numbers of the workers whose sessions count: those that the settings name and those that were ``seen``."""
+    named = {settings.worker} if settings.workers in (None, 0) else set(range(settings.workers or 0))
+    return sorted(named | set(seen))
+
+
+async def look_before(settings: Settings, workers: Iterable[int]) -> Before:
+    """Ask EMQX about the sessions of these workers. Raises nothing: what cannot be looked at is said."""
+    if settings.emqx.url is None:
+        return Before(problem="emqx.url is not set")
+    from gateway.health.emqx.api import EmqxApi
+
+    wanted = [client_id for worker in workers for _, client_id in client_ids(settings, worker)]
+    try:
+        found = await EmqxApi(settings.emqx).clients(wanted)
+    except GatewayError as error:
+        return Before(problem=str(error))
+    return Before(
+        tuple(
+            SessionBefore(one.client_id, one.mqueue_dropped, one.dropped_too_large, one.session_ms)
+            for one in sorted(found.values(), key=lambda one: one.client_id)
+        )
+    )
+
+
+def as_sentence(before: Before, *, lost: int = 0) -> str:
+    """What was found, for people. ``lost``: sessions that went in the span, which EMQX's counts know nothing of."""
+    if before.problem is not None:
+        return f"Before the gateway: not looked at: {sentence(before.problem)}"
+    if not before.sessions:
+        return "Before the gateway: EMQX knows none of its sessions, so it cannot say what it dropped for them."
+    count = len(before.sessions)
+    sessions = "1 session" if count == 1 else f"{count} sessions"
+    losing = [session for session in before.sessions if session.dropped or session.too_large]
+    if not losing:
+        since = min(session.since_ms for session in before.sessions)
+        but = "" if not lost else "; what was in sessions that it lost before, it does not count"
+        return f"Before the gateway: EMQX has dropped nothing for our {sessions}{_since(since)}{but}."
+    named = "; ".join(_of(session) for session in losing[:_NAMED])
+    more = f"; and {len(losing) - _NAMED} more" if len(losing) > _NAMED else ""
+    messages = "1 message" if before.dropped == 1 else f"{before.dropped} messages"
+    return (
+        f"BEFORE THE GATEWAY: EMQX has dropped {messages} of {len(losing)} of our {sessions}, though devices have had "
+        f"their acknowledgement: {named}{more}."
+    )
+
+
+def _of(session: SessionBefore) -> str:
+    parts = []
+    if session.dropped:
+        parts.append(f"{session.dropped} from the full queue{_since(session.since_ms)}")
+    if session.too_large:
+        parts.append(f"{session.too_large} larger than mqtt.max_packet_bytes")
+    return f"{session.client_id} {' and '.join(parts)}"
+
+
+def _since(unix_ms: int) -> str:
+    return time.strftime(" since %Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_ms / 1000)) if unix_ms else ""

@@ -1,0 +1,327 @@
+"""One partition's side of the account: which offsets we were told, and which of them Kafka has."""
+
+from __future__ import annotations
+
+__all__ = ["Place", "PlaceResult", "State"]
+
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bridge.ledger_topic.records import PartitionRecord
+    from gateway.tools.verify.lives import Window
+    from gateway.tools.verify.log import FoundRecord, PartitionView, TopicView
+
+State = Literal["ok", "surplus", "open", "expired", "compacted", "unjudged", "missing"]
+
+_SLACK_MS = 60_000  # between the gateway's clock and the broker's
+_ABSENT_RANGES = 1000  # that are remembered, to say which offsets are missing
+
+
+@dataclass(slots=True)
+class PlaceResult:
+    """What became of the records of one partition; all counts are records.
+
+    acknowledged = found + missing + expired + compacted + unjudged. ``surplus`` and ``open`` are ours, beyond those
+    acknowledged: copies after lost answers, and what an unwritten interval acknowledged. ``others``: None where
+    nothing tells them from ours.
+    """
+
+    topic: str
+    partition: int
+    routes: dict[str, int]
+    dead_letter: bool
+    acknowledged: int = 0
+    messages: int = 0
+    found: int = 0
+    missing: int = 0
+    expired: int = 0
+    compacted: int = 0
+    unjudged: int = 0
+    surplus: int = 0
+    open: int = 0
+    tagged: bool = True
+    notes: list[str] = field(default_factory=list)
+    absent: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def state(self) -> State:
+        """The worst of what there is to say."""
+        words: tuple[State, ...] = ("missing", "unjudged", "compacted", "expired", "open", "surplus")
+        return next((word for word in words if getattr(self, word)), "ok")
+
+
+class Place:
+    """Collects what was acknowledged in one partition, and is then shown its records.
+
+    Offsets are kept as runs, 16 bytes each; runs that continue each other are one."""
+
+    def __init__(self, topic: str, partition: int, topic_view: TopicView | None, now_ms: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self._topic_view = topic_view
+        self._view: PartitionView | None = topic_view.partitions.get(partition) if topic_view is not None else None
+        self._now_ms = now_ms
+        self._runs = {True: array("q"), False: array("q")}  # by whether the records are tagged
+        self._blurred: list[tuple[int, int, int, bool]] = []  # lowest and highest offset, records, tagged
+        self._unlocated = 0
+        self._tagged = True
+        self._gone = 0  # removed before their time
+        self._merged: list[tuple[int, int, bool]] | None = None
+        self.result = PlaceResult(topic, partition, {}, dead_letter=False)
+
+    def add(self, record: PartitionRecord) -> None:
+        """Take in a ledger record of this partition."""
+        result = self.result
+        result.acknowledged += record.records
+        result.messages += record.messages
+        result.routes[record.route] = result.routes.get(record.route, 0) + record.records
+        result.dead_letter = result.dead_letter or record.dead_letter
+        self._tagged = self._tagged and record.tagged
+        if self._view is None:
+            return
+        self._unlocated += record.unlocated
+        if record.runs is None:
+            self._add_blurred(record)
+        else:
+            for first, count in record.runs:
+                self._add_run(record, first, first + count)
+
+    @property
+    def run_count(self) -> int:
+        return sum(len(runs) // 2 for runs in self._runs.values())
+
+    def span(self, *, to_end: bool) -> tuple[int, int] | None:
+        """The offsets to look at, None for none: with ``to_end`` up to the partition's end, where ours can be told."""
+        if self._view is None:
+            return None
+        firsts = [first for first, _, _ in self._union()] + [low for low, _, _, _ in self._blurred]
+        if not firsts:
+            return None
+        ends = [end for _, end, _ in self._union()] + [high + 1 for _, high, _, _ in self._blurred]
+        end = self._view.end if to_end and self._any_tagged() else min(max(ends), self._view.end)
+        return (min(firsts), end) if min(firsts) < end else None
+
+    def _any_tagged(self) -> bool:
+        return bool(self._runs[True]) or any(tagged for *_, tagged in self._blurred)
+
+    def _add_run(self, record: PartitionRecord, first: int, end: int) -> None:
+        assert self._view is not None
+        below = max(0, min(end, self._view.start) - first)
+        if below:
+            if self._expires(record):
+                self.result.expired += below
+            else:
+                self._gone += below
+                self._absent(first, first + below)
+            first += below
+        if first < end:
+            runs = self._runs[record.tagged]
+            if runs and runs[-1] == first:
+                runs[-1] = end
+            else:
+                runs.extend((first, end))
+
+    def _add_blurred(self, record: PartitionRecord) -> None:
+        assert self._view is not None
+        count = record.records - record.unlocated
+        if record.first_offset is None or record.last_offset is None or not count:
+            return
+        if record.first_offset < self._view.start:
+            self.result.unjudged += count
+            self._note("some offsets were not listed one by one, and part of their range has expired")
+        else:
+            self._blurred.append((record.first_offset, record.last_offset, count, record.tagged))
+
+    def _expires(self, record: PartitionRecord) -> bool:
+        assert self._topic_view is not None
+        return self._topic_view.may_have_expired(record.from_ms, self._now_ms, _SLACK_MS)
+
+    def _union(self) -> list[tuple[int, int, bool]]:
+        """Disjoint runs in ascending order, each with whether its records must be tagged. Nothing is added any more."""
+        if self._merged is None:
+            self._merged = list(self._merge())
+        return self._merged
+
+    def _merge(self) -> Iterator[tuple[int, int, bool]]:
+        runs = [(first, end, tagged) for tagged, flat in self._runs.items() for first, end in _pairs(flat)]
+        runs.sort()
+        reached = -1
+        for first, end, tagged in runs:
+            if end > reached:
+                yield max(first, reached), end, tagged
+                reached = end
+
+    def _absent(self, first: int, end: int) -> None:
+        absent = self.result.absent
+        if absent and absent[-1][1] == first:
+            absent[-1] = (absent[-1][0], end)
+        elif len(absent) < _ABSENT_RANGES:
+            absent.append((first, end))
+
+    def _note(self, text: str) -> None:
+        if text not in self.result.notes:
+            self.result.notes.append(text)
+
+    # --- comparing ---------------------------------------------------------------------------------
+
+    def compare(self, windows: Sequence[Window]) -> Comparison:
+        """What the partition's records are shown to, in the order of their offsets."""
+        return Comparison(iter(self._union()), self._blurred, windows)
+
+    def not_read(self) -> PlaceResult:
+        """The result, when the records could not be read, or not all of them."""
+        result = self.result
+        result.tagged = self._tagged
+        result.expired, result.unjudged = 0, result.acknowledged
+        result.absent.clear()
+        self._note("it has no leader, so its records cannot be read now")
+        return result
+
+    def settle(self, comparison: Comparison, start_now: int) -> PlaceResult:
+        """The result, when all records of the span were shown. ``start_now``: retention may have gone on meanwhile."""
+        result = self.result
+        result.tagged = self._tagged
+        self._compare_and_free(comparison, start_now)
+        return result
+
+    def _compare_and_free(self, comparison: Comparison, start_now: int) -> None:
+        result, view = self.result, self._view
+        if not self._tagged:
+            self._note("without the header gateway.id, records of other writers cannot be told apart")
+        if view is None:
+            result.missing = result.acknowledged
+            self._note("there is no such topic or partition any more")
+            return
+        located = sum(end - first for flat in self._runs.values() for first, end in _pairs(flat))
+        blurred = sum(count for _, _, count, _ in self._blurred)
+        result.missing = self._gone
+        if self._gone:
+            self._note("removed sooner than retention says: deleted by somebody, or the topic was made anew")
+        comparison.finish()
+        self._settle_located(comparison, located, start_now)
+        found = min(blurred, comparison.blurred)
+        result.found += found
+        result.missing += blurred - found
+        result.open = comparison.open
+        result.surplus = comparison.surplus + max(0, comparison.blurred_ours - blurred)
+        self._settle_unlocated()
+        self._merged = None
+        self._runs = {}
+
+    def _settle_located(self, comparison: Comparison, located: int, start_now: int) -> None:
+        result = self.result
+        assert self._view is not None
+        assert self._topic_view is not None
+        union = sum(end - first for first, end, _ in self._union())
+        result.found = comparison.found
+        absent = union - comparison.found - comparison.foreign
+        beyond = sum(end - max(first, self._view.end) for first, end, _ in self._union() if end > self._view.end)
+        expired = sum(min(end, start_now) - first for first, end in comparison.absent if first < start_now)
+        if start_now > self._view.start and expired:
+            absent -= expired
+            result.expired += expired
+        for first, end in comparison.absent:
+            if end > start_now:
+                self._absent(max(first, start_now), end)
+        if self._topic_view.compacted:
+            result.compacted = absent - beyond
+            absent = beyond
+        twice = located - union
+        result.missing += absent + comparison.foreign + twice
+        if beyond:
+            self._note("Kafka's log ends before offsets it has acknowledged: records were lost, or the topic made anew")
+        if twice:
+            self._note(f"{twice} offsets were acknowledged twice: a defect of the account, or the topic was made anew")
+        if comparison.foreign:
+            self._note(f"{comparison.foreign} acknowledged offsets hold records of somebody else")
+
+    def _settle_unlocated(self) -> None:
+        """What Kafka acknowledged without saying where can only be among the surplus."""
+        result = self.result
+        taken = min(self._unlocated, result.surplus)
+        result.surplus -= taken
+        result.found += taken
+        taken_open = min(self._unlocated - taken, result.open)
+        result.open -= taken_open
+        result.found += taken_open
+        result.unjudged += self._unlocated - taken - taken_open
+
+
+class Comparison:
+    """Walks along the acknowledged runs while records are shown in the order of their offsets."""
+
+    def __init__(
+        self,
+        runs: Iterator[tuple[int, int, bool]],
+        blurred: Sequence[tuple[int, int, int, bool]],
+        windows: Sequence[Window],
+    ) -> None:
+        self._runs = runs
+        self._blurred = blurred
+        self._windows = windows
+        self._first, self._end, self._tagged = next(runs, (_FAR, _FAR, False))
+        self._next = self._first  # the offset of the run that is expected
+        self.found = 0
+        self.foreign = 0
+        self.surplus = 0
+        self.open = 0
+        self.blurred = 0
+        self.blurred_ours = 0
+        self.absent: list[tuple[int, int]] = []
+
+    def show(self, records: Sequence[FoundRecord]) -> None:
+        """Count these records. Their offsets ascend, from call to call as well."""
+        for offset, timestamp_ms, ours in records:
+            while offset >= self._end:
+                self._finish_run()
+            if offset < self._first:
+                self._beside(offset, timestamp_ms, ours=ours)
+                continue
+            if offset > self._next:
+                self._miss(self._next, offset)
+            self._next = offset + 1
+            if ours or not self._tagged:
+                self.found += 1
+            else:
+                self.foreign += 1
+
+    def finish(self) -> None:
+        """No record is left: what is expected still is absent."""
+        while self._end != _FAR:
+            self._finish_run()
+
+    def _finish_run(self) -> None:
+        if self._next < self._end:
+            self._miss(self._next, self._end)
+        self._first, self._end, self._tagged = next(self._runs, (_FAR, _FAR, False))
+        self._next = self._first
+
+    def _miss(self, first: int, end: int) -> None:
+        if self.absent and self.absent[-1][1] == first:
+            self.absent[-1] = (self.absent[-1][0], end)
+        elif len(self.absent) < _ABSENT_RANGES:
+            self.absent.append((first, end))
+
+    def _beside(self, offset: int, timestamp_ms: int, *, ours: bool) -> None:
+        """A record that no run has."""
+        for low, high, _, tagged in self._blurred:
+            if low <= offset <= high and (ours or not tagged):
+                self.blurred += 1
+                self.blurred_ours += ours
+                return
+        if ours:
+            if any(window.holds(timestamp_ms) for window in self._windows):
+                self.open += 1
+            else:
+                self.surplus += 1
+
+
+_FAR = 1 << 62
+
+
+def _pairs(flat: array[int]) -> Iterator[tuple[int, int]]:
+    return zip(flat[::2], flat[1::2], strict=True)

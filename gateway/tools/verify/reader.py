@@ -1,0 +1,242 @@
+"""Reads Kafka for a verification: with aiokafka, in no consumer group, a partition at a time.
+
+A fetch holds a few MiB at most, and one piece of records is in memory at a time.
+"""
+
+from __future__ import annotations
+
+__all__ = ["KafkaReader"]
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import aiokafka.errors as kafka_errors
+from aiokafka import TopicPartition
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from bridge import wire
+from bridge.errors import BridgeError, RefusedError, TopicMissingError, UnreachableError
+from bridge.kafka.connection import (
+    REFUSED,
+    connection_options,
+    make_admin,
+    make_consumer,
+    stop_consumer,
+    why_unreachable,
+)
+from bridge.kafka.login import KafkaLogin
+from config.error_words import words
+from gateway.tools.verify.log import FoundRecord, LedgerRow, PartitionView, TopicView
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable
+    from types import TracebackType
+    from typing import TypeVar
+
+    from config.settings import KafkaSettings
+
+    T = TypeVar("T")
+
+_RECORDS: Final = 5000
+_LOOK_S: Final = 2.0  # after so long without a record it is asked whether the topic is still there
+_STALL_S: Final = 30.0
+_UNKNOWN_TOPIC: Final = 3
+
+
+class KafkaReader:
+    """``gateway.tools.verify.log.KafkaLog`` on a cluster; an async context manager."""
+
+    def __init__(self, settings: KafkaSettings, gateway: str, login: KafkaLogin | None = None) -> None:
+        self._options = connection_options(settings, f"{gateway}-verify")
+        self._login = login or KafkaLogin(settings)
+        self._tag = gateway.encode()
+        self._consumer: Any = None
+        self._admin: Any = None
+        self.leaderless: set[tuple[str, int]] = set()
+
+    async def __aenter__(self) -> Self:
+        """Connects. Raises UnreachableError or RefusedError."""
+        self._consumer = make_consumer(
+            self._options,
+            self._login,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=20,  # each partition read first waits for the answer that the one before it left behind
+        )
+        self._admin = make_admin(self._options, self._login)
+        try:
+            await self._consumer.start()
+            await self._admin.start()
+        except (kafka_errors.KafkaError, OSError) as error:
+            await self._close()
+            raise await why_unreachable(self._options, self._login) from error
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        await stop_consumer(self._consumer)
+        await self._admin.close()
+
+    # --- what there is -----------------------------------------------------------------------------
+
+    async def topic(self, name: str) -> TopicView | None:
+        if (numbers := await self._partitions(name)) is None:
+            return None
+        try:
+            partitions = await self._offsets(name, numbers)
+        except UnreachableError:
+            before, numbers = numbers, await self._partitions(name)
+            if numbers is None:
+                return None  # deleted just now
+            if numbers == before:
+                raise
+            partitions = await self._offsets(name, numbers)  # of those that still have a leader
+        config = await self._config(name)
+        if config is None:
+            return TopicView(partitions, known=False)
+        policy = config.get("cleanup.policy", "delete")
+        retention_ms = int(config.get("retention.ms", -1))
+        return TopicView(
+            partitions,
+            compacted="compact" in policy,
+            deletes="delete" in policy,
+            retention_ms=None if retention_ms < 0 else retention_ms,
+            by_size=int(config.get("retention.bytes", -1)) >= 0,
+        )
+
+    async def _offsets(self, topic: str, numbers: list[int]) -> dict[int, PartitionView]:
+        places, what = [TopicPartition(topic, number) for number in numbers], f"the offsets of topic {topic}"
+        # The ends after the beginnings: a partition that is emptied in between would end before it begins.
+        starts = await _asked(self._consumer.beginning_offsets(places), what)
+        ends = await _asked(self._consumer.end_offsets(places), what)
+        return {place.partition: PartitionView(starts[place], ends[place]) for place in places}
+
+    async def _partitions(self, topic: str) -> list[int] | None:
+        """The numbers of its partitions that have a leader, the others being noted; None when there is no such
+        topic."""
+        (described,) = await _asked(self._admin.describe_topics([topic]), f"topic {topic}")
+        if described["error_code"] == _UNKNOWN_TOPIC:
+            return None
+        if described["error_code"]:
+            raise _failure(kafka_errors.for_code(described["error_code"])(), f"topic {topic}")
+        led = [partition["partition"] for partition in described["partitions"] if partition["leader"] >= 0]
+        self.leaderless.update((topic, one["partition"]) for one in described["partitions"] if one["leader"] < 0)
+        return led
+
+    async def _config(self, topic: str) -> dict[str, str] | None:
+        """The topic's settings; None where we may not see them (DescribeConfigs)."""
+        answers = await _asked(
+            self._admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)]), f"topic {topic}"
+        )
+        for code, _text, _kind, _name, entries in answers[0].resources:
+            if code == 0:
+                return {entry[0]: entry[1] for entry in entries}
+        return None
+
+    async def start_of(self, topic: str, partition: int) -> int:
+        place = TopicPartition(topic, partition)
+        try:
+            starts = await _asked(self._consumer.beginning_offsets([place]), f"the offsets of {topic}/{partition}")
+        except UnreachableError:
+            if partition not in (await self._partitions(topic) or ()):
+                return 0
+            raise
+        return int(starts[place])
+
+    async def ledger_horizon_ms(self, topic: str) -> int:
+        view = await self._ledger(topic)
+        horizon_ms = 0
+        for partition, (start, end) in view.items():
+            if start > 0:
+                # What is gone from here was written before what is there.
+                horizon_ms = max(horizon_ms, await self._first_timestamp(topic, partition, start, end))
+        return horizon_ms
+
+    async def _first_timestamp(self, topic: str, partition: int, start: int, end: int) -> int:
+        async for messages in self._messages(topic, partition, start, end):
+            return int(messages[0].timestamp)
+        return 1 << 62  # everything has expired
+
+    # --- records -----------------------------------------------------------------------------------
+
+    async def ledger(self, topic: str, since_ms: int | None) -> AsyncIterator[LedgerRow]:
+        for partition, (start, end) in (await self._ledger(topic)).items():
+            first = start
+            if since_ms is not None:
+                place = TopicPartition(topic, partition)
+                found = await _asked(self._consumer.offsets_for_times({place: since_ms}), f"topic {topic}")
+                first = end if found[place] is None else max(start, found[place].offset)
+            async for messages in self._messages(topic, partition, first, end):
+                for message in messages:
+                    yield LedgerRow(partition, message.key or b"", message.value)
+
+    async def records(self, topic: str, partition: int, first: int, end: int) -> AsyncIterator[list[FoundRecord]]:
+        tag = (wire.GATEWAY_ID, self._tag)
+        async for messages in self._messages(topic, partition, first, end):
+            yield [FoundRecord(m.offset, m.timestamp, tag in m.headers) for m in messages]
+
+    async def _ledger(self, topic: str) -> dict[int, tuple[int, int]]:
+        view = await self.topic(topic)
+        if view is None:
+            raise TopicMissingError(
+                f"Kafka has no ledger topic {topic} (ledger.topic). Did a gateway with these settings ever run?"
+            )
+        return {number: (place.start, place.end) for number, place in sorted(view.partitions.items())}
+
+    async def _messages(self, topic: str, partition: int, first: int, end: int) -> AsyncIterator[list[Any]]:
+        """Messages from ``first`` and less than ``end``, in pieces; fewer when the topic is deleted meanwhile, or the
+        partition loses its leader.
+
+        Raises UnreachableError when none comes any more.
+
+        The position moves over what is no record (transaction markers) or none any more (compaction)."""
+        place = TopicPartition(topic, partition)
+        consumer = self._consumer
+        consumer.assign([place])
+        consumer.seek(place, first)
+        position, loop = first, asyncio.get_running_loop()
+        moved_s = loop.time()
+        while position < end:
+            try:
+                found = await consumer.getmany(place, timeout_ms=500, max_records=_RECORDS)
+                position_now = await consumer.position(place)
+            except kafka_errors.KafkaError as error:
+                raise _failure(error, f"{topic}/{partition}") from error
+            messages = [message for message in found.get(place, ()) if message.offset < end]
+            if messages:
+                yield messages
+            if position_now > position:
+                position, moved_s = position_now, loop.time()
+            elif loop.time() - moved_s > _LOOK_S and await self._partitions(topic) is None:
+                return
+            elif loop.time() - moved_s > _STALL_S:
+                if partition not in (await self._partitions(topic) or ()):
+                    return
+                raise UnreachableError(
+                    f"Kafka gave nothing of {topic}/{partition} from offset {position} on for {_STALL_S:g} s, though "
+                    f"it goes on to {end}. Does the partition's leader answer?"
+                )
+
+
+async def _asked(question: Awaitable[T], what: str) -> T:
+    try:
+        return await question
+    except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
+        raise _failure(error, what) from error
+
+
+def _failure(error: BaseException, what: str) -> BridgeError:
+    if isinstance(error, REFUSED):
+        return RefusedError(
+            f"Kafka does not let us read {what}: {words(error)}. Check kafka.sasl and the ACLs: Describe and Read on "
+            "it."
+        )
+    return UnreachableError(f"Kafka did not answer about {what}: {words(error)}.")

@@ -1,0 +1,80 @@
+"""Runs one worker from its start to its end: signals, reloads, and what is said when it stops."""
+
+from __future__ import annotations
+
+__all__ = ["run_worker"]
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from gateway.base import memory
+from gateway.base.lifecycle import State, StopRequest
+from gateway.base.signals import StopSignals
+from gateway.worker.facts import say_what_is_left
+from gateway.worker.reload import Reloader
+from gateway.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from config.settings import Settings
+    from gateway.base.lifecycle import StopReport
+    from gateway.supervisor.member import Membership
+    from gateway.worker.reload_alone import AloneReload
+
+log = structlog.get_logger("worker")
+
+
+async def run_worker(
+    settings: Settings,
+    membership: Membership | None = None,
+    *,
+    retiring: bool = False,
+    reload: Callable[[], AloneReload] | None = None,
+) -> tuple[StopReport, StopSignals]:
+    """Run a worker until a signal, a failure or the end of its supervisor ends it, or, ``retiring``, until nothing is
+    left to do for its slot. ``reload`` makes what SIGHUP is for, without a supervisor. Raises what it failed of.
+    """
+    stop = StopRequest()
+    alone = None if reload is None else reload()
+    signals = StopSignals(stop, None if alone is None else alone.ask)
+    with signals:
+        try:
+            worker = Worker(settings, stop, membership, retiring=retiring)
+        except Exception as error:
+            if membership is not None:
+                membership.failed(error)
+            raise
+        for warning in worker.router.warnings:
+            log.warning("routes_doubtful", warning=warning)
+        worker.service.lifecycle.listen(partial(_on_state, membership))
+        if membership is not None:
+            await membership.open(stop, worker.answers, Reloader(worker).step, worker.progress)
+        if alone is not None:
+            alone.attach(worker)
+        try:
+            report = await worker.service.run(stop)
+        except Exception as error:
+            if membership is not None:
+                membership.failed(error)
+            raise
+        finally:
+            if alone is not None:
+                await alone.close()
+            say_what_is_left(worker)
+            worker.chains.close()
+    left = worker.ledger.snapshot()
+    if membership is not None:
+        membership.stopped(left.returned)
+    log.info("worker_stopped", ledger=str(left), clean=report.clean)
+    return report, signals
+
+
+def _on_state(membership: Membership | None, _old: State, new: State) -> None:
+    if new is State.RUNNING:
+        memory.settle()
+        log.info("worker_ready")
+        if membership is not None:
+            membership.ready()
