@@ -11,4 +11,21 @@ What has bitten elsewhere and must stay true:
 - An unknown user and a wrong password cost the same time and get the same answer.
 - A rule whose placeholder has no value, or one that holds ``+``, ``#`` or ``/``, matches nothing.
 - What was decided from data that has changed since is not served from a cache.
+
+    backends/      the authenticators that ``auth.logins.chain`` names, one module each
+    jwt/           tokens that devices show
+    logins/        the decisions
+    outward/       how the gateway proves itself to EMQX and Kafka
+    rules/         rules about topics
+    store/         the access service's own database of users, rules, bans and tenants, and the files it is filled from
+    errors.py      what can go wrong here
+    hashing.py     checks and makes password hashes without holding up the event loop
+    model.py       what a login and an access are asked about, who a device then is, and what the answers are
+    moments.py     moments as people write them: ``2027-01-31``, ``2027-01-31T12:00:00+01:00``, ``30d`` from now
+    networks.py    addresses and networks as the database keeps them: one spelling each
+    passwords.py   how passwords are stored, and whether one matches what is stored
+    ports.py       what the chain, the decisions and the outward credentials ask of their parts
+    service.py     the service that EMQX asks: who may connect (``auth.logins.logins``)
+    waiting.py     waiting for an event with an end to it
+    wording.py     names that strangers chose, made fit for logs, memory and terminals
 """

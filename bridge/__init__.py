@@ -1,1 +1,30 @@
-"""The data path from MQTT message to acknowledged Kafka record."""
+"""The data path: from a received MQTT message to a Kafka record, a spool entry or a dead letter.
+
+What has bitten and must stay true:
+
+- A QoS 1 or 2 message is acknowledged when Kafka (``acks=all``) or the fsynced spool has it, never earlier.
+- Acknowledgements leave in the order the messages came.
+- A partition has one batch under way. While the spool holds records of a partition, newer ones go behind them.
+- Every message is in exactly one term of the ledger, at any moment.
+- What is held in memory is counted in bytes and bounded.
+
+    dead_letters/     dead letters beside their making (``bridge.produce.dead_letter``)
+    intercept/        the built-in interceptors, a module for each
+    kafka/            the Kafka adapter
+    ledger_topic/     the ledger topic
+    produce/          from a message to an acknowledged batch
+    routing/          from an MQTT topic to a Kafka topic, key and headers
+    spool/            the spool on disk
+    backoff.py        how long to wait: before the next attempt
+    certificate.py    until when a client certificate is good, read from its file without a library for certificates
+    errors.py         the data path's branch of the error tree
+    fresh_secret.py   a secret as its file has it now: asked for each time before it is shown
+    interceptors.py   interceptors: what looks at, changes, multiplies or drops records between MQTT and Kafka
+    ledger.py         the loss ledger: every MQTT message taken in is, at any moment, in exactly one place
+    message.py        a received message as templates and slow routes see it
+    ports.py          what the data path asks of the outside: a Kafka producer, a store on disk, a token to show
+    process_lock.py   a file that one process at a time holds, and that says which
+    record.py         a record on its way through the interceptors: what is to be written to Kafka
+    tls.py            TLS contexts from settings, for both sides; they follow the files that the settings name
+    wire.py           what the gateway writes into a Kafka record beside the payload: header names, their encodings
+"""

@@ -12,4 +12,10 @@
     place.py        the supervisor's lock and report in the data directory
 
 The supervisor carries no message, so nothing here imports a client library of MQTT or Kafka.
+
+    fleet_status.py   the workers' views of health as one: what /status says of a whole gateway
+    metrics.py        what the supervisor itself counts
+    prefork.py        the first workers as forks of a process that has loaded what they need
+    reload.py         changed settings for all running workers, or for none: a commit in two phases over their channels
+    running.py        the running gateway of a data directory, as a command on the same machine sees it: found, asked
 """

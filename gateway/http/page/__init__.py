@@ -4,6 +4,8 @@
 Nothing is fetched but ``/status``, nothing is stored, and what comes from outside (topics, reasons, client ids) becomes
 text, never markup: the Content-Security-Policy allows these very scripts and styles alone, by their hashes, and trusted
 types keep every string out of the HTML parser.
+
+    runbook.py   the runbook as a page, so that a problem's link leads to what to do about it
 """
 
 from __future__ import annotations
