@@ -31,6 +31,7 @@ __all__ = [
     "Policy",
     "RecordMetadata",
     "Stage",
+    "Table",
 ]
 
 import time
@@ -41,6 +42,7 @@ import structlog
 
 from bridge.errors import BridgeError
 from bridge.record import Record, check_parts
+from config.values.model import Table  # the base of Options, for those who write interceptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -110,9 +112,8 @@ class Context:
 class Interceptor:
     """The port, with what most interceptors leave as it is. Others need not inherit: the shape counts.
 
-    ``Options`` is a model (``config.values.model.Table``) that the settings are checked against; without one,
-    ``configure``
-    gets them as a mapping. ``drop_reasons`` lists the reasons of its ``Drop`` answers; it may be set in ``configure``.
+    ``Options`` is a model (a ``Table``) that the settings are checked against; without one, ``configure`` gets them as
+    a mapping. ``drop_reasons`` lists the reasons of its ``Drop`` answers; it may be set in ``configure``.
     """
 
     Options: ClassVar[type[BaseModel] | None] = None

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import SecretStr  # noqa: TC002 - read when the table is made
 
-from bridge.interceptors import Interceptor
-from config.values.model import Table
+from bridge.interceptors import Interceptor, Table
 
 if TYPE_CHECKING:
     from bridge.interceptors import Context

@@ -8,8 +8,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bridge.interceptors import Interceptor
-from config.values.model import Table
+from bridge.interceptors import Interceptor, Table
 
 if TYPE_CHECKING:
     from bridge.errors import BridgeError

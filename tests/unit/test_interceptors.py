@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge import interceptors, message
+from bridge import record as record_module
 from bridge.errors import BridgeError
 from bridge.interceptors import (
     INTERCEPTOR_ERROR,
@@ -324,3 +329,24 @@ _JSON = st.recursive(
 @given(_JSON)
 def test_what_is_written_reads_as_it_was(document: Any) -> None:
     assert record(dump_json(document)).json() == document
+
+
+def test_the_signatures_of_the_page_are_those_of_the_code() -> None:
+    """docs/interceptors.md, "Signatures": each class with its attributes, methods and their arguments."""
+    page = (Path(__file__).parents[2] / "docs" / "interceptors.md").read_text()
+    block = page.partition("### Signatures")[2].partition("```python\n")[2].partition("```")[0]
+    drawn = [node for node in ast.parse(block).body if isinstance(node, ast.ClassDef)]
+    assert len(drawn) == 7
+    for node in drawn:
+        real = next(
+            vars(place)[node.name] for place in (interceptors, record_module, message) if node.name in vars(place)
+        )
+        annotated = {
+            one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        }
+        assert annotated <= {*real.__annotations__, *getattr(real, "__slots__", ()), *dir(real)}, node.name
+        for method in (one for one in node.body if isinstance(one, ast.FunctionDef)):
+            found = getattr(real, method.name)
+            function = found.fget if isinstance(found, property) else found
+            arguments = [one.arg for one in (*method.args.args, *method.args.kwonlyargs)]
+            assert arguments == list(inspect.signature(function).parameters), f"{node.name}.{method.name}"
