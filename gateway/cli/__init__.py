@@ -40,3 +40,22 @@ topics.py           ``gateway topics``: Kafka's topics as they are, and as the s
 trial.py            ``gateway trial``: marked messages through your own brokers, and what became of them
 verify.py           ``gateway verify``: does Kafka have everything that it acknowledged to this gateway?
 """
+
+import importlib.util
+from pathlib import Path
+
+
+def _look_for_others() -> None:
+    """Raise SystemExit where another package hides one of ours: their names are as common as ``config``."""
+    ours = Path(__file__).parents[2]
+    for name in ("auth", "bridge", "config", "streaming"):
+        spec = importlib.util.find_spec(name)
+        place = None if spec is None else spec.origin or next(iter(spec.submodule_search_locations or ()), None)
+        if place is not None and Path(place).parent != ours / name:
+            raise SystemExit(
+                f"Another Python package named {name} ({place}) hides the gateway's own. Install the gateway in an "
+                "environment of its own (python3 -m venv), and look what PYTHONPATH and the current folder bring in."
+            )
+
+
+_look_for_others()

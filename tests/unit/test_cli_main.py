@@ -223,3 +223,23 @@ def test_an_interrupt_ends_a_command_without_a_traceback(tmp_path: Path) -> None
 def test_every_command_that_is_offered_exists() -> None:
     for name in module._COMMANDS:
         assert (ROOT / "gateway" / "cli" / f"{name}.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("config", "config.py"), ("auth", "auth/__init__.py"), ("bridge", "bridge.py")]
+)
+def test_another_package_of_the_same_name_is_named(tmp_path: Path, name: str, file: str) -> None:
+    """The wheel installs packages named ``config`` and ``auth``."""
+    other = tmp_path / file
+    other.parent.mkdir(exist_ok=True)
+    other.write_text("")
+    ran = subprocess.run(
+        [sys.executable, "-m", "gateway.cli.main", "--version"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 1
+    assert ran.stderr.startswith(f"Another Python package named {name} ({other}) hides the gateway's own.")
