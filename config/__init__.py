@@ -7,6 +7,7 @@ auth.py           settings of the service that EMQX asks who may connect, publis
 error_words.py    what the system's and libraries' errors say, in words for people: without numbers
 errors.py         the root of the error tree, and the exit statuses it maps to
 extras.py         packages that only some commands need, and what installs them where this runs
+http.py           settings of the operator's HTTP port
 interceptors.py   settings of one interceptor in a chain
 kafka.py          settings of the Kafka side
 ledger.py         settings of the ledger topic
@@ -16,7 +17,7 @@ origins.py        where values came from, and what is wrong with them
 prose.py          sentences for people, in lines that fit the terminal they are read on
 routes.py         settings of the way from an MQTT filter to a Kafka topic
 schema.py         what the settings tree consists of, read from the models: paths, kinds, environment names
-service.py        settings of the worker itself: flow control, dead letters, HTTP port, logs
+service.py        settings of the worker itself: flow control, dead letters, logs
 settings.py       the typed settings tree
 spool.py          settings of the spool: batches on disk while Kafka cannot take them
 stream.py         settings of the Spark jobs, which run in a process of their own

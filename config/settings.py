@@ -42,13 +42,14 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from config.auth import AuthSettings
+from config.http import HttpSettings, HttpTlsSettings
 from config.interceptors import InterceptorSettings
 from config.kafka import KafkaSettings, SaslSettings, TopicSettings, TopicsSettings
 from config.ledger import LedgerSettings
 from config.mqtt import MqttSettings, ProxySettings, SessionGroupSettings, StatusSettings
 from config.operate import AdminSettings, CanarySettings, EmqxSettings
 from config.routes import MetadataHeader, RouteSettings
-from config.service import DeadLetterSettings, FlowSettings, HttpSettings, HttpTlsSettings, LogSettings
+from config.service import DeadLetterSettings, FlowSettings, LogSettings
 from config.spool import SpoolSettings
 from config.stream import StreamSettings
 from config.tls import TlsSettings

@@ -7,6 +7,7 @@ inspect.py    looking at a spool without opening it: read-only, also while a gat
 opening.py    opening a spool, and making its index anew: a damaged one is put aside, never written over
 record.py     what the spool's log holds: batches that describe themselves
 recovery.py   what a spool holds, when it is opened or its index made anew: all that can be read is kept
+removal.py    removing batches and segments from a spool: index first, then files
 segments.py   the spool's log: files of some 16 MiB, written once from front to end
 spool.py      batches that Kafka cannot take now, on disk until it can: durable when ``append`` returns
 state.py      what the spool's thread knows while it works: the open files

@@ -7,7 +7,7 @@ them.
 
 from __future__ import annotations
 
-__all__ = ["Loading", "Losses", "SpoolReport", "drop_lost", "drop_segments"]
+__all__ = ["Loading", "Losses", "SpoolReport"]
 
 import os
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ import structlog
 
 from bridge.spool.index import DamagedError, Row
 from bridge.spool.record import ID_BITS
+from bridge.spool.removal import drop_lost, drop_segments
 from bridge.spool.segments import HEADER_BYTES, Segments
 from bridge.spool.state import PartitionState, State
 from config.error_words import words
@@ -288,28 +289,3 @@ def readable(state: State, row: Row) -> bool:
         log.warning("spool_read_failed", segment=row.segment, error=words(error))
         return False
     return found is not None and found[0].id == row.id
-
-
-def drop_lost(state: State, rows: list[Row]) -> None:
-    """Forget batches that cannot be read; their segments are to be kept when they go."""
-    with state.index.transaction():
-        for row in rows:
-            state.index.delete(row.id, row.id)
-            state.index.set_damaged(row.segment)
-    state.damaged.update(row.segment for row in rows)
-
-
-def drop_segments(state: State, numbers: list[int]) -> None:
-    """Remove segments in which nothing is needed; damaged ones are renamed."""
-    if not numbers:
-        return
-    with state.index.transaction():
-        for number in numbers:
-            state.index.forget_segment(number)
-    # Else a power cut could bring back index rows of files that are gone, and they would be called lost.
-    state.index.sync()
-    for number in numbers:
-        state.forget(number)
-        name = state.log.path(number).name
-        state.log.drop(number, keep_as=f"{name}.damaged" if number in state.damaged else "")
-        state.damaged.discard(number)

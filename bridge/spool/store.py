@@ -21,7 +21,7 @@ from bridge.spool.files import RESERVE_BYTES
 from bridge.spool.index import Row, is_damage, is_full
 from bridge.spool.opening import open_state, rebuild
 from bridge.spool.record import ID_BITS, encode
-from bridge.spool.recovery import drop_lost, drop_segments
+from bridge.spool.removal import drop_lost, drop_segments
 from bridge.spool.segments import SEGMENT_BYTES
 from config.error_words import words
 
