@@ -108,7 +108,7 @@ async def test_healthy_brokers_are_all_well_and_nothing_stays_behind(
     assert not (tmp_path / "data").exists()
     log = broker.log()
     visitors = set(re.findall(r"as (plant-doctor-\w+)", log))
-    assert len(visitors) == 2, "a login, a look at the subscriptions"
+    assert len(visitors) == 3, "a login, a look at the subscriptions, a look at the version"
     for visitor in visitors:
         wait_until(
             lambda visitor=visitor: f"Client {visitor} disconnected." in broker.log(), f"{visitor} says farewell"
