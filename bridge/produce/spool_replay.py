@@ -130,6 +130,13 @@ class Replay:
         self._unsettled[queue] += 1
         return span
 
+    def last_held(self, queue: PartitionQueue) -> int:
+        """The newest row of a queue that is in memory, and still on the disk: its dead letters may wait for Kafka. 0
+        for none. Newer rows alone are to be read."""
+        if not self._unsettled[queue]:
+            return 0
+        return max((row_id for span in self._spans if span.queue is queue for row_id in span.ids), default=0)
+
     def settle(self, span: Replayed) -> None:
         """Kafka has what was read back at once, or the disk has it again as dead letters: remove it."""
         self._spans.discard(span)

@@ -282,7 +282,10 @@ class Spooler:
         return max(oldest_ns, backlog.since_ns) < now_ns - max(after_ns, self._write_ns)
 
     def _begin(self, queue: PartitionQueue) -> None:
-        backlog = queue.backlog = queue.backlog or Backlog()
+        backlog = queue.backlog
+        if backlog is None:
+            backlog = queue.backlog = Backlog()
+            backlog.read_id = self._replay.last_held(queue)
         backlog.state, backlog.since_ns = BacklogState.SPOOLS, self._clock_ns()
         self._spooling[queue] = None
 

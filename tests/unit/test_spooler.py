@@ -598,3 +598,34 @@ def test_switched_off_it_takes_nothing_and_delivers_what_it_has(after_ns: int) -
             assert path.spool.appends == 0
 
     scenario()
+
+
+@manual_time
+async def test_what_waits_for_its_dead_letters_is_not_read_again_by_the_next_outage() -> None:
+    """Its row is on the disk until then. Read again, it came twice, and as many of the new rows were not read."""
+    kafka = FakeKafka()
+    kafka.topic("t")
+    async with SpoolPath(kafka) as path:
+        kafka.freeze()
+        path.feed(0, 3)
+        await path.until(lambda: len(path.owner.released) == 3, "by the disk")
+        (span,) = path.spooler.replay._spans
+        span.pending += 1  # as a dead letter does that Kafka has not taken yet
+        kafka.thaw()
+        queue = path.accumulator.partitions.queue("t", 0)
+        await path.until(lambda: queue.backlog is None, "the outage is over")
+        path.feed(3, 1)
+        await path.until(lambda: len(path.owner.released) == 4, "past the spool")
+        assert path.disk.batches() == 1
+        queue.not_before_ns = path.clock_ns() + 3600 * 10**9  # after a refusal: nothing is under way
+        for number in range(4, 8):
+            path.feed(number, 1)
+        await path.until(lambda: len(path.owner.released) == 8, "by the disk")
+        queue.not_before_ns = 0
+        path.sender.resume(queue)
+        await path.until(lambda: len(numbers(kafka)) >= 8, "delivered")
+        assert numbers(kafka) == list(range(8))
+        assert path.ledger.imbalance() == 0
+        path.spooler.replay.settle(span)
+        await path.drained()
+        assert path.disk.batches() == 0
