@@ -344,7 +344,7 @@ def test_the_pages_examples_can_be_used(example: str, tmp_path: Path, monkeypatc
 
 
 def test_the_pages_own_interceptor_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    (source,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    source, _signatures = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     module = types.ModuleType("celsius_of_the_page")
     exec(source, module.__dict__)
     monkeypatch.setitem(sys.modules, module.__name__, module)
