@@ -15,16 +15,16 @@ What has bitten and must stay true:
     produce/          from a message to an acknowledged batch
     routing/          from an MQTT topic to a Kafka topic, key and headers
     spool/            the spool on disk
-    backoff.py        how long to wait: before the next attempt
-    certificate.py    until when a client certificate is good, read from its file without a library for certificates
+    backoff.py        how long to wait before the next attempt: exponential, capped, jittered
+    certificate.py    when a client certificate ends, read from its file
     errors.py         the data path's branch of the error tree
-    fresh_secret.py   a secret as its file has it now: asked for each time before it is shown
+    fresh_secret.py   a secret as its file has it now
     interceptors.py   interceptors: what looks at, changes, multiplies or drops records between MQTT and Kafka
     ledger.py         the loss ledger: every MQTT message taken in is, at any moment, in exactly one place
     message.py        a received message as templates and slow routes see it
     ports.py          what the data path asks of the outside: a Kafka producer, a store on disk, a token to show
-    process_lock.py   a file that one process at a time holds, and that says which
-    record.py         a record on its way through the interceptors: what is to be written to Kafka
+    process_lock.py   a file that one process at a time holds
+    record.py         a record on its way through the interceptors
     tls.py            TLS contexts from settings, for both sides; they follow the files that the settings name
-    wire.py           what the gateway writes into a Kafka record beside the payload: header names, their encodings
+    wire.py           names and encodings of all that is written into Kafka records
 """

@@ -14,7 +14,7 @@ Without pyspark, for those who start a job or read what it prints: ``options``, 
     avro_schemas.py       Avro payloads: the fields of a schema, and the decoding of one payload
     backfill.py           silver and gold made up for a stretch of time
     bronze.py             the job ``bronze``: every record of Kafka as it came, with all its metadata, append-only
-    bronze_table.py       the tables ``bronze`` and ``bronze_gaps``: columns
+    bronze_table.py       the tables ``bronze`` and ``bronze_gaps``
     checkpoint.py         where a query keeps how far it is, and what is fixed once it has begun
     checkpoint_log.py     what a checkpoint's files say, read without Spark: which batches are planned
     decode.py             Kafka's records as readings of the schema folder's types: typed, in canonical units
@@ -29,7 +29,7 @@ Without pyspark, for those who start a job or read what it prints: ``options``, 
     device_gateways.py    how far the stream of each gateway is, and whether the gateway is away
     device_presence.py    births and deaths of devices out of Kafka's records, in the forms that are in use
     device_processor.py   a shard of devices as a stateful processor of Spark: its state variables, and rows in and out
-    device_records.py     what the device job reads and writes, and the settings it judges by: rows
+    device_records.py     what the device job reads and writes
     device_schemas.py     the schema folder: what each type of devices sends, and in which units silver keeps it
     device_sequence.py    which numbers of a device's sequence are missing
     device_shard.py       a share of the devices with the clocks of all gateways: takes what came in order of time
@@ -55,7 +55,7 @@ Without pyspark, for those who start a job or read what it prints: ``options``, 
     kafka_oauth.py        OAUTHBEARER as the Java client inside Spark does it: it fetches or reads its tokens itself
     kafka_topic.py        a topic that a job writes to: it exists, or is made, or starting ends with a sentence
     lake.py               the lake: one table per layer, by folder or by a catalog's name
-    lake_tables.py        the lake's tables, one function each
+    lake_tables.py        the lake's tables, a function each
     layers.py             the tables there are and how each is kept: what ``maintain`` and ``forget`` go through
     listener.py           progress lines out of Spark's own reports
     maintain.py           ``gateway stream maintain``: small files of past days put together

@@ -5,7 +5,7 @@ acl_conf.py           EMQX's acl.conf, read into rules
 acl_conf_writing.py   rules written as EMQX's acl.conf
 acl_text.py           the ``acl`` of a login's answer as JSON text, for a fleet whose clients have the same rules
 conditions.py         whom an access rule concerns: users, client ids, groups, tenants, networks, certificates
-emqx_forms.py         the pieces of EMQX's access rules that its tokens
+emqx_forms.py         the pieces that EMQX's access rules are made of, in tokens and in acl.conf
 erlang_terms.py       reads the plain Erlang terms of a file such as acl.conf: tuples, lists, atoms
 files.py              files of rules in JSON: this service's own
 hand_over.py          a client's rules as the ``acl`` of the login's answer

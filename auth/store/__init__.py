@@ -6,7 +6,7 @@ first_start.py    what the service and EMQX need before they can run: a database
 forget.py         erasing a device from the built-in database: whatever was kept under its name
 records.py        what the built-in database holds, as values
 rules.py          rules in the database: the list's order, and finding a subject's own without looking at others'
-session.py        a transaction of the built-in database under way: what the edits of users, rules
+session.py        a transaction of the built-in database, which its edits share
 store.py          the built-in database as the service reads it: users, rules, tenants, bans
 tenants.py        tenants and bans in the database: edits within a transaction of ``Editor``
 user_entries.py   one user of an import file: its fields, whatever file they came out of

@@ -10,7 +10,7 @@ recovery.py   what a spool holds, when it is opened or its index made anew: all 
 removal.py    removing batches and segments from a spool: index first, then files
 segments.py   the spool's log: files of some 16 MiB, written once from front to end
 spool.py      batches that Kafka cannot take now, on disk until it can: durable when ``append`` returns
-state.py      what the spool's thread knows while it works: the open files
+state.py      what the spool's thread knows while it works
 store.py      the spool as its thread sees it: append, read, remove, one after the other, each blocking on the disk
 tally.py      a few numbers per partition beside the index
 thread.py     the thread in which the spool waits for its disk, and how the event loop talks with it

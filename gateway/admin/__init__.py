@@ -21,7 +21,7 @@ line or a thread; nothing of it is loaded by a worker that runs.
     progress.py      how far a running reassignment is, from the sizes of the replicas
     protocol.py      Kafka's messages and logins as kafka-python 3.0 has them, and two messages that it lacks
     reading.py       answers of Kafka's protocol as the model's plain values
-    topic_apply.py   makes Kafka's topics what the settings say, and goes on where something was interrupted: looks
+    topic_apply.py   makes Kafka's topics what the settings say, and goes on where something was interrupted
     topic_plan.py    what the settings' topics should be, what they are, and the steps from one to the other
     watch.py         watches the consumer groups that settings name
 """

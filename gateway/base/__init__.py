@@ -14,10 +14,10 @@ moments.py           moments as all that the gateway says has them (UTC, to the 
 problem.py           one thing that is wrong, as the page, /status and the log tell of it
 readiness.py         the decision behind ``/readyz``: would a message that arrives now reach Kafka in time? Pure
 reload_metrics.py    what a reload of the settings leaves behind: the supervisor's where there is one
-reload_plan.py       what is to be done about settings that were read again: all of it
-reload_state.py      what there is to say of the settings in force: on /status
-reports.py           what commands and a running gateway leave for each other in the data directory: a request
+reload_plan.py       what is to be done about settings that were read again
+reload_state.py      the settings in force, as /status tells of them
+reports.py           what commands and a running gateway leave for each other in the data directory
 running_user.py      who runs a command, for the accounts of what was changed
 signals.py           SIGTERM, SIGINT and SIGHUP stop, SIGUSR1 retires: the first asks for an orderly stop
-vitals.py            what a worker notices about itself once a second: what waits for how long, how fast it goes
+vitals.py            what a worker notices about itself once a second: waits and rates
 """
