@@ -8,23 +8,25 @@ What has bitten and must stay true:
 - Every message is in exactly one term of the ledger, at any moment.
 - What is held in memory is counted in bytes and bounded.
 
-    dead_letters/     dead letters beside their making (``bridge.produce.dead_letter``)
+    commands/         the way down: from records of command topics to MQTT messages, and their statuses
+    dead_letters/     limits and reading of dead letters, marks of replays
     intercept/        the built-in interceptors, a module for each
     kafka/            the Kafka adapter
     ledger_topic/     the ledger topic
     produce/          from a message to an acknowledged batch
     routing/          from an MQTT topic to a Kafka topic, key and headers
     spool/            the spool on disk
-    backoff.py        how long to wait before the next attempt: exponential, capped, jittered
+    backoff.py        pauses before the next attempt (exponential, capped, spread), and time-outs that brokers get
     certificate.py    when a client certificate ends, read from its file
     errors.py         the data path's branch of the error tree
     fresh_secret.py   a secret as its file has it now
     interceptors.py   interceptors: what looks at, changes, multiplies or drops records between MQTT and Kafka
     ledger.py         the loss ledger: every MQTT message taken in is, at any moment, in exactly one place
     message.py        a received message as templates and slow routes see it
-    ports.py          what the data path asks of the outside: a Kafka producer, a store on disk, a token to show
+    ports.py          Protocols: a Kafka producer, a store on disk, a source of tokens
     process_lock.py   a file that one process at a time holds
     record.py         a record on its way through the interceptors
     tls.py            TLS contexts from settings, for both sides; they follow the files that the settings name
+    topic_writer.py   writes an internal topic through the producer of the routes
     wire.py           names and encodings of all that is written into Kafka records
 """

@@ -1,19 +1,12 @@
-"""Until when a client certificate is good, read from its file without a library for certificates.
+"""Reads the validity of a certificate, without a library for certificates.
 
-Python's ``ssl`` tells it of the peer's certificate alone, and loading ``cryptography`` would cost every worker 10 MiB
-for two dates.
+Python's ``ssl`` gives it only for the peer's certificate. Loading ``cryptography`` would take 10 MiB in every worker.
 """
-
-from __future__ import annotations
-
-__all__ = ["Validity", "shown_by", "validity", "validity_of_der"]
 
 import ssl
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import NamedTuple
 
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _SEQUENCE, _UTC_TIME, _GENERALIZED_TIME, _VERSION = 0x30, 0x17, 0x18, 0xA0
@@ -27,9 +20,9 @@ class Validity(NamedTuple):
 
 
 def validity(file: Path) -> Validity:
-    """Of the first certificate in a PEM file, which is the one that is shown; the others are its authorities.
+    """The validity of the first certificate in a PEM file; the others are its authorities.
 
-    Raises ValueError for a file that cannot be read as such. Blocks for one small file.
+    Raises ValueError for another file. Blocks for one small file.
     """
     try:
         text = file.read_text(encoding="latin-1")
@@ -45,7 +38,7 @@ def validity(file: Path) -> Validity:
 
 
 def validity_of_der(der: bytes) -> Validity:
-    """Of a certificate as TLS carries it. Raises ValueError for what is none."""
+    """The validity of a certificate in DER form. Raises ValueError for other bytes."""
     try:
         return _validity(der)
     except IndexError as error:
@@ -53,7 +46,7 @@ def validity_of_der(der: bytes) -> Validity:
 
 
 def shown_by(secured: ssl.SSLSocket | ssl.SSLObject) -> Validity | None:
-    """How long the other side's certificate is good; None when it cannot be read. Does not block."""
+    """The validity of the peer's certificate; None when it cannot be read. Does not block."""
     der = secured.getpeercert(binary_form=True)
     try:
         return None if der is None else validity_of_der(der)
@@ -73,7 +66,7 @@ def _validity(der: bytes) -> Validity:
 
 
 def _header(der: bytes, at: int) -> tuple[int, int]:
-    """Where the content of the element at ``at`` begins, and how long it is (X.690, 8.1.3)."""
+    """Begin and length of the content of the element at ``at`` (X.690, 8.1.3)."""
     length, at = der[at + 1], at + 2
     if length & 0x80:
         size = length & 0x7F

@@ -3,36 +3,18 @@
 GatewayError
 └── BridgeError
     ├── RetriableError          the same batch may be sent again
-    │   ├── LeaderMissingError      nobody leads the partition now
+    │   ├── LeaderMissingError      the partition has no leader now
     │   ├── ReplicasMissingError    fewer replicas are in sync than the topic asks for
     │   └── UnreachableError        no broker answered
     ├── PoisonedError           a record in the batch can never be written as it is
     ├── TimestampError          Kafka refuses the timestamps of some records: a clock is wrong, no record is
-    ├── IncarnationError        this producer incarnation is of no more use; a new one may succeed
-    ├── RefusedError            Kafka refused our credentials or rights
-    ├── TopicMissingError       a topic does not exist and is not ours to create
+    ├── IncarnationError        this producer cannot go on; another one may succeed
+    ├── RefusedError            Kafka refused the credentials, or rights are missing
+    ├── TopicMissingError       a topic does not exist, and the gateway may not create it
     └── SpoolError              the spool cannot be used: another's, a newer one's, or not readable
         ├── SpoolFullError          it holds spool.max_bytes already: wait until some of it is delivered
         └── SpoolWriteError         the disk took nothing; the same may be stored once it does
 """
-
-from __future__ import annotations
-
-__all__ = [
-    "BridgeError",
-    "IncarnationError",
-    "LeaderMissingError",
-    "PoisonedError",
-    "RefusedError",
-    "ReplicasMissingError",
-    "RetriableError",
-    "SpoolError",
-    "SpoolFullError",
-    "SpoolWriteError",
-    "TimestampError",
-    "TopicMissingError",
-    "UnreachableError",
-]
 
 from bridge.wire import DeadLetterReason
 from config.errors import ExitStatus, GatewayError
@@ -78,7 +60,7 @@ class PoisonedError(BridgeError):
 
 
 class TimestampError(BridgeError):
-    """Kafka refuses the timestamps of some records. No record is at fault for a clock: another timestamp will do.
+    """Kafka refuses the timestamps of some records. A clock is wrong, no record is: another timestamp is accepted.
 
     ``records`` are the numbers of those that Kafka names (KIP-467), none where it is older than 2.4."""
 
@@ -92,7 +74,7 @@ class IncarnationError(BridgeError):
 
 
 class RefusedError(BridgeError):
-    """Kafka refused our credentials, or our right to write. No record's fault: hold it and tell the operator."""
+    """Kafka refused the credentials, or the right to write is missing. No record is at fault: the batch is held."""
 
     exit_status = ExitStatus.REFUSED
 
@@ -104,18 +86,18 @@ class TopicMissingError(BridgeError):
 
 
 class SpoolError(BridgeError):
-    """The spool cannot be used as it is; trying again is vain until somebody corrects it."""
+    """The spool cannot be used until an operator corrects it."""
 
     exit_status = ExitStatus.CONFIG
 
 
 class SpoolFullError(SpoolError):
-    """There is no room for these batches. Nothing of them was stored."""
+    """There is no room for these batches. None was stored."""
 
     exit_status = ExitStatus.FAILED
 
 
 class SpoolWriteError(SpoolError):
-    """The disk is full or broken. Nothing of what was to be stored is, and it may be tried again."""
+    """The disk is full or failing. No batch was stored, and the write may be repeated."""
 
     exit_status = ExitStatus.UNAVAILABLE

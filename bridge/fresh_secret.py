@@ -1,8 +1,6 @@
-"""A secret as its file has it now: asked for each time before it is shown, so that a rotated one needs no restart."""
+"""Reads a secret from its file before each use, so that a rotated secret needs no restart."""
 
 from __future__ import annotations
-
-__all__ = ["fresh"]
 
 from typing import TYPE_CHECKING
 
@@ -19,7 +17,7 @@ log = structlog.get_logger("credentials")
 def fresh(secret: SecretStr, setting: str) -> str:
     """The text of ``secret``, read again if it stands in a file. ``setting`` is its name for the log ("mqtt.password").
 
-    A file that cannot be read now (it is being replaced, its volume is away) leaves the last text good. Blocks for one
+    While the file cannot be read (it is being replaced, its volume is missing), the last text is used. Blocks for one
     small file; never raises.
     """
     if isinstance(secret, FileSecret):

@@ -1,19 +1,21 @@
-"""Interceptors: what looks at, changes, multiplies or drops records between MQTT and Kafka.
+"""Interceptors: they read, change, multiply or drop records between MQTT and Kafka.
 
 The model is Kafka's ``ProducerInterceptor``: ``configure`` once, ``on_send`` for every record before it enters a
 batch, ``on_acknowledgement`` once a batch is durable or given up, ``close`` at the end. Interceptors form a chain per
 route, in the order of the settings: first those for all routes, then the route's own.
 
-What fails has a policy per interceptor, and nothing gets lost unseen: an exception is counted, logged with a rate
-limit, and the record goes on as it was (``pass``), is dropped, goes to the dead letters, or the worker stops.
+Each interceptor has a policy for its failures. An exception is counted and logged with a rate limit. Then the record
+passes unchanged (``pass``), is dropped, becomes a dead letter, or the worker stops.
 
-A message is one thing in the account whatever its records become. So a dead letter is the whole message, with its
-original bytes: none of its records goes to Kafka beside it, and replaying it repeats nothing.
+The ledger counts a message once, whatever its records become. So a dead letter is the whole message with its original
+bytes. None of the message's records is in Kafka beside it, and its replay repeats nothing.
 
-All of it runs on the event loop's thread and may not block: while ``on_send`` runs, no message moves.
+Interceptors run on the event loop's thread and must not block: no message moves during ``on_send``.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 __all__ = [
     "INTERCEPTOR_ERROR",
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
@@ -45,8 +48,6 @@ from bridge.record import Record, check_parts
 from config.values.model import Table  # the base of Options, for those who write interceptors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
     from pydantic import BaseModel
 
     from bridge.routing.template import Template
@@ -58,20 +59,20 @@ Policy = Literal["pass", "drop", "dead_letter", "stop"]
 INTERCEPTOR_ERROR: Final = "interceptor_error"
 """Why a message is filtered whose interceptor failed under the policy ``drop``."""
 OTHER_REASON: Final = "other"
-"""Stands for reasons that an interceptor gives without having declared them: a metric's labels are bounded."""
+"""In place of undeclared reasons of an interceptor, because a metric's labels are limited."""
 OUTCOMES: Final = ("pass", "split", "drop", "error", "acknowledgement_error")
-"""What may come of a call: the label ``outcome`` of ``gateway_intercept_total``."""
+"""The outcomes of a call: the label ``outcome`` of ``gateway_intercept_total``."""
 TIMED_ONE_IN: Final = 32
-"""One message in so many is timed, and stands for all of them: reading the clock costs as much as a simple filter."""
+"""One message in so many is timed, because reading the clock costs as much as a simple filter."""
 
 
 class InterceptorError(BridgeError):
-    """An interceptor raised, or returned what no interceptor may. The sentence names route, position and cause."""
+    """An interceptor raised, or returned a wrong value. The sentence names route, position and cause."""
 
 
 class Drop:
-    """The answer of ``on_send`` for a record that is to go nowhere. ``reason`` is a word its interceptor declared in
-    ``drop_reasons``. Make it once and return it again and again."""
+    """The answer of ``on_send`` that drops a record. ``reason`` is one of ``drop_reasons``. Make it once, and return
+    the same object each time."""
 
     __slots__ = ("reason",)
 
@@ -83,14 +84,14 @@ class Drop:
 
 
 class Fault(NamedTuple):
-    """A message that cannot go on because an interceptor failed; ``stop``: nor may any other."""
+    """A message whose interceptor failed. With ``stop`` the worker stops."""
 
     error: InterceptorError
     stop: bool
 
 
 class RecordMetadata(NamedTuple):
-    """Where a batch went. ``base_offset`` is its first record's offset, -1 where the batch was given up."""
+    """The place of a batch. ``base_offset`` is the offset of its first record, -1 for an abandoned batch."""
 
     topic: str
     partition: int
@@ -100,8 +101,8 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an interceptor may know of its place. ``template`` reads a ``${…}`` template as the route's settings do
-    (``${device}`` and ``${instance}`` among them); it raises ConfigError."""
+    """An interceptor's route, instance and name. ``template`` reads a ``${…}`` template as in the route's settings
+    (with ``${device}`` and ``${instance}``) and raises ConfigError."""
 
     route: str
     instance: str
@@ -110,7 +111,7 @@ class Context:
 
 
 class Interceptor:
-    """The port, with what most interceptors leave as it is. Others need not inherit: the shape counts.
+    """The base of interceptors, with defaults. Inheritance is optional: the shape counts.
 
     ``Options`` is a model (a ``Table``) that the settings are checked against; without one, ``configure`` gets them as
     a mapping. ``drop_reasons`` lists the reasons of its ``Drop`` answers; it may be set in ``configure``.
@@ -134,7 +135,7 @@ class Interceptor:
         What it raises is logged and counted, no more. Interceptors that do not override it cost nothing here."""
 
     def close(self) -> None:
-        """Let go of what ``configure`` took; called once, at the end."""
+        """Release the resources of ``configure``; called once, at the end."""
 
 
 Outcome = Record | list[Record] | Drop | Fault
@@ -167,7 +168,7 @@ class Stage:
         self.passed = self.split = self.dropped = self.errors = self.acknowledgement_errors = 0
 
     def judge(self, answer: object) -> Record | list[Record] | Drop:
-        """What an answer other than a plain record means. Raises for what no interceptor may return."""
+        """Convert an answer that is no plain record. Raises for an answer that no interceptor may return."""
         if isinstance(answer, Record):
             check_parts(answer)
             self.passed += 1
@@ -185,7 +186,7 @@ class Stage:
         raise TypeError(f"on_send returned {what}: a Record, a list of them or a Drop is wanted")
 
     def fail(self, record: Record, error: Exception) -> Record | Drop | Fault:
-        """Where the record goes now that the interceptor has failed."""
+        """Apply the policy to a record whose interceptor failed."""
         self.errors += 1
         sentence = f"{self.where} failed with {_told(error)}"
         log.warning("interceptor_failed", error=sentence, policy=self.policy, repeat_key=self.where)
@@ -200,7 +201,7 @@ class Stage:
                 return Fault(failure, stop=self.policy == "stop")
 
     def step(self, record: Record) -> Record | list[Record] | Drop | Fault:
-        """One call, with whatever comes of it."""
+        """Call the interceptor once, and count the outcome."""
         try:
             return self.judge(self.on_send(record))
         except Exception as error:  # noqa: BLE001 - anything may come out of a plug-in; the policy says what then
@@ -267,7 +268,7 @@ class Chain:
         return record
 
     def _fan_out(self, start: int, records: list[Record], *, timed: bool) -> Outcome:
-        """Each of several records takes the rest of the chain by itself. A fault of one is the whole message's."""
+        """Run the rest of the chain for each of several records. A fault of one is a fault of the message."""
         done: list[Record] = []
         dropped: Drop | None = None
         for record in records:
@@ -286,7 +287,7 @@ class Chain:
         return dropped
 
     def acknowledged(self, metadata: RecordMetadata, error: BridgeError | None) -> None:
-        """Tell those that want to know. Never raises."""
+        """Call ``on_acknowledgement`` of the interceptors that have one. Never raises."""
         for stage in self.acknowledging:
             assert stage.on_acknowledgement is not None
             try:
@@ -297,7 +298,7 @@ class Chain:
                 log.warning("interceptor_acknowledgement_failed", error=sentence, repeat_key=stage.where)
 
     def spoilt(self, error: Exception) -> Fault:
-        """For a record that no batch takes although no answer was of a wrong type: changed in place."""
+        """The outcome for a record that an interceptor changed in place so that no batch takes it."""
         failure = InterceptorError(f"An interceptor of route {self.route!r} changed a record in place: {_told(error)}")
         failure.__cause__ = error
         log.warning("interceptor_failed", error=str(failure), policy="dead_letter", repeat_key=self.route)
@@ -305,7 +306,7 @@ class Chain:
 
     @property
     def drop_reasons(self) -> tuple[str, ...]:
-        """Every reason for which a message of this route may be filtered here."""
+        """Every reason for which this chain may drop a message."""
         reasons = dict.fromkeys(reason for stage in self.stages for reason in sorted(stage.reasons))
         return (*reasons, INTERCEPTOR_ERROR, OTHER_REASON)
 
@@ -323,19 +324,19 @@ class Chains:
         self.get = self._chains.get
         self.listening = frozenset(chain.route for chain in self if chain.acknowledging)
         self._closed = False
-        self._past: dict[tuple[str, ...], float] = {}  # what chains counted that have been replaced
-        self._past_filtered: dict[tuple[str, ...], float] = {}
+        self._past: Counter[tuple[str, ...]] = Counter()  # counts of chains that were replaced
+        self._past_filtered: Counter[tuple[str, ...]] = Counter()
 
     def __iter__(self) -> Iterator[Chain]:
         return iter(self._chains.values())
 
     def stored(self, route: str, metadata: RecordMetadata) -> None:
-        """A batch of the route is durable."""
+        """Report a durable batch of the route."""
         if route in self.listening:
             self._chains[route].acknowledged(metadata, None)
 
     def given_up(self, route: str, metadata: RecordMetadata, error: BridgeError) -> None:
-        """A record of the route will not be in its topic."""
+        """Report a record of the route that will not be in its topic."""
         if route in self.listening:
             self._chains[route].acknowledged(metadata, error)
 
@@ -350,31 +351,31 @@ class Chains:
                 self._chains[route] = chain
             elif successor is not chain:
                 gone[route] = chain
-        # A chain that comes back has counted before: what the former ones counted beyond that is the past.
-        self._past, self._past_filtered = {}, {}
-        self._past = _minus(former.rows(), self.rows())
-        self._past_filtered = _minus(former.filtered_rows(), self.filtered_rows())
+        # A chain that stays has its counts: the past has what the former chains counted beyond them.
+        self._past, self._past_filtered = Counter(), Counter()
+        rows, filtered = self.rows(), self.filtered_rows()
+        self._past = Counter({row: count - rows[row] for row, count in former.rows().items()})
+        self._past_filtered = Counter({row: count - filtered[row] for row, count in former.filtered_rows().items()})
         self.listening = frozenset(chain.route for chain in self if chain.acknowledging)
         return Chains(gone)
 
-    def filtered_rows(self) -> dict[tuple[str, ...], float]:
-        """How many messages were dropped, by route and QoS."""
-        rows = dict(self._past_filtered)
+    def filtered_rows(self) -> Counter[tuple[str, ...]]:
+        """Dropped messages, by route and QoS."""
+        rows = self._past_filtered.copy()
         for chain in self:
-            _add(rows, {(chain.route, str(qos)): count for qos, count in enumerate(chain.filtered)})
+            rows.update({(chain.route, str(qos)): count for qos, count in enumerate(chain.filtered)})
         return rows
 
-    def rows(self) -> dict[tuple[str, ...], float]:
-        """How many calls had which outcome, by interceptor and outcome."""
-        rows = dict(self._past)
+    def rows(self) -> Counter[tuple[str, ...]]:
+        """Calls, by interceptor and outcome."""
+        rows = self._past.copy()
         for chain in self:
             for stage in chain.stages:
-                for outcome, count in zip(OUTCOMES, stage.counts(), strict=True):
-                    rows[stage.label, outcome] = rows.get((stage.label, outcome), 0) + count
+                rows.update({(stage.label, outcome): n for outcome, n in zip(OUTCOMES, stage.counts(), strict=True)})
         return rows
 
     def close(self) -> None:
-        """Close every interceptor, once. Never raises: what does is logged."""
+        """Close every interceptor, once. Never raises; exceptions are logged."""
         if self._closed:
             return
         self._closed = True
@@ -395,16 +396,5 @@ def _told(error: BaseException) -> str:
         return type(error).__name__
 
 
-def _add(rows: dict[tuple[str, ...], float], more: Mapping[tuple[str, ...], float]) -> None:
-    for row, count in more.items():
-        rows[row] = rows.get(row, 0) + count
-
-
-def _minus(
-    rows: Mapping[tuple[str, ...], float], less: Mapping[tuple[str, ...], float]
-) -> dict[tuple[str, ...], float]:
-    return {row: count - less.get(row, 0) for row, count in rows.items()}
-
-
 def _unobserved(_elapsed_ns: int, _calls: int) -> None:
-    """Before anybody watches."""
+    """Does nothing: the default of ``observe``."""

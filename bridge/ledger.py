@@ -1,24 +1,17 @@
-"""The loss ledger: every MQTT message taken in is, at any moment, in exactly one place.
+"""The ledger: at any moment every received MQTT message is in exactly one of its terms.
 
     received + recovered = delivered + filtered + dead_lettered + copies + in_flight + returned + lost
 
 All terms count MQTT messages, not Kafka records: one message may become several records, and is delivered when the
 last of them is durable. ``in_flight`` is counted where the messages wait, never computed as the rest: a remainder
-would hide exactly the message that got lost.
+would hide a lost message.
 
-The sums hold whenever the event loop is between two steps. So the data path moves a message and its count in one
-step, with no ``await`` between the two, and whoever reads the ledger does so in the same loop.
+The sum holds between two steps of the event loop. The data path moves a message and its count in one step, without an
+``await`` in between. Readers of the ledger run in the same loop.
 """
 
-from __future__ import annotations
-
-__all__ = ["Ledger", "LedgerSnapshot"]
-
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +59,7 @@ class Ledger:
     - ``delivered``: messages whose last record Kafka acknowledged with acks=all
     - ``filtered``: messages dropped on purpose (an interceptor, an expired message, no route)
     - ``dead_lettered``: messages whose dead letter Kafka acknowledged
-    - ``copies``: messages of QoS 2 that a broker sent again and that had been received before: the first one is counted
-      where it is, and the copy goes nowhere
+    - ``copies``: repeated deliveries of QoS 2 messages that were received before: these are dropped
     - ``returned``: messages still unacknowledged when their connection ended: the broker has them and sends them
       again. A record of such a message that Kafka acknowledges later is not counted as delivered: its message has left
       the windows already.

@@ -1,9 +1,5 @@
 """A received message as templates and slow routes see it."""
 
-from __future__ import annotations
-
-__all__ = ["NO_PROPERTIES", "MessageView", "Properties"]
-
 import json
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
@@ -21,7 +17,7 @@ _DECODER: Final = json.JSONDecoder(parse_float=str, parse_int=str, parse_constan
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """The properties of a PUBLISH (MQTT 5.0 section 3.3.2.3) that mean something beyond the connection.
+    """The properties of a PUBLISH (MQTT 5.0 section 3.3.2.3) that apply beyond the connection.
 
     Made once per distinct property bytes, not per message.
     """
@@ -41,8 +37,8 @@ NO_PROPERTIES: Final = Properties()
 class MessageView:
     """One message as templates and slow routes see it; built only where a route needs more than the topic.
 
-    ``flags`` is the low nibble of the PUBLISH fixed header (DUP 8, QoS 6, RETAIN 1), ``received_ms`` wall-clock
-    milliseconds, ``delivery_id`` what identifies this one delivery; it is empty where the route has no use for it.
+    ``flags`` is the low nibble of the PUBLISH fixed header (DUP 8, QoS 6, RETAIN 1). ``received_ms`` is wall-clock
+    milliseconds. ``delivery_id`` identifies this delivery; it is empty where the route does not use it.
     """
 
     topic: str

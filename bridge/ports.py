@@ -1,21 +1,9 @@
-"""What the data path asks of the outside: a Kafka producer, a store on disk, a token to show.
+"""Protocols of the data path: a Kafka producer, a store on disk, a source of tokens.
 
-Implementations match by shape. ``bridge.kafka.producer`` is the one on aiokafka; the tests have one in memory that
-obeys the same suite."""
+Implementations match by shape. ``bridge.kafka.producer`` is the one on aiokafka. The tests have one in memory, which
+passes the same suite."""
 
 from __future__ import annotations
-
-__all__ = [
-    "Append",
-    "BatchBuilder",
-    "Credential",
-    "CredentialSource",
-    "Headers",
-    "Producer",
-    "ProducerFactory",
-    "SpoolStore",
-    "StoredRecord",
-]
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +13,8 @@ if TYPE_CHECKING:
     from asyncio import Future
 
     from bridge.errors import BridgeError
-    from bridge.spool.spool import ReadResult, SpoolBatch
+    from bridge.spool.record import SpoolBatch
+    from bridge.spool.store import ReadResult
 
 Headers = Sequence[tuple[str, bytes | None]]
 """A list: the real builder takes nothing else. Typed as a sequence, for a list of pairs without None is one too."""
@@ -49,15 +38,15 @@ class BatchBuilder(Protocol):
         """No more records: ``count`` were appended."""
 
     def record_count(self) -> int:
-        """Records in a closed batch: once it has been sent, as counted in the very bytes that were."""
+        """Records in a closed batch. Once it was sent, they are counted in the sent bytes."""
 
     def encode(self) -> bytes:
-        """A closed batch as bytes, sent or not, from which ``Producer.restore`` makes it again."""
+        """A closed batch as bytes, sent or not, for ``Producer.restore``."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record taken back out of a sealed batch. ``timestamp_ms`` is absolute, milliseconds since 1970."""
+    """A record read from a sealed batch. ``timestamp_ms`` is absolute, milliseconds since 1970."""
 
     timestamp_ms: int
     key: bytes | None
@@ -88,11 +77,12 @@ class SpoolStore(Protocol):
         SpoolWriteError, and then none is stored."""
 
     async def read(self, topic: str, partition: int, after_id: int, max_bytes: int) -> ReadResult:
-        """The next batches of a partition after an id (0: from the first), in order, at least one if there is one;
-        and what has been lost among them. Raises SpoolWriteError."""
+        """The next batches of a partition after an id (0: from the first), in order, at least one if there is one.
+
+        The result also counts lost ones. Raises SpoolWriteError."""
 
     def remove(self, topic: str, partition: int, ids: Sequence[int]) -> None:
-        """Forget batches that are delivered."""
+        """Remove delivered batches."""
 
 
 class Producer(Protocol):
@@ -110,16 +100,16 @@ class Producer(Protocol):
     def send(self, topic: str, partition: int, batch: BatchBuilder) -> Future[int]:
         """Hand a closed batch over. At most one batch of a partition may be under way. Does not block.
 
-        Raises LeaderMissingError when nothing was handed over. The future is done when all in-sync replicas have the
-        batch, with the offset of its first record (-1 when Kafka has it and does not say where), or failed: ask
-        ``failure`` what that means."""
+        Raises LeaderMissingError when nothing was handed over. The future's result is the offset of the first record
+        once all in-sync replicas have the batch, or -1 when Kafka does not say where. ``failure`` explains a failed
+        future."""
 
     def failure(self, answer: Future[int]) -> BridgeError | None:
-        """What became of a batch whose future is done: None when Kafka has it, else Poisoned-, Timestamp-,
-        Incarnation- or RefusedError."""
+        """The outcome of a batch whose future is done: None when Kafka has it, else PoisonedError, TimestampError,
+        IncarnationError or RefusedError."""
 
     def cluster_id(self) -> str | None:
-        """What the cluster calls itself, the same for all its life; None before the start, or when it does not say."""
+        """The id of the cluster, which never changes; None before the start, or when the cluster has none."""
 
     def partition_count(self, topic: str) -> int | None:
         """Partitions of a topic by the last metadata, or None when the topic is not known."""
@@ -142,7 +132,7 @@ class Producer(Protocol):
         """The records of a batch that was closed, sent or not."""
 
     def restore(self, data: bytes) -> BatchBuilder:
-        """A closed batch from what its ``encode`` gave, in this life or an earlier one; it can be sent."""
+        """A closed batch from the bytes of ``encode``, of this life or an earlier one. It can be sent."""
 
 
 ProducerFactory = Callable[[], Producer]
@@ -150,41 +140,42 @@ ProducerFactory = Callable[[], Producer]
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """A token that proves who we are. Its repr is safe to log."""
+    """A token for a login. Its repr is safe to log."""
 
     token: str = field(repr=False)
-    expires_at_ns: int | None = None  # by time.monotonic_ns(); None when nobody can tell
-    number: int = 1  # of this source, counted up: whoever has shown 3 has an old one when there is a 4
+    expires_at_ns: int | None = None  # by time.monotonic_ns(); None when unknown
+    number: int = 1  # counted up by the source: 3 is old when there is a 4
 
 
 class CredentialSource(Protocol):
-    """Where tokens come from, for MQTT and Kafka alike (``auth.outward.tokens``). Belongs to the event loop's thread.
+    """A source of tokens for MQTT and Kafka (``auth.outward.tokens``). Belongs to the event loop's thread.
 
-    It renews by itself in the background, well before a token expires, and goes on handing out the old one while that
-    is good. ``failures`` counts the attempts that found none.
+    It renews a token in the background, well before it expires, and returns the old one while that is valid.
+    ``failures`` counts the attempts without a token.
     """
 
     failures: int
 
     @property
     def failing(self) -> bool:
-        """Whether the last attempt found none."""
+        """Whether the last attempt returned no token."""
 
     async def start(self) -> None:
-        """Begin to keep a token. Returns at once; the first one may still be on its way. Raises ConfigError when no
-        token can ever come (a file that is no text)."""
+        """Start to fetch and renew tokens. Returns at once, perhaps before the first token. Raises ConfigError when no
+        token is possible (a file that is no text)."""
 
     async def current(self) -> Credential:
-        """The token to show now; it waits only when there is none that is good, as long as one attempt takes. Raises
-        GatewayError with a sentence about where it was looked for and why there is none; a later call may succeed,
-        and need not be spaced: attempts are, here."""
+        """The token to show now. Waits for one attempt when no valid token is there.
+
+        Raises GatewayError with the place of the token and the reason why there is none. A later call may succeed.
+        Callers need not space their calls: the source spaces its attempts."""
 
     def watch(self, told: Callable[[Credential], None]) -> Callable[[], None]:
-        """``told`` is called on the loop with each credential that replaces another; what is returned ends that."""
+        """Call ``told`` on the loop with each credential that replaces another. The returned callable ends that."""
 
     def refused(self, credential: Credential) -> None:
-        """A broker did not take this one: get another as soon as may be. Nothing happens when there is one already.
-        Never raises, does not block."""
+        """Fetch another token soon: a broker refused this one. Does nothing when there is a newer one already. Never
+        raises, does not block."""
 
     async def close(self) -> None:
-        """Stop renewing, and let go of connections. Never raises."""
+        """Stop the renewal and close connections. Never raises."""

@@ -1,16 +1,10 @@
-"""A file that one process at a time holds, and that says which: what keeps two gateways off one folder."""
-
-from __future__ import annotations
-
-__all__ = ["HeldError", "holder", "take"]
+"""A lock file with the number of the process that holds it. It keeps two gateways from using one folder."""
 
 import fcntl
 import os
 import time
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Final
 
 _TRIES: Final = 5
 _BETWEEN_TRIES_S: Final = 0.01
@@ -26,10 +20,10 @@ class HeldError(Exception):
 
 
 def take(path: Path, mode: int = 0o644) -> int:
-    """The descriptor whose closing gives the lock back; the end of the process closes it in any case. The file stays:
-    removing it would race with the next owner.
+    """Take the lock. Closing the returned descriptor, or the end of the process, releases it. The file stays: removing
+    it would race with the next owner.
 
-    Raises HeldError, OSError. Blocks for a moment when the lock is held: :func:`holder` takes it to look.
+    Raises HeldError, OSError. Blocks for a moment while the lock is held, because :func:`holder` takes it briefly.
     """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
     for left in reversed(range(_TRIES)):
@@ -48,7 +42,7 @@ def take(path: Path, mode: int = 0o644) -> int:
 
 
 def holder(path: Path) -> str:
-    """The process that has the lock, "unknown" if it does not say, "" if none has it. Takes nothing."""
+    """The number of the process with the lock, "unknown" without a number, "" without a process."""
     try:
         lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -1,8 +1,6 @@
-"""A record on its way through the interceptors: what is to be written to Kafka, and the message it was made from."""
+"""A record on its way through the interceptors, with the message it was made from."""
 
 from __future__ import annotations
-
-__all__ = ["NotJsonError", "Record", "check_parts", "dump_json"]
 
 import math
 from typing import TYPE_CHECKING, Any, Final
@@ -29,8 +27,8 @@ class Record:
     - ``topic``, ``key``, ``value``, ``headers``, ``timestamp_ms``: what Kafka gets. A value None deletes the key in a
       compacted topic, a key None takes any partition.
 
-    Never changed in place, nor is what it holds: ``replace`` and ``with_json`` give a new one. An interceptor that
-    fails half-way has then spoilt nothing, and the records of one message may share their parts.
+    A record and its parts are never changed in place: ``replace`` and ``with_json`` return a new one. So a failing
+    interceptor changes nothing, and records of one message may share parts.
     """
 
     __slots__ = ("_json", "headers", "key", "message", "timestamp_ms", "topic", "value")

@@ -1,8 +1,6 @@
-"""TLS contexts from settings, for both sides; they follow the files that the settings name."""
+"""Client TLS contexts from settings. They follow changes of their files."""
 
 from __future__ import annotations
-
-__all__ = ["TlsFiles", "distrust", "tls_context"]
 
 import ssl
 from pathlib import Path
@@ -10,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from bridge.certificate import validity
+from bridge.certificate import Validity, validity
 from bridge.fresh_secret import fresh
 from config.error_words import words
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
-    from bridge.certificate import Validity
     from config.settings import TlsSettings
 
 log = structlog.get_logger("credentials")
@@ -30,13 +27,13 @@ _OTHER_NAMES = (62, 64)  # host name, IP address
 
 
 def distrust(error: ssl.SSLCertVerificationError, table: str) -> str:
-    """What follows "the server …": how its certificate failed, and what to do. ``table`` names the settings
-    ("mqtt.tls")."""
+    """The rest of a sentence after "the server …": the fault of its certificate, and what to do. ``table`` names the
+    settings ("mqtt.tls")."""
     code = error.verify_code
     if code == _EXPIRED:
         return (
-            "shows a certificate that has expired, or whose authority has. Renew it there, and compare the clocks: no "
-            "setting of the gateway helps."
+            "shows a certificate that has expired, or whose authority has expired. Renew it there, and compare the "
+            "clocks: no setting of the gateway helps."
         )
     if code == _NOT_YET_VALID:
         return "shows a certificate that is not valid yet. Compare its machine's clock with this one's."
@@ -45,8 +42,7 @@ def distrust(error: ssl.SSLCertVerificationError, table: str) -> str:
 
 
 class _NamedContext(ssl.SSLContext):
-    """Sends and verifies ``server_name`` whatever host the connection goes to: paho and aiokafka always pass the
-    host."""
+    """Sends and verifies ``server_name`` for any host, because paho and aiokafka always pass the host."""
 
     server_name: str | None = None
 
@@ -62,8 +58,7 @@ class _NamedContext(ssl.SSLContext):
 
 
 def tls_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
-    """A client context that follows the settings. ``where`` names their place ("mqtt.tls"). Reads files; raises
-    ConfigError."""
+    """A client context by the settings. ``where`` is their place ("mqtt.tls"). Reads files; raises ConfigError."""
     context = _NamedContext(ssl.PROTOCOL_TLS_CLIENT)
     context.server_name = settings.server_name
     context.minimum_version = _VERSIONS[settings.minimum_version]
@@ -83,7 +78,7 @@ def tls_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
     if settings.certificate_file is not None:
         password = fresh(settings.key_password, f"{where}.key_password") if settings.key_password is not None else ""
         try:
-            # A callable, so that OpenSSL never asks for a passphrase on the terminal.
+            # A callable, so that OpenSSL does not ask for a passphrase on the terminal.
             context.load_cert_chain(settings.certificate_file, settings.key_file, lambda: password)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
@@ -95,18 +90,18 @@ def tls_context(settings: TlsSettings, where: str) -> ssl.SSLContext:
 
 
 class TlsFiles:
-    """A client context that follows its files: whoever connects asks for it, and gets a new one when they have changed.
+    """A client context that follows its files. Ask for it before each connection.
 
-    ``where`` names the table ("mqtt.tls"). Reads the files; raises ConfigError when they cannot be used. Later, what
-    cannot be used (a certificate whose key is still to come) leaves the last context good. ``validity`` is that of the
-    context's client certificate, None without one.
+    ``where`` names the table ("mqtt.tls"). Reads the files; raises ConfigError for unusable ones. Later unusable files
+    (a certificate before its key is written) keep the last context. ``validity`` is that of the client certificate,
+    None without one.
     """
 
     def __init__(self, settings: TlsSettings, where: str) -> None:
         self._settings = settings
         self._where = where
         files = [settings.ca_file, settings.certificate_file, settings.key_file]
-        if settings.ca_file is None:  # the system's authorities come and go too
+        if settings.ca_file is None:  # the system's authorities change too
             system = ssl.get_default_verify_paths()
             files += [Path(place) for place in (system.cafile, system.capath) if place is not None]
         self._files = tuple(file for file in files if file is not None)
@@ -115,8 +110,8 @@ class TlsFiles:
         self.validity = self._validity()
 
     def context(self) -> ssl.SSLContext:
-        """The context for a connection that is made now. Looks at the files' times, and reads them if they are new."""
-        stamps = self._look()  # before they are read: a change in between is then seen the next time
+        """The context for a new connection. Checks the files' times, and reads changed files."""
+        stamps = self._look()  # before reading: a change in between is then found the next time
         if stamps != self._stamps:
             try:
                 self._context = tls_context(self._settings, self._where)
@@ -139,7 +134,7 @@ class TlsFiles:
             return None
         try:
             return validity(self._settings.certificate_file)
-        except ValueError as error:  # OpenSSL has taken it all the same
+        except ValueError as error:  # OpenSSL accepted the file
             log.warning("certificate_not_read", table=self._where, problem=str(error))
             return None
 
@@ -148,8 +143,7 @@ class TlsFiles:
 
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is written, or another is put in its place (a link that leads elsewhere, as Kubernetes
-    does it)."""
+    """A value that changes when a file is written or replaced (also by a link to another file, as in Kubernetes)."""
     try:
         status = file.stat()
     except OSError:

@@ -1,7 +1,8 @@
-"""Dead letters beside their making (``bridge.produce.dead_letter``): their limits, reading them, replaying them.
+"""Limits and reading of dead letters. ``bridge.produce.dead_letter`` writes them, ``gateway.cli.dead_letters`` replays
+them.
 
-limit.py          how many dead letters a route may make before it is stopped: a ceiling on rate and on share
-reading.py        a dead-letter topic's records read back: dead letters put together from their parts
-replay_marks.py   which dead letters have been replayed: marks beside them, in the same partition
-route_stops.py    which routes are stopped because too many of their messages had to become dead letters
+limit.py          the ceiling on dead letters of a route, as a rate and as a share of its messages
+reading.py        reads records of a dead-letter topic: joins dead letters from their parts
+replay_marks.py   marks of replayed dead letters, in the same partition, and what several marks mean
+route_stops.py    stops routes with too many dead letters, and tries them again
 """

@@ -1,25 +1,22 @@
-"""How many dead letters a route may make before it is stopped: a ceiling on rate and on share.
+"""The ceiling on dead letters of a route, as a rate and as a share of its messages.
 
-Dead letters are for the odd bad message. When everything turns bad (a route's template is wrong, a topic's rules have
-changed, a whole fleet sends something else) they would drain the route: acknowledged to the devices, and gone from
-where their readers look. So a ceiling stops the route instead.
+Dead letters are for single bad messages. Sometimes all messages are bad: a route's template is wrong, a topic's rules
+have changed, a fleet sends another format. Every message would then be acknowledged to its device and missing in its
+topic. The ceiling stops the route instead.
 
-Pure: the caller passes the time and the number of messages the route has taken. A good message costs nothing here:
-its route is asked for its count when a dead letter makes that count matter, and once a tick.
+Pure: the caller passes the time and the route's number of messages. A good message costs nothing: the number is read at
+a dead letter and once a tick.
 """
 
 from __future__ import annotations
 
-__all__ = ["DeadLetterLimit", "DeadLetterMeter", "Excess"]
-
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from config.settings import DeadLetterSettings
 
 STEPS = 12  # into which the time looked back on is divided: it is exact to one of them
@@ -28,7 +25,7 @@ _SAMPLES = 6 * STEPS  # a step each of the time, and two of the messages; the re
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterLimit:
-    """The ceiling, and what follows when it is exceeded. A value; ``meter`` makes the state of one route.
+    """The ceiling, a value; ``meter`` makes the state of one route.
 
     - ``max_per_second``: dead letters a second, as the mean over ``over_ns``;
     - ``max_share``: dead letters per message over the same time, or over as long as ``min_messages`` take to come;
@@ -53,7 +50,7 @@ class DeadLetterLimit:
         )
 
     def meter(self, now_ns: int, taken: int) -> DeadLetterMeter:
-        """A meter for a route that has taken ``taken`` messages until now, which it does not look back on."""
+        """A meter for a route. It does not count the ``taken`` messages before now."""
         return DeadLetterMeter(self, now_ns, taken)
 
 
@@ -68,7 +65,7 @@ class Excess:
 
 
 class _Sample(NamedTuple):
-    """The counts from one moment until another: nothing happened in between."""
+    """The counts of a time in which nothing changed."""
 
     from_ns: int
     until_ns: int
@@ -77,7 +74,7 @@ class _Sample(NamedTuple):
 
 
 class DeadLetterMeter:
-    """One route's dead letters and messages, as far back as its limit looks. Made by ``DeadLetterLimit.meter``."""
+    """Dead letters and messages of one route within the limit's time. Made by ``DeadLetterLimit.meter``."""
 
     __slots__ = ("_dead", "_known", "_limit", "_samples")
 
@@ -88,7 +85,7 @@ class DeadLetterMeter:
         self._samples = deque([_Sample(now_ns, now_ns, taken, 0)])  # oldest first; the first is where looking back ends
 
     def tick(self, now_ns: int, taken: int) -> None:
-        """Remember the counts of this moment. To be called more often than ``STEPS`` times in the limit's time."""
+        """Remember the present counts. Call it more than ``STEPS`` times in the limit's time."""
         self._known = taken
         samples, last = self._samples, self._samples[-1]
         if (last.taken, last.dead) == (taken, self._dead):
@@ -117,8 +114,9 @@ class DeadLetterMeter:
         return now_ns - sample.from_ns >= limit.over_ns and self._known - sample.taken >= limit.min_messages
 
     def dead(self, now_ns: int, taken: Callable[[], int]) -> Excess | None:
-        """Count one more dead letter; the answer is the ceiling it exceeds. ``taken`` counts the route's messages, this
-        one included; it is asked only when the answer depends on it."""
+        """Count one more dead letter, and return the ceiling that it exceeds, or None.
+
+        ``taken`` returns the route's messages, this one included. It is called only when the result depends on it."""
         self._dead += 1
         return self._over_rate(now_ns, taken) or self._over_share(now_ns, taken)
 

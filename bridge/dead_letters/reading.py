@@ -1,13 +1,12 @@
-"""A dead-letter topic's records read back: dead letters put together from their parts, and the message in each.
+"""Reads records of a dead-letter topic: joins dead letters from their parts, and finds the message in each.
 
-The other direction of ``bridge.produce.dead_letter``. Pure: whoever reads Kafka hands the records in, in the order of
-their offsets within each partition."""
+``bridge.produce.dead_letter`` writes them. Pure: the caller passes records in the order of their offsets within each
+partition."""
 
 from __future__ import annotations
 
-__all__ = ["Assembler", "DeadLetter", "LoggedRecord", "Place"]
-
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,8 +14,6 @@ from bridge import wire
 from bridge.message import Properties
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from bridge.ports import Headers
 
 
@@ -24,7 +21,7 @@ ALIKE = 1000
 
 
 class Place(NamedTuple):
-    """Where a record lies. A dead letter is named by its first part's place."""
+    """The place of a record. A dead letter has the place of its first part."""
 
     topic: str
     partition: int
@@ -35,7 +32,7 @@ class Place(NamedTuple):
 
 
 class LoggedRecord(NamedTuple):
-    """A record as it lies in Kafka. ``timestamp_ms`` is milliseconds since 1970."""
+    """A record of a Kafka topic. ``timestamp_ms`` is milliseconds since 1970."""
 
     place: Place
     timestamp_ms: int
@@ -93,12 +90,12 @@ class DeadLetter:
 
     @property
     def route(self) -> str:
-        """Its route's name; empty where none took the message."""
+        """The name of its route; empty without one."""
         return self._text(wire.DLQ_ROUTE) or ""
 
     @property
     def kafka_topic(self) -> str | None:
-        """Where it was meant to go, when that was known."""
+        """The Kafka topic of the message, where that was known."""
         return self._text(wire.DLQ_KAFKA_TOPIC)
 
     @property
@@ -115,7 +112,7 @@ class DeadLetter:
         return self.timestamp_ms if first is None else first
 
     def header(self, name: str) -> bytes | None:
-        """The first header of that name among the message's own."""
+        """The message's first header of that name."""
         return next((value for found, value in self.headers if found == name), None)
 
     @property
@@ -131,13 +128,13 @@ class DeadLetter:
 
     @property
     def flags(self) -> int:
-        """The low nibble of the PUBLISH it came in: DUP 8, QoS 6, RETAIN 1."""
+        """The low nibble of its PUBLISH: DUP 8, QoS 6, RETAIN 1."""
         qos = int(self.header(wire.MQTT_QOS) or b"0") & 3
         retain, dup = (self.header(name) == b"1" for name in (wire.MQTT_RETAIN, wire.MQTT_DUP))
         return dup << 3 | qos << 1 | retain
 
     def properties(self) -> Properties:
-        """The MQTT 5 properties that its headers tell of."""
+        """The MQTT 5 properties by its headers."""
         prefix = wire.MQTT_USER_PREFIX
         user = [(name[len(prefix) :], _utf8(value)) for name, value in self.headers if name.startswith(prefix)]
         expiry = self.header(wire.MQTT_MESSAGE_EXPIRY)
@@ -160,7 +157,7 @@ def _utf8(value: bytes | None) -> str:
 
 
 class _Parts:
-    """What has come of a dead letter in parts."""
+    """The parts so far of one dead letter."""
 
     __slots__ = ("records", "total")
 
@@ -170,7 +167,7 @@ class _Parts:
 
 
 class Assembler:
-    """Makes dead letters of records. ``keep_values`` False lets go of payloads at once, for looking through many."""
+    """Joins records to dead letters. ``keep_values`` False drops payloads at once, to look through many."""
 
     def __init__(self, *, keep_values: bool = True) -> None:
         self._keep_values = keep_values
@@ -179,8 +176,7 @@ class Assembler:
         self._alike: dict[bytes, bytes] = {}  # what many dead letters say, kept once
 
     def take(self, record: LoggedRecord) -> DeadLetter | None:
-        """The dead letter that this record makes whole, if it does. Records that are none (marks of a replay, anything
-        else in the topic) give None."""
+        """The dead letter that this record completes, or None. Marks of a replay and foreign records return None."""
         said = _said(record.headers)
         if wire.DLQ_REASON not in said:
             return None
@@ -202,7 +198,7 @@ class Assembler:
         return self._make([parts.records[n] for n in range(1, total + 1)], total, said)
 
     def rest(self) -> Iterator[DeadLetter]:
-        """What lacks parts at the end: they have expired, or are not written yet."""
+        """Dead letters without all parts at the end: some have expired, or are not written yet."""
         for parts in self._open.values():
             records = [record for _, record in sorted(parts.records.items())]
             yield self._make(records, parts.total, _said(records[0].headers))

@@ -1,20 +1,18 @@
-"""Which dead letters have been replayed: marks beside them, in the same partition, and what a row of marks means.
+"""Marks of replayed dead letters, in the same partition, and the meaning of several marks.
 
-A replay writes ``begun`` before it does anything, and reads the partition up to its own mark: Kafka's order of the
-marks decides which of two replays at once has the dead letter, and the other leaves it alone. When Kafka has what
-became of the message it writes ``done``; when nothing was written it writes ``undone``, which leaves things as they
-were. A replay that dies in between leaves ``begun``: nobody knows whether the message was written, so nobody replays
-it again who does not insist.
+A replay first writes ``begun``, and reads the partition up to its own mark. The order of the marks in Kafka decides
+which of two simultaneous replays owns the dead letter; the other skips it. When Kafka has the records of the message,
+the replay writes ``done``. When nothing was written it writes ``undone``, and the dead letter is as before. A replay
+that dies in between leaves ``begun``. Then it is unknown whether the message was written, and another replay must be
+forced.
 
-Who insists says behind which replay: of two that insist at once, the second one's mark is behind the first one's and
-means nothing any more.
+A forced replay names the replay that it follows. Of two simultaneous ones, the second mark is behind the first one and
+has no effect.
 
 Marks are younger than their dead letters and in their partition, so they expire later.
 """
 
 from __future__ import annotations
-
-__all__ = ["Mark", "MarkKind", "Marks", "Replay"]
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -48,7 +46,7 @@ class Mark:
     after: str = ""
 
     def headers(self) -> list[tuple[str, bytes]]:
-        """What the mark's record carries; it has no value."""
+        """The headers of the mark's record, which has no value."""
         headers = [
             (wire.DLQ_REPLAY, self.kind.value.encode()),
             (wire.DLQ_REPLAY_OFFSET, b"%d" % self.offset),
@@ -58,7 +56,7 @@ class Mark:
 
     @property
     def key(self) -> bytes:
-        """A key for the mark's record: were the topic compacted, the last mark would stay."""
+        """The key of the mark's record. A compacted topic keeps the last mark."""
         return b"replay-of-%d" % self.offset
 
     @classmethod
@@ -85,13 +83,13 @@ class Replay:
 
 
 class Marks:
-    """What the marks of any number of partitions say. Feed them in the order of each partition."""
+    """The marks of any number of partitions. Feed them in the order of each partition."""
 
     def __init__(self) -> None:
         self._replays: dict[tuple[str, int, int], Replay | None] = {}
 
     def take(self, record: LoggedRecord) -> bool:
-        """Take a record into account; true when it was a mark."""
+        """Note a record. True when it is a mark."""
         mark = Mark.of(record)
         if mark is None:
             return False
@@ -108,5 +106,5 @@ class Marks:
         return True
 
     def of(self, topic: str, partition: int, offset: int) -> Replay | None:
-        """The replay that has the dead letter at this place, or None: it may be replayed."""
+        """The replay that owns the dead letter at this place. None: it may be replayed."""
         return self._replays.get((topic, partition, offset))

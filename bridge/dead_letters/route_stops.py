@@ -1,23 +1,21 @@
-"""Which routes are stopped because too many of their messages had to become dead letters, and how each goes on.
+"""Stops routes with too many dead letters, and tries them again.
 
     runs ──ceiling exceeded──▶ rests ──retry_after──▶ on trial ──all good──▶ runs
                                  ▲                       │
                                  └────── a dead letter ──┘
 
-The ceiling binds what comes back from the spool too: a record of a stopped route that Kafka refuses then waits there,
-and its partition with it.
+The ceiling also binds records that come back from the spool. A refused record of a stopped route then waits with its
+partition.
 
-A stopped route is not drained: its further messages, good and bad, are neither dead-lettered nor acknowledged but held,
-until memory is full and reading pauses; then they wait in the MQTT broker. After a rest a few are tried. When those are
-good the route goes on by itself, so an operator who mends the cause need do nothing else; a reload or a
-restart tries at once.
+Later messages of a stopped route, good and bad, are held: no dead letters, no acknowledgements. When memory is full,
+reading pauses, and messages wait in the MQTT broker. After a rest a few are tried. If those are good, the route runs
+again by itself: an operator need only correct the cause. A reload or a restart tries at once.
 """
 
 from __future__ import annotations
 
-__all__ = ["TRIAL_MESSAGES", "Gate", "Returns", "RouteStops"]
-
 import asyncio
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import Enum
 from functools import partial
@@ -28,8 +26,6 @@ import structlog
 from config.values.grammar import format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from bridge.dead_letters.limit import DeadLetterLimit, Excess
     from bridge.wire import DeadLetterReason
 
@@ -40,29 +36,29 @@ TICK_S = 0.5
 
 
 class Gate(Protocol):
-    """Where a route's messages pass: a dispatcher."""
+    """A dispatcher, as the ceiling sees it."""
 
     def stop(self, route: str) -> None:
-        """Hold every further message."""
+        """Hold every later message."""
 
     def admit(self, route: str, count: int) -> None:
-        """Let some pass."""
+        """Let ``count`` messages pass."""
 
     def tried(self, route: str) -> bool:
-        """Whether all that were admitted have got where they go."""
+        """Whether every admitted message is durable or a dead letter."""
 
     def release(self, route: str) -> None:
-        """Hold none any more."""
+        """Hold no more messages."""
 
 
 class Returns(Protocol):
-    """What comes back of a route's messages from the spool."""
+    """The messages that come back from the spool, as the ceiling sees them."""
 
     def taken(self, route: str) -> int:
-        """Messages of it that have come back so far."""
+        """Messages of the route that came back so far."""
 
     def tried(self, route: str) -> bool:
-        """Whether none of it waits that Kafka has refused."""
+        """Whether no refused record of the route waits."""
 
 
 class _State(Enum):
@@ -96,9 +92,8 @@ class _Route:
 class RouteStops:
     """The ceiling on dead letters of one worker, a component of its service. Belongs to the event loop's thread.
 
-    ``made`` is told of every dead letter; routes are made known by ``watch``. Dead letters of no route (an MQTT topic
-    that is forbidden) stop nothing, for there is nothing to stop but the gateway. ``failed`` is told of a defect of
-    ours: stopped routes would stay so.
+    ``made`` receives every dead letter, and ``watch`` every route. Dead letters without a route (forbidden MQTT topics)
+    stop nothing: only the gateway itself could be stopped. ``failed`` receives defects.
     """
 
     name = "route stops"
@@ -114,8 +109,8 @@ class RouteStops:
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, route: str, gate: Gate, taken: Callable[[], int]) -> None:
-        """Hold a route to the ceiling. ``taken`` counts the messages that it has taken through this gate so far. It may
-        have several, which stop and go on together."""
+        """Put a route under the ceiling. ``taken`` returns its messages through this gate. All gates of a
+        route stop and run together."""
         watched = self._routes.get(route)
         if watched is None:
             watched = self._routes[route] = _Route(route, gate, taken, self._limit, self._clock_ns())
@@ -129,17 +124,17 @@ class RouteStops:
             gate.stop(route)
 
     def watch_returns(self, returns: Returns) -> None:
-        """Hold what comes back from the spool to the ceiling too. Before the first ``watch``."""
+        """Put messages from the spool under the ceiling too. Call it before the first ``watch``."""
         self._returns = returns
 
     def rests(self, route: str) -> bool:
-        """Whether no dead letter more may be made of a route now. What waits for that is Kafka's to refuse again."""
+        """Whether a route may make no dead letter now. Kafka refuses the waiting record again later."""
         watched = self._routes.get(route)
         return watched is not None and watched.state is _State.RESTS
 
     def begin_anew(self, limit: DeadLetterLimit) -> tuple[str, ...]:
-        """Forget every route, for others or the same are made known again, under another ceiling. Returns those that
-        were stopped: their gates still hold what they have, and are the caller's to open."""
+        """Forget every route before ``watch`` adds the routes of other settings. Returns the stopped ones: their gates
+        still hold messages, which the caller releases."""
         stopped = tuple(self.stopped)
         self._limit = limit
         self._routes = {}
@@ -147,11 +142,11 @@ class RouteStops:
 
     @property
     def stopped(self) -> Mapping[str, str]:
-        """The routes that do not run, each with the sentence that says why and how it goes on."""
+        """The stopped routes, each with a sentence about the reason and the next step."""
         return {route.name: route.sentence for route in self._routes.values() if route.state is not _State.RUNS}
 
     def made(self, route: str, reason: DeadLetterReason, error: BaseException) -> None:
-        """One more dead letter of a route: stop it when that is one too many."""
+        """Count a dead letter of a route, and stop the route when the ceiling is exceeded."""
         watched = self._routes.get(route)
         if watched is None or watched.state is _State.RESTS:
             return  # what was on its way to Kafka when the route was stopped ends as it does
@@ -169,7 +164,7 @@ class RouteStops:
             log.error("route_stopped", route=route, reason=reason.value, alarm=watched.sentence)
 
     def tick(self) -> None:
-        """Move on what time moves on. Called twice a second."""
+        """Begin and end trials that are due. Called twice a second."""
         now_ns = self._clock_ns()
         for route in self._routes.values():
             if route.state is _State.RUNS:
@@ -208,7 +203,7 @@ class RouteStops:
         return (
             f"Route {route!r} is stopped: {excess.dead} of {excess.messages} messages in {seconds:.1f} s had to become "
             f"dead letters, and {allowed}. The last one, {reason.value}: {str(error)[:300].rstrip('.')}. Its messages "
-            f"are held and not acknowledged. Look at them with: gateway dlq list --route {route}. Then mend the "
+            f"are held and not acknowledged. Look at them with: gateway dlq list --route {route}. Then correct the "
             f"devices or the route, or raise the setting, and run: gateway reload. Without that {TRIAL_MESSAGES} "
             f"messages are tried every {rest} (dead_letter.retry_after), and the route goes "
             "on once they are all good."
@@ -217,11 +212,11 @@ class RouteStops:
     # --- component of the service
 
     async def start(self) -> None:
-        """Begin to look at the clock."""
+        """Start the ticks."""
         self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def stop(self, deadline_ns: int) -> None:
-        """Look no more. Stopped routes stay stopped."""
+        """End the ticks. Stopped routes stay stopped."""
         del deadline_ns
         if self._task is not None:
             self._task.cancel()

@@ -1,30 +1,25 @@
-"""``filter``: lets through what an expression is true for."""
+"""``filter``: keeps messages for which an expression is true."""
 
-from __future__ import annotations
-
-__all__ = ["Filter", "FilterOptions"]
-
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from bridge.intercept.expression import Expression, MissingFieldError
-from bridge.interceptors import Drop, Interceptor
+from bridge.interceptors import Context, Drop, Interceptor
+from bridge.record import Record
 from config.values.model import Table
-
-if TYPE_CHECKING:
-    from bridge.interceptors import Context
-    from bridge.record import Record
 
 
 class FilterOptions(Table):
     expression: Annotated[str, Field(min_length=1, max_length=10_000)]
     missing: Literal["error", "keep", "drop"] = "error"  # for a message without a field that the expression reads
-    reason: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")] = "filter"  # what a dropped message is counted as
+    reason: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")] = (
+        "filter"  # the reason in the count of dropped messages
+    )
 
 
 class Filter(Interceptor):
-    """Keeps records for which the expression is true (as Python takes truth), drops the others."""
+    """Keeps records for which the expression is true (in Python's sense) and drops the others."""
 
     Options = FilterOptions
 

@@ -1,31 +1,22 @@
 """``headers``: renames, removes and adds record headers, in that order."""
 
-from __future__ import annotations
-
-__all__ = ["HeaderOptions", "Headers"]
-
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
-from bridge.interceptors import Interceptor
+from bridge.interceptors import Context, Interceptor
+from bridge.record import Record
 from bridge.routing.template import MissingValue
 from bridge.wire import RESERVED_PREFIXES
 from config.values.model import Table
 
-if TYPE_CHECKING:
-    from bridge.interceptors import Context
-    from bridge.record import Record
-
 
 class HeaderOptions(Table):
     rename: dict[str, str] = Field(default={})  # old name to new
-    remove: tuple[str, ...] = ()  # names; one that ends in "*" stands for all that begin so
+    remove: tuple[str, ...] = ()  # names; "x*" removes all that begin with x
     add: dict[str, str] = Field(default={})  # name to a ${…} template
 
 
 class Headers(Interceptor):
-    """Changes headers. One that is added replaces those of its name; a template without a value adds none."""
+    """Changes headers. An added header replaces those of its name; a template without a value adds none."""
 
     Options = HeaderOptions
 

@@ -1,18 +1,16 @@
-"""From settings to chains: interceptors found by name, their options checked, their places in order.
+"""From settings to chains: finds interceptors by name and checks their options.
 
-A name is a built-in one's, or that of an entry point in the group ``mqtt_kafka_gateway.interceptors``, by which
-another distribution offers its own, or ``module:attribute``. Only what the settings name is imported, so a plug-in's
-package is needed by those alone who use it.
+A name is that of a built-in interceptor, of an entry point in the group ``mqtt_kafka_gateway.interceptors`` (by which
+another distribution offers its own), or ``module:attribute``. Only interceptors in the settings are imported.
 """
 
 from __future__ import annotations
-
-__all__ = ["BUILT_IN", "GROUP", "load_chains", "warm_up"]
 
 import contextlib
 import difflib
 import functools
 import importlib
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,8 +21,6 @@ from bridge.routing.template import Template
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from config.settings import InterceptorSettings, RouteSettings, Settings
 
 GROUP: Final = "mqtt_kafka_gateway.interceptors"
@@ -39,17 +35,16 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "sample": "bridge.intercept.sample:Sample",
     "split": "bridge.intercept.split:Split",
 }
-"""The built-in ones; in code, so that they are there however the gateway was installed."""
+"""The built-in interceptors. They are in code, because entry points depend on how the gateway was installed."""
 
 NONE_READY: Final[Mapping[str, Chain]] = MappingProxyType({})
 _COMMON: Final = ("use", "name", "on_error", "secret")  # keys of every interceptor's table
 
 
 def load_chains(settings: Settings, ready: Mapping[str, Chain] = NONE_READY) -> Chains:
-    """The chain of every route that has interceptors. Imports what they name, so it may block for a moment. Routes in
-    ``ready`` have theirs already.
+    """The chain of each route with interceptors; ``ready`` has those that exist. Imports modules, so it may block.
 
-    Raises ConfigError with a sentence for each interceptor that cannot be had, or whose options cannot be right."""
+    Raises ConfigError with a sentence for each interceptor that is not found or has wrong options."""
     chains: dict[str, Chain] = {}
     problems: list[str] = []
     for index, route in enumerate(settings.routes):
@@ -74,7 +69,7 @@ def load_chains(settings: Settings, ready: Mapping[str, Chain] = NONE_READY) -> 
 
 
 def warm_up(settings: Settings) -> None:
-    """Import what the interceptors name, for a thread to do before ``load_chains``; what fails there fails again."""
+    """Import the interceptors in a thread before ``load_chains``, which reports the errors."""
     for one in (*settings.interceptors, *(one for route in settings.routes for one in route.interceptors)):
         with contextlib.suppress(ConfigError):
             _find(one.use, one.use)
@@ -85,9 +80,9 @@ def _stage(settings: InterceptorSettings, where: str, route: RouteSettings, inst
     try:
         interceptor = make()
     except Exception as error:
-        raise ConfigError(f"{where}: use = {settings.use!r} could not be made: {_told(error)}") from error
+        raise ConfigError(f"{where}: use = {settings.use!r} cannot be created: {_told(error)}") from error
     if not callable(getattr(interceptor, "on_send", None)):
-        raise ConfigError(f"{where}: use = {settings.use!r} is no interceptor: what it makes has no method on_send")
+        raise ConfigError(f"{where}: use = {settings.use!r} is no interceptor: it has no method on_send")
     options = _options(interceptor, settings, where)
     context = Context(
         route.name, instance, settings.label, functools.partial(_template, instance=instance, device=route.device)
@@ -112,7 +107,7 @@ def _template(text: str, *, instance: str, device: str | None) -> Template:
 
 
 def _find(use: str, where: str) -> Callable[[], Any]:
-    """What makes the interceptor: a class, or anything that is called without arguments."""
+    """The interceptor's class, or a function without arguments that creates it."""
     place = BUILT_IN.get(use)
     if place is not None:
         found = _load(place, use, where)
@@ -148,7 +143,7 @@ def _load(place: str, use: str, where: str) -> Any:
 
 
 def _entry_point(use: str, where: str) -> Any:
-    from importlib.metadata import entry_points  # reads every installed package's metadata: only where it is needed
+    from importlib.metadata import entry_points  # reads the metadata of every installed package
 
     points = entry_points(group=GROUP)
     named = [point for point in points if point.name == use]

@@ -1,30 +1,21 @@
-"""``mask``: hides what must not reach Kafka, behind a keyed digest or a fixed text."""
-
-from __future__ import annotations
-
-__all__ = ["Mask", "MaskOptions"]
+"""``mask``: replaces values that must not reach Kafka by a keyed digest or a fixed text."""
 
 import hmac
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr
 
 from bridge.intercept.paths import MISSING, parse_path
-from bridge.interceptors import Interceptor
-from bridge.record import dump_json
+from bridge.interceptors import Context, Interceptor
+from bridge.record import Record, dump_json
 from config.values.model import Table
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bridge.interceptors import Context
-    from bridge.record import Record
-
-_SHORTEST_SECRET = 16  # bytes; a shorter key is guessed, and with it every value that is no secret by itself
+_SHORTEST_SECRET = 16  # bytes; a shorter key can be guessed, and then every masked value too
 
 
 class MaskOptions(Table):
-    method: Literal["hmac", "redact"]  # hmac: equal values stay equal, unread; redact: all alike
+    method: Literal["hmac", "redact"]  # hmac: equal values get equal digests; redact: all get one text
     fields: tuple[str, ...] = ()  # JSON paths, "*" allowed
     headers: tuple[str, ...] = ()  # header names
     key: bool = False  # the record's key, too
@@ -34,7 +25,7 @@ class MaskOptions(Table):
 
 
 class Mask(Interceptor):
-    """Masks fields, headers and the key. What is absent stays absent, and null stays null."""
+    """Masks fields, headers and the key. Absent values stay absent, and null stays null."""
 
     Options = MaskOptions
 
@@ -42,10 +33,7 @@ class Mask(Interceptor):
         del context
         if not (options.fields or options.headers or options.key):
             raise ValueError("nothing to do: give fields, headers or key = true")
-        try:
-            self._paths = [parse_path(text, wildcards=True) for text in options.fields]
-        except ValueError as error:
-            raise ValueError(f"fields: {error}") from None
+        self._paths = [parse_path(text, "fields", wildcards=True) for text in options.fields]
         self._headers = frozenset(options.headers)
         self._masks_key = options.key
         self._of_bytes = self._masker(options)
@@ -59,9 +47,7 @@ class Mask(Interceptor):
             raise ValueError('secret: method = "hmac" needs one; give secret or secret_file')
         secret = options.secret.get_secret_value().encode()
         if len(secret) < _SHORTEST_SECRET:
-            raise ValueError(
-                f"secret: it has fewer than {_SHORTEST_SECRET} bytes, so it could be guessed; make it longer"
-            )
+            raise ValueError(f"secret: it has fewer than {_SHORTEST_SECRET} bytes and can be guessed; make it longer")
         length = options.length
         return lambda value: hmac.digest(secret, value, "sha256").hex()[:length]
 
@@ -83,7 +69,7 @@ class Mask(Interceptor):
         return record
 
     def _mask(self, value: Any) -> Any:
-        """A text by its own bytes, anything else by its JSON, so that 42 and "42" give the same digest."""
+        """The digest of a text's bytes, or of another value's JSON, so 42 and "42" give the same digest."""
         if value is None or value is MISSING:
             return value
         return self._of_bytes(value.encode() if isinstance(value, str) else dump_json(value))

@@ -1,30 +1,27 @@
 """Places in JSON documents, written with dots: ``reading.values.0``, ``users.*.name``.
 
-A step names an object's field, or with digits an array's element from 0; ``*`` is every field or element. Documents
-are never changed: what is written gives a copy of the way down, and shares the rest."""
+A step is the name of an object's field, or the number of an array's element from 0; ``*`` is every field or element.
+Documents are never changed: a write copies the objects on its path and shares the others."""
 
 from __future__ import annotations
 
-__all__ = ["MISSING", "Path", "parse_path"]
-
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Any, Final
 
 MISSING: Final[Any] = object()
-"""There is nothing at that place; as the answer of a change: take away what is there."""
+"""No value at that place. As the result of a change: remove the value."""
 
-_LONGEST_INDEX: Final = 6  # digits: no telegram has a million elements
+_LONGEST_INDEX: Final = 6  # digits; no message has a million elements
 
 
-def parse_path(text: str, *, wildcards: bool = False) -> Path:
-    """Read a path. Raises ValueError with a sentence."""
+def parse_path(text: str, option: str = "", *, wildcards: bool = False) -> Path:
+    """Read a path. Raises ValueError with a sentence that begins with ``option``."""
     steps = text.split(".")
+    at = f"{option}: " if option else ""
     if "" in steps:
-        raise ValueError(f"{text!r} is no path: it names fields with dots between them, as in 'reading.value'")
+        raise ValueError(f"{at}{text!r} is no path: it names fields with dots between them, as in 'reading.value'")
     if "*" in steps and not wildcards:
-        raise ValueError(f"{text!r} names several places with '*'; one is wanted here")
+        raise ValueError(f"{at}{text!r} names several places with '*'; one is wanted here")
     return Path(text, tuple(steps))
 
 
@@ -38,7 +35,7 @@ class Path:
         self._steps = steps
 
     def get(self, document: Any) -> Any:
-        """What is there, or MISSING. For paths without ``*``."""
+        """The value, or MISSING. For paths without ``*``."""
         for step in self._steps:
             if type(document) is dict:
                 document = document.get(step, MISSING)
@@ -54,8 +51,8 @@ class Path:
         return document
 
     def put(self, document: Any, value: Any) -> Any:
-        """A document with ``value`` there; objects that lack on the way are made. Raises ValueError where the way is
-        barred by something that has no fields, or by the end of an array."""
+        """A document with ``value`` there; missing objects on the path are made. Raises ValueError for a path through a
+        value without fields, or beyond the end of an array."""
         return self._put(document, 0, value)
 
     def _put(self, document: Any, depth: int, value: Any) -> Any:
@@ -71,8 +68,8 @@ class Path:
         raise ValueError(f"{self.text!r} cannot be set: there is no field {step!r} in {_kind(document)}")
 
     def change(self, document: Any, make: Callable[[Any], Any]) -> Any:
-        """A document in which what is there was replaced by what ``make`` makes of it, or taken away if that is
-        MISSING. The same document where there is nothing."""
+        """A document with ``make(value)`` in place of the value, or without it if that is MISSING. The same document if
+        there is no value."""
         return self._change(document, 0, make)
 
     def _change(self, document: Any, depth: int, make: Callable[[Any], Any]) -> Any:

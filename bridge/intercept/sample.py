@@ -1,33 +1,26 @@
-"""``sample``: lets a share of the records through."""
-
-from __future__ import annotations
-
-__all__ = ["Sample", "SampleOptions"]
+"""``sample``: keeps a share of the records."""
 
 import zlib
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
-from bridge.interceptors import Drop, Interceptor
+from bridge.interceptors import Context, Drop, Interceptor
+from bridge.record import Record
 from config.values.model import Table
-
-if TYPE_CHECKING:
-    from bridge.interceptors import Context
-    from bridge.record import Record
 
 _DROP = Drop("sample")
 _RANGE = 1 << 32  # of a CRC-32
 
 
 class SampleOptions(Table):
-    share: Annotated[float, Field(gt=0, le=1)]  # of the records, that go on
-    by: str = ""  # a ${…} template: what gives the same text goes on together, or not at all
+    share: Annotated[float, Field(gt=0, le=1)]  # of the records, which are kept
+    by: str = ""  # a ${…} template: records with the same text are all kept, or all dropped
 
 
 class Sample(Interceptor):
-    """Without ``by`` the records that go on are spread evenly, with it they are chosen by a hash of its text, the same
-    ones in every worker and after every restart. By nature each worker counts for itself."""
+    """Without ``by`` the kept records are spread evenly; each worker counts its own. With ``by`` a hash of its text
+    decides, the same in every worker and after a restart."""
 
     Options = SampleOptions
     drop_reasons = (_DROP.reason,)
@@ -36,7 +29,7 @@ class Sample(Interceptor):
         self._share = options.share
         self._render = context.template(options.by).render if options.by else None
         self._threshold = round(options.share * _RANGE)
-        self._owed = 0.0  # of the next record that goes on: at 1 it is due
+        self._owed = 0.0  # at 1 the next record is kept
 
     def on_send(self, record: Record) -> Record | Drop:
         if self._render is not None:

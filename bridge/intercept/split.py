@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Split", "SplitOptions"]
-
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -11,44 +10,41 @@ from pydantic import Field
 from bridge import wire
 from bridge.errors import BridgeError
 from bridge.intercept.paths import MISSING, Path, parse_path
-from bridge.interceptors import Drop, Interceptor
-from bridge.record import dump_json
+from bridge.interceptors import Context, Drop, Interceptor
+from bridge.record import Record, dump_json
 from config.values.model import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bridge.interceptors import Context
     from bridge.ports import Headers
-    from bridge.record import Record
 
 EMPTY = Drop("empty_array")
 
 
 class SplitOptions(Table):
-    path: str = ""  # where the array is; empty: the value itself
+    path: str = ""  # place of the array; empty: the value itself
     copy_fields: dict[str, str] = Field(default={})  # path in the message to path in each element
-    key: str = ""  # path in the element of what becomes the record's key; empty: the message's key
+    key: str = ""  # path in the element of the record's key; empty: the message's key
     otherwise: Literal["error", "pass"] = "error"  # for a value without such an array
     max_records: Annotated[int, Field(ge=1, le=100_000)] = 1000
 
 
 class NotSplitError(BridgeError):
-    """A value that has no array where one is wanted, one that is too long, or an element without its key."""
+    """A value without the array, an array that is too long, or an element without its key."""
 
 
 class Split(Interceptor):
-    """Splits an array. The records keep the message's headers; an identity the device gave is told apart by the
-    element's number."""
+    """Splits an array. The records keep the message's headers; the element's number is added to the message id."""
 
     Options = SplitOptions
     drop_reasons = (EMPTY.reason,)
 
     def configure(self, options: SplitOptions, context: Context) -> None:
         del context
-        self._path = _path("path", options.path) if options.path else None
-        self._key = _path("key", options.key) if options.key else None
-        self._copied = [(_path("copy_fields", a), _path("copy_fields", b)) for a, b in options.copy_fields.items()]
+        self._path = parse_path(options.path, "path") if options.path else None
+        self._key = parse_path(options.key, "key") if options.key else None
+        self._copied = [
+            (parse_path(a, "copy_fields"), parse_path(b, "copy_fields")) for a, b in options.copy_fields.items()
+        ]
         self._passes = options.otherwise == "pass"
         self._limit = options.max_records
 
@@ -83,20 +79,13 @@ class Split(Interceptor):
     def _key_of(element: Any, path: Path, number: int) -> bytes:
         value = path.get(element)
         if value is MISSING or value is None or value == "":
-            raise NotSplitError(f"Element {number} has nothing at {path.text!r} to make its key of.")
+            raise NotSplitError(f"Element {number} has no value at {path.text!r} for its key.")
         return value.encode() if isinstance(value, str) else dump_json(value)
 
 
 def _identified(headers: Headers, number: int) -> Headers:
-    """Headers with the message's identity made the element's: else downstream would take all but one for copies."""
+    """Headers with a message id for each element. With one id for all, readers would drop the others as copies."""
     return [
         (name, b"%b/%d" % (value, number) if name == wire.GATEWAY_MESSAGE_ID and value is not None else value)
         for name, value in headers
     ]
-
-
-def _path(option: str, text: str) -> Path:
-    try:
-        return parse_path(text)
-    except ValueError as error:
-        raise ValueError(f"{option}: {error}") from None

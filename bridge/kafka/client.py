@@ -1,29 +1,27 @@
-"""aiokafka's client, which one silent broker cannot hold up, and whose connections do not grow too old.
+"""aiokafka's client with three changes: hedged metadata, a connection for questions, and renewal of connections.
 
-aiokafka asks one broker after the other for metadata and gives each the whole request time-out, and it opens one
-connection at a time. A frozen broker, which is asked first in one renewal of three, then hides a new leader for 5 s
-and more, just when one is looked for. Here the next broker is asked when an answer stays out for HEDGE_S, a broker
-that was silent is asked last, and each broker's connection is opened by itself.
+aiokafka asks one broker after another for metadata, each for the whole request time-out, and opens one connection at a
+time. In a cluster of three, a frozen broker is the first to be asked in every third request, and then hides a new
+leader for 5 s or more. This client asks the next broker after HEDGE_S, asks silent brokers last, and opens the
+connection of each broker independently.
 
-A broker works off a connection's requests one after the other, and with acks=all a batch that waits for a frozen
-follower holds up whatever comes after it on its connection. So questions have a connection of their own to each broker
-(_QUESTIONS): asked behind such batches, every healthy leader of a partition with a copy on the frozen broker would look
-as frozen, and where new leaders are could not be learned either.
+A broker handles the requests of a connection in order. With acks=all, a batch that waits for a frozen follower delays
+every later request on its connection. A healthy leader with a replica on the frozen broker would then seem frozen too,
+and new leaders would stay unknown. So questions have their own connection to each broker (_QUESTIONS).
 
-A broker ends an authenticated session when ``connections.max.reauth.ms`` or the token's life is over, by hanging up on
-the next request: every batch on its way would fail and be sent again. So a connection whose session is three quarters
-over is replaced: the next one is opened beside it, takes its place when it is authenticated, and the old one is closed
-when its last answer has come.
+A broker ends an authenticated session after ``connections.max.reauth.ms`` or the life of the token: it closes the
+connection at the next request. Every batch in flight would fail and be sent again. So a connection is replaced after
+three quarters of its session. The new one is opened beside the old one and used once it is authenticated. The old one
+is closed after its last answer.
 """
 
 from __future__ import annotations
-
-__all__ = ["Client"]
 
 import asyncio
 import contextlib
 import random
 import time
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,26 +31,22 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import StaleMetadata
 from aiokafka.protocol.metadata import MetadataRequest
 
-from bridge.kafka.contacts import Contacts
+from bridge.kafka.contacts import Contact, Contacts
 from bridge.kafka.leaders import Leaders, Metadata
-from bridge.kafka.session import open_connection
+from bridge.kafka.session import SessionConnection, open_connection
 from config.error_words import words
 from config.errors import GatewayError, forget_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from bridge.kafka.contacts import Contact
     from bridge.kafka.login import KafkaLogin
-    from bridge.kafka.session import SessionConnection
 
     Place = tuple[Any, Any]  # node and connection group
 
 log = structlog.get_logger("kafka")
 
-HEDGE_S = 0.5  # a metadata answer takes milliseconds; asking a second broker in vain costs one small request
+HEDGE_S = 0.5  # a metadata answer takes milliseconds, and a needless second question costs little
 KNOCK_S = 2.0  # a connection takes a round trip
-RENEW_AT = (0.7, 0.8)  # share of a session's life at which its connection is replaced: at random, not all at once
+RENEW_AT = (0.7, 0.8)  # range of the share of a session's life after which its connection is replaced, at random
 RENEWAL_WAITS_S = (0.2, 5.0)  # between attempts, doubling
 _QUESTIONS = ConnectionGroup.COORDINATION
 _BOOTSTRAP = "bootstrap"  # aiokafka's name for the connection it keeps until a broker is known
@@ -60,9 +54,9 @@ _NO_LOCK = contextlib.nullcontext()
 
 
 class Client(AIOKafkaClient):  # type: ignore[misc]
-    """``AIOKafkaClient`` with some of its methods replaced; contract tests watch that it still calls them.
+    """``AIOKafkaClient`` with some methods replaced; contract tests check that aiokafka still calls them.
 
-    ``options`` are those of ``AIOKafkaClient`` without security, which is the ``login``'s. ``contacts`` are told which
+    ``options`` are those of ``AIOKafkaClient`` without security, which comes from ``login``. ``contacts`` note which
     broker was asked and which has answered."""
 
     def __init__(self, login: KafkaLogin, contacts: Contacts | None = None, **options: Any) -> None:
@@ -74,19 +68,19 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
         self._connecting: dict[object, asyncio.Lock] = {}
         self._asking: dict[object, asyncio.Task[Any]] = {}  # a metadata request under way, by node
         self._leaders = Leaders()
-        self._silent: set[object] = set()  # nodes that left the last one without an answer
+        self._silent: set[object] = set()  # nodes that did not answer the last metadata request
         self._renewals: dict[Place, asyncio.TimerHandle | asyncio.Task[None]] = {}  # of the connection in that place
         self._retiring: dict[asyncio.Task[None], SessionConnection] = {}
 
     @property
     def connections(self) -> Iterator[SessionConnection]:
-        """Every connection that stands, those among them that only wait for their last answers."""
+        """Every open connection, including replaced ones that wait for their last answers."""
         yield from self._conns.values()
         yield from self._retiring.values()
 
     @property
     def _get_conn_lock(self) -> contextlib.AbstractAsyncContextManager[None]:
-        return _NO_LOCK  # ours is one for each node, taken below
+        return _NO_LOCK  # each node has its own lock, taken below
 
     async def bootstrap(self) -> None:
         """Learn the brokers from the first address that answers. Raises KafkaConnectionError when none does."""
@@ -98,14 +92,14 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
             except (OSError, TimeoutError, kafka_errors.KafkaError) as error:
                 forget_frames(error)
                 at, text = f"{host}:{port}", words(error)
-                log.debug("bootstrap_failed", address=at, error=text)  # the caller asks again, to say why
+                log.debug("bootstrap_failed", address=at, error=text)  # the caller asks again to find the reason
                 if connection is not None:
                     connection.close()
                 continue
             self.cluster.update_metadata(metadata)
             if self.cluster.brokers():
                 connection.close()
-            else:  # a cluster that is starting: this connection is asked again
+            else:  # a starting cluster: this connection is asked again
                 self._conns[_BOOTSTRAP, ConnectionGroup.DEFAULT] = connection
             break
         else:
@@ -132,7 +126,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
                 text = words(error)
                 self.contacts.failed(node_id, error)
                 log.warning("broker_not_connected", broker=node_id, error=text, repeat_key=node_id)
-                self.force_metadata_update()  # perhaps it is elsewhere by now
+                self.force_metadata_update()  # its address may have changed
                 return None
             self._put(place, connection)
             return connection
@@ -156,8 +150,9 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
         )
 
     async def _knock(self, contact: Contact) -> None:
-        """Whether a mute broker's machine takes connections for it: then the process is there, and frozen. Raises
-        OSError and TimeoutError."""
+        """Test whether the machine of a silent broker accepts connections for it: then its process is frozen.
+
+        Raises OSError and TimeoutError."""
         async with asyncio.timeout(KNOCK_S):
             _, writer = await asyncio.open_connection(contact.host, contact.port)
         writer.close()
@@ -167,7 +162,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
     # --- renewal -----------------------------------------------------------------------------------
 
     def _put(self, place: Place, connection: SessionConnection) -> None:
-        """Use a connection from now on, and see that it is replaced in time."""
+        """Use a connection from now on, and schedule its replacement."""
         self._conns[place] = connection
         earlier = self._renewals.pop(place, None)
         if earlier is not None and earlier is not asyncio.current_task():
@@ -183,13 +178,13 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
         self._renewals[place] = asyncio.get_running_loop().create_task(self._renew(place, old))
 
     async def _renew(self, place: Place, old: SessionConnection) -> None:
-        """Put another connection in this one's place, however often that has to be tried, while it stands."""
+        """Replace a connection; repeat this until it succeeds or the connection is closed."""
         wait_s, longest_s = RENEWAL_WAITS_S
         while self._conns.get(place) is old and old.connected():
             try:
                 if await self._worth_it(old):
                     connection = await self._open(place[0])
-                    if self._conns.get(place) is not old:  # it broke meanwhile, and has been replaced
+                    if self._conns.get(place) is not old:  # it broke and was replaced meanwhile
                         connection.close()
                         return
                     self._put(place, connection)
@@ -206,7 +201,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
                 )
                 if self._login.not_renewed is not None:
                     self._login.not_renewed()
-            except Exception:  # nobody waits for this task: the connection would grow old in silence
+            except Exception:  # no task awaits this one, so the failure would be silent
                 log.exception("renewal_defect", broker=place[0])
                 return
             left_s = ((_ends_ns(old) or 0) - time.monotonic_ns()) / 1e9
@@ -214,9 +209,9 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
             wait_s = min(2 * wait_s, longest_s)
 
     async def _worth_it(self, old: SessionConnection) -> bool:
-        """Whether another connection could last longer: not while its end is that of the only token there is.
+        """Whether a new connection could last longer: not if both end with the same token.
 
-        Raises GatewayError when there is no token at all."""
+        Raises GatewayError if there is no token."""
         shown = old.credential
         if shown is None or self._login.tokens is None or shown.expires_at_ns is None:
             return True
@@ -240,9 +235,9 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
 
     async def _metadata_update(self, cluster_metadata: Any, topics: Iterable[str]) -> bool:
         try:
-            # False, or asking would make a missing topic wherever brokers create what they are asked for.
+            # False: otherwise brokers with automatic creation would create a missing topic.
             answer = await self._ask_for_metadata(Metadata(list(topics) if topics else None, False))
-        except Exception:  # the task that renews metadata would end with it, and nobody would notice a new leader
+        except Exception:  # it would end the task that renews metadata, and new leaders would stay unknown
             log.exception("metadata_defect")
             return False
         if answer is None:
@@ -258,18 +253,18 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
         return True
 
     async def _ask_for_metadata(self, request: MetadataRequest) -> Any:
-        """The first answer of any broker, or None when all have failed."""
+        """The first answer of any broker; None if all failed."""
         nodes: list[object] = [broker.nodeId for broker in self.cluster.brokers()]
         if (_BOOTSTRAP, ConnectionGroup.DEFAULT) in self._conns:
             nodes.append(_BOOTSTRAP)
         random.shuffle(nodes)
-        nodes.sort(key=lambda node: node in self._silent)  # stable: chance decides among the others
+        nodes.sort(key=lambda node: node in self._silent)  # a stable sort: the others stay in random order
         waiting: dict[asyncio.Task[Any], object] = {}
         while nodes or waiting:
             if nodes:
                 node = nodes.pop(0)
                 if node in self._asking:
-                    continue  # its last answer is still due, and would come before this one
+                    continue  # its last answer is still due and would come first
                 task = self._asking[node] = asyncio.get_running_loop().create_task(self._ask(node, request))
                 task.add_done_callback(partial(self._asked, node))
                 waiting[task] = node
@@ -287,7 +282,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
     async def _ask(self, node: object, request: MetadataRequest) -> Any:
         group = ConnectionGroup.DEFAULT if node == _BOOTSTRAP else _QUESTIONS
         if (standing := self._conns.get((node, group))) is not None and standing.muted_s:
-            await asyncio.sleep(standing.muted_s)  # for a quota of requests: a second at most
+            await asyncio.sleep(standing.muted_s)  # a quota of requests, at most a second
         self.contacts.asked(node)
         connection = await self._get_conn(node, group=group)
         if connection is None:
@@ -309,12 +304,12 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
     # --- probes ------------------------------------------------------------------------------------
 
     def connected(self, node: int) -> bool:
-        """Whether a connection to a broker stands; it may be silent all the same."""
+        """Whether there is a connection to a broker. The broker may be silent."""
         found = (self._conns.get((node, group)) for group in (ConnectionGroup.DEFAULT, _QUESTIONS))
         return any(connection is not None and connection.connected() for connection in found)
 
     def probe(self, contact: Contact) -> None:
-        """Ask a broker something small, so that the contacts learn whether it answers. Does not block."""
+        """Send a small request to a broker, so that the contacts know whether it answers. Does not block."""
         if contact.broker not in self._probing:
             task = asyncio.get_running_loop().create_task(self._probe(contact))
             self._probing[contact.broker] = task
@@ -329,7 +324,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
         try:
             if connection is None or not connection.connected():
                 await self._knock(contact)
-                # Of its own: the next renewal of metadata opens the one for questions where it needs it.
+                # A connection of its own. The next metadata request opens the one for questions if needed.
                 connection = own = await self._open_at(contact.host, contact.port)
             await connection.send(MetadataRequest([]))
         except (OSError, TimeoutError, kafka_errors.KafkaError, GatewayError) as error:
@@ -363,7 +358,7 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
 
 
 def _ends_ns(connection: SessionConnection) -> int | None:
-    """When the broker will end a connection's session, or may: at its own word, or when the token has expired."""
+    """When the broker may end a connection's session: as it reported, or when the token expires."""
     expires_ns = connection.credential.expires_at_ns if connection.credential is not None else None
     ends = [moment for moment in (connection.session_ends_ns, expires_ns) if moment is not None]
     return min(ends, default=None)

@@ -1,20 +1,9 @@
-"""How aiokafka's clients of ours reach Kafka, and why they could not.
+"""Makes aiokafka's clients, and finds why they could not reach Kafka.
 
-Why a bootstrap failed goes to aiokafka's log only, so ``why_unreachable`` asks each address again to say it.
+aiokafka only logs the reason of a failed bootstrap. So ``why_unreachable`` asks each address again.
 """
 
 from __future__ import annotations
-
-__all__ = [
-    "REFUSED",
-    "cluster_id",
-    "cluster_id_of",
-    "connection_options",
-    "make_admin",
-    "make_consumer",
-    "stop_consumer",
-    "why_unreachable",
-]
 
 import asyncio
 import ssl
@@ -50,7 +39,7 @@ REFUSED = (
 
 
 def connection_options(settings: KafkaSettings, client_id: str) -> dict[str, Any]:
-    """What every aiokafka client of ours is made with, but for security, which is its login's."""
+    """Options of every aiokafka client, without security (see ``KafkaLogin.options``)."""
     return {
         "bootstrap_servers": list(settings.bootstrap_servers),
         "client_id": client_id,
@@ -75,7 +64,7 @@ def make_admin(options: dict[str, Any], login: KafkaLogin) -> AIOKafkaAdminClien
 
 
 async def cluster_id_of(client: AIOKafkaClient, node: int) -> str | None:
-    """What the cluster calls itself, asked of one broker; None when it does not say (KIP-78, older or other software).
+    """The id of the cluster by one broker; None when the broker has none (KIP-78, older or other software).
 
     aiokafka's own metadata leave it out. Raises aiokafka's KafkaError."""
     response = await client.send(node, MetadataRequest([]))
@@ -83,7 +72,7 @@ async def cluster_id_of(client: AIOKafkaClient, node: int) -> str | None:
 
 
 async def cluster_id(settings: KafkaSettings, client_id: str, login: KafkaLogin | None = None) -> str | None:
-    """Ask the Kafka of these settings what it calls itself. Raises UnreachableError or RefusedError."""
+    """The id of the cluster of these settings. Raises UnreachableError or RefusedError."""
     options, login = connection_options(settings, client_id), login or KafkaLogin(settings)
     client = Client(login, **options)
     try:
@@ -95,13 +84,13 @@ async def cluster_id(settings: KafkaSettings, client_id: str, login: KafkaLogin 
     except kafka_errors.KafkaConnectionError as error:
         raise await why_unreachable(options, login) from error
     except kafka_errors.KafkaError as error:
-        raise UnreachableError(f"Kafka did not say which cluster it is: {words(error)}.") from error
+        raise UnreachableError(f"Kafka did not give its cluster id: {words(error)}.") from error
     finally:
         await client.close()
 
 
 async def why_unreachable(options: dict[str, Any], login: KafkaLogin) -> BridgeError:
-    """Ask each bootstrap address why it cannot be used, and say it in a sentence."""
+    """Ask each bootstrap address again, and return the reasons in a sentence."""
     reasons = []
     timeout_ms, client_id = options["request_timeout_ms"], options["client_id"]
     for address in options["bootstrap_servers"]:
@@ -111,7 +100,7 @@ async def why_unreachable(options: dict[str, Any], login: KafkaLogin) -> BridgeE
             conn = await open_connection(
                 host.strip("[]"), int(port), client_id=client_id, request_timeout_ms=timeout_ms, **shown
             )
-            await conn.send(MetadataRequest([]))  # a SASL listener takes the connection, and then hangs up
+            await conn.send(MetadataRequest([]))  # a SASL listener accepts the connection and then closes it
         except kafka_errors.UnsupportedSaslMechanismError:
             return RefusedError(
                 f"Kafka at {address} does not offer {shown['sasl_mechanism']}. "
@@ -141,21 +130,34 @@ def _guess(error: BaseException, secured: str) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return distrust(error, "kafka.tls")
     if isinstance(error, TimeoutError | kafka_errors.RequestTimedOutError):
-        return f"no answer within kafka.request_timeout. A firewall, or a TLS listener spoken to in {secured}?"
+        return f"no answer within kafka.request_timeout. Is there a firewall, or a TLS listener instead of {secured}?"
     if isinstance(error, kafka_errors.KafkaConnectionError | ConnectionError):
-        return f"{text}. The broker hung up: is this port another security protocol than {secured} (kafka.security)?"
+        return (
+            f"{text}. The broker closed the connection: does this port have another security protocol than {secured} "
+            "(kafka.security)?"
+        )
     return text
 
 
-async def stop_consumer(consumer: Any) -> None:
-    """End an aiokafka consumer, in two seconds at most.
+def read_failure(error: BaseException, what: str) -> BridgeError:
+    """The error of a reader for a question about ``what`` that Kafka refused or did not answer."""
+    if isinstance(error, REFUSED):
+        return RefusedError(
+            f"Kafka does not let us read {what}: {words(error)}. Check kafka.sasl and the ACLs: Describe and Read on "
+            "it."
+        )
+    return UnreachableError(f"Kafka did not answer about {what}: {words(error)}.")
 
-    Its own ``stop`` waits for ever when the fetcher is just letting go of an earlier assignment: it takes the
-    cancellation for that of the requests it is cancelling itself. Asked a second time it ends.
+
+async def stop_consumer(consumer: Any) -> None:
+    """End an aiokafka consumer within two seconds.
+
+    Its own ``stop`` can hang while the fetcher drops an earlier assignment, because the fetcher mistakes the
+    cancellation for one of its requests. A second cancellation ends it.
     """
     stopping = asyncio.ensure_future(consumer.stop())
     await asyncio.wait([stopping], timeout=1.0)
     if not stopping.done():
-        stopping.cancel()  # reaches the fetcher, for which it waits
+        stopping.cancel()  # also cancels the fetcher, for which it waits
         await asyncio.wait([stopping], timeout=0.5)
         await asyncio.wait([asyncio.ensure_future(consumer._client.close())], timeout=0.5)

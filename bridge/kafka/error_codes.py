@@ -1,12 +1,8 @@
-"""What each of Kafka's error codes means for a batch: one table, by Kafka's own protocol documentation.
+"""The meaning of Kafka's error codes for a batch: one table, by Kafka's protocol documentation.
 
-aiokafka's classes are not asked: it knows no code above 72 but one, and calls several of those that Kafka calls
-retriable final (2, 9, 13). A contract test reads names and flags from Kafka's own jar.
+aiokafka's classes are not used: they have only one code above 72, and take several retriable codes (2, 9, 13) for
+final. A contract test reads names and flags from Kafka's own jar.
 """
-
-from __future__ import annotations
-
-__all__ = ["AnswerError", "Outcome", "loses_place", "outcome", "translate"]
 
 from typing import Final, Literal
 
@@ -27,51 +23,28 @@ from bridge.wire import DeadLetterReason
 from config.error_words import words
 
 Outcome = Literal["stored", "retry", "poisoned", "timestamp", "refused", "incarnation"]
-"""``retry``: the same bytes, by the same producer. ``poisoned``: a record in it will never be taken. ``timestamp``: the
-same records, with other timestamps. ``refused``: no record's fault, but nothing will change until somebody changes it:
-held. ``incarnation``: only a new producer, with ids, connections and protocol versions of its own, can go on; so too
-for any code that is not in the table."""
+"""``retry``: send the same bytes again. ``poisoned``: Kafka will never take one of its records. ``timestamp``: send the
+records with other timestamps. ``refused``: hold the batch until an operator corrects a right or a setting.
+``incarnation``: replace the producer (ids, connections, protocol versions), also for codes outside the table."""
 
-_STORED: Final = {0: "NONE", 46: "DUPLICATE_SEQUENCE_NUMBER"}  # 46: it has the batch, and has forgotten its offset
+_STORED: Final = {0: "NONE", 46: "DUPLICATE_SEQUENCE_NUMBER"}  # 46: stored before, its offset is unknown
 _RETRY: Final = {
-    # Not retriable by Kafka's flag, for it may have been stored. With the same sequence number it is stored once, and
-    # one partition's broken log must not cost the others their producer.
+    # Not retriable by Kafka's flag, because the batch may be stored. With the same sequence number it is stored once,
+    # and one partition's broken log must not cost the others their producer.
     -1: "UNKNOWN_SERVER_ERROR",
-    2: "CORRUPT_MESSAGE",
-    3: "UNKNOWN_TOPIC_OR_PARTITION",
-    5: "LEADER_NOT_AVAILABLE",
-    6: "NOT_LEADER_OR_FOLLOWER",
-    7: "REQUEST_TIMED_OUT",
-    8: "BROKER_NOT_AVAILABLE",  # about to stop
-    9: "REPLICA_NOT_AVAILABLE",
-    13: "NETWORK_EXCEPTION",
-    14: "COORDINATOR_LOAD_IN_PROGRESS",
-    15: "COORDINATOR_NOT_AVAILABLE",
-    16: "NOT_COORDINATOR",
-    19: "NOT_ENOUGH_REPLICAS",
-    20: "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
-    41: "NOT_CONTROLLER",
-    51: "CONCURRENT_TRANSACTIONS",
-    56: "KAFKA_STORAGE_ERROR",
-    72: "LISTENER_NOT_FOUND",
-    74: "FENCED_LEADER_EPOCH",
-    75: "UNKNOWN_LEADER_EPOCH",
-    78: "OFFSET_NOT_AVAILABLE",
-    80: "PREFERRED_LEADER_NOT_AVAILABLE",
-    83: "ELIGIBLE_LEADERS_NOT_AVAILABLE",
-    89: "THROTTLING_QUOTA_EXCEEDED",
-    100: "UNKNOWN_TOPIC_ID",
+    2: "CORRUPT_MESSAGE", 3: "UNKNOWN_TOPIC_OR_PARTITION", 5: "LEADER_NOT_AVAILABLE", 6: "NOT_LEADER_OR_FOLLOWER",
+    7: "REQUEST_TIMED_OUT", 8: "BROKER_NOT_AVAILABLE", 9: "REPLICA_NOT_AVAILABLE", 13: "NETWORK_EXCEPTION",
+    14: "COORDINATOR_LOAD_IN_PROGRESS", 15: "COORDINATOR_NOT_AVAILABLE", 16: "NOT_COORDINATOR",
+    19: "NOT_ENOUGH_REPLICAS", 20: "NOT_ENOUGH_REPLICAS_AFTER_APPEND", 41: "NOT_CONTROLLER",
+    51: "CONCURRENT_TRANSACTIONS", 56: "KAFKA_STORAGE_ERROR", 72: "LISTENER_NOT_FOUND", 74: "FENCED_LEADER_EPOCH",
+    75: "UNKNOWN_LEADER_EPOCH", 78: "OFFSET_NOT_AVAILABLE", 80: "PREFERRED_LEADER_NOT_AVAILABLE",
+    83: "ELIGIBLE_LEADERS_NOT_AVAILABLE", 89: "THROTTLING_QUOTA_EXCEEDED", 100: "UNKNOWN_TOPIC_ID",
     103: "INCONSISTENT_TOPIC_ID",
-    # Consumers' and operators' alone, but retriable is retriable.
-    70: "FETCH_SESSION_ID_NOT_FOUND",
-    71: "INVALID_FETCH_SESSION_EPOCH",
-    84: "ELECTION_NOT_NEEDED",
-    88: "UNSTABLE_OFFSET_COMMIT",
-    106: "FETCH_SESSION_TOPIC_ID_ERROR",
-    122: "SHARE_SESSION_NOT_FOUND",
-    123: "INVALID_SHARE_SESSION_EPOCH",
-    133: "SHARE_SESSION_LIMIT_REACHED",
-}
+    # For consumers and operators only; retriable too.
+    70: "FETCH_SESSION_ID_NOT_FOUND", 71: "INVALID_FETCH_SESSION_EPOCH", 84: "ELECTION_NOT_NEEDED",
+    88: "UNSTABLE_OFFSET_COMMIT", 106: "FETCH_SESSION_TOPIC_ID_ERROR", 122: "SHARE_SESSION_NOT_FOUND",
+    123: "INVALID_SHARE_SESSION_EPOCH", 133: "SHARE_SESSION_LIMIT_REACHED",
+}  # fmt: skip
 _TIMESTAMP: Final = 32
 _BAD_RECORD = "it has a record without a key for a compacted topic, or one that the broker's own check refuses"
 _POISONED: Final = {
@@ -81,7 +54,7 @@ _POISONED: Final = {
     44: ("POLICY_VIOLATION", "a policy of the cluster, or of a proxy before it, forbids a record of it"),
     87: ("INVALID_RECORD", _BAD_RECORD),
 }
-"""Codes that the same records will meet again, and what they mean. A batch of one is then a dead letter."""
+"""Codes that the same records get again, and their reasons. A batch of one record becomes a dead letter."""
 _RIGHTS = "Check kafka.sasl and the ACLs: Write and Describe on the topics."
 _REFUSED: Final = {
     29: ("TOPIC_AUTHORIZATION_FAILED", _RIGHTS),
@@ -122,7 +95,7 @@ _UNREACHABLE_CLASSES = (
 
 
 class AnswerError(kafka_errors.BrokerResponseError):  # type: ignore[misc]
-    """A broker's answer other than "stored". ``records``: the numbers of the records that it names (KIP-467)."""
+    """A broker's error. ``records`` are the numbers of the records that it names (KIP-467)."""
 
     def __init__(self, code: int, records: tuple[int, ...] = ()) -> None:
         super().__init__(_NAMES.get(code, f"error {code}"))  # a text, for ``error_words.words``
@@ -153,31 +126,31 @@ def outcome(error: int | kafka_errors.KafkaError) -> Outcome:
 
 
 def loses_place(error: kafka_errors.KafkaError) -> bool:
-    """Whether Kafka does not know where in a partition's sequence we are: it has lost batches or forgotten them."""
+    """Whether Kafka has lost the producer's place in a partition's sequence, with batches or without."""
     return isinstance(error, AnswerError) and error.errno in _PLACE_LOST
 
 
 def translate(error: BaseException, topic: str | None = None) -> BridgeError:
-    """The most specific of our errors for one of aiokafka's; ``topic`` is where the batch was to go."""
+    """Our most specific error for one of aiokafka's; ``topic`` is the batch's topic."""
     if isinstance(error, BridgeError):
         return error
     a_batch = f"a batch to topic {topic}" if topic is not None else "us"
     if not isinstance(error, kafka_errors.KafkaError):
         return IncarnationError(words(error))
     code = error.errno if isinstance(error, kafka_errors.BrokerResponseError) else None
-    said = words(error)
+    text = words(error)
     match outcome(error):
         case "refused":
             advice = _REFUSED[code][1] if code in _REFUSED else _RIGHTS
-            return RefusedError(f"Kafka refused {a_batch}: {said}. {advice}")
+            return RefusedError(f"Kafka refused {a_batch}: {text}. {advice}")
         case "poisoned":
             assert code is not None
             reason = DeadLetterReason.TOO_LARGE if code in _TOO_LARGE else DeadLetterReason.INVALID_RECORD
-            sentence = f"Kafka will not take {a_batch}: {_POISONED[code][1]} ({said})."
+            sentence = f"Kafka will not take {a_batch}: {_POISONED[code][1]} ({text})."
             return PoisonedError(sentence, reason, _named(error))
         case "timestamp":
             return TimestampError(
-                f"Kafka refuses timestamps in {a_batch} ({said}): compare the gateway's clock with the broker's, and "
+                f"Kafka refuses timestamps in {a_batch} ({text}): compare the gateway's clock with the broker's, and "
                 "look at the topic's message.timestamp.after.max.ms and message.timestamp.before.max.ms.",
                 _named(error),
             )
@@ -185,14 +158,14 @@ def translate(error: BaseException, topic: str | None = None) -> BridgeError:
             kind = RetriableError
             if code in _FEW_REPLICAS:
                 kind = ReplicasMissingError
-                said = f"fewer copies are in sync than min.insync.replicas asks for ({said})"
+                text = f"fewer copies are in sync than min.insync.replicas asks for ({text})"
             elif code in _NO_LEADER:
                 kind = LeaderMissingError
             elif isinstance(error, _UNREACHABLE_CLASSES):
                 kind = UnreachableError
-            return kind(f"Kafka did not take {a_batch} now: {said}.")
+            return kind(f"Kafka did not take {a_batch} now: {text}.")
         case _:
-            return IncarnationError(f"A batch to topic {topic} failed: {said}." if topic is not None else said)
+            return IncarnationError(f"A batch to topic {topic} failed: {text}." if topic is not None else text)
 
 
 def _named(error: kafka_errors.KafkaError) -> tuple[int, ...]:

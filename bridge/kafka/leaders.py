@@ -1,13 +1,11 @@
-"""Who leads each partition, by the latest leader epoch that any broker has told of (KIP-320).
+"""The leader of each partition by the latest leader epoch that a broker has reported (KIP-320).
 
-A broker that was frozen, or is cut off from its controller, goes on answering from the metadata that it has: it still
-calls itself a leader. Without epochs its word would replace that of the others: batches would go to it and wait there,
-and requests under way to the right leader would be given up.
+A broker that was frozen, or is cut off from its controller, answers with old metadata that still name it as a leader.
+Without epochs these would replace newer metadata: batches would go to this broker and wait, and requests to the right
+leader would be abandoned.
 """
 
 from __future__ import annotations
-
-__all__ = ["Leaders", "Metadata"]
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,17 +66,17 @@ Metadata._CLASSES = (*MetadataRequest._CLASSES, _Question)
 
 
 class Leaders:
-    """The latest word on each partition. Belongs to the event loop's thread."""
+    """The latest known leader of each partition. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], tuple[int, Row]] = {}
         self._stale_since_s: dict[tuple[str, int], float] = {}
 
     def latest(self, answer: Any, now_s: float) -> None:
-        """Put what is known already in place of what is older in an answer, and give it the form aiokafka reads.
+        """Replace older epochs in an answer by the known ones, and return it in aiokafka's form.
 
-        An older word holds after all when nobody has told of the later one for STALE_S, or the topic was away in
-        between: it was made anew."""
+        An older epoch is accepted when no broker has reported the later one for STALE_S, or when the topic was absent
+        meanwhile: it was created again."""
         if answer.API_VERSION < _EPOCHS_SINCE:
             return
         topics = []

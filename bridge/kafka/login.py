@@ -1,13 +1,12 @@
-"""How every connection to Kafka proves who we are: passwords, certificates and tokens as they are at that moment.
+"""The password, certificate or token of each connection to Kafka, read anew.
 
-aiokafka is given these once, when a client is made; ``KafkaLogin`` is asked for them again before each connection, so
-that what has been rotated needs no restart.
+aiokafka takes these once, when a client is made. ``KafkaLogin`` gives them before each connection, so a rotated secret
+needs no restart.
 """
 
 from __future__ import annotations
 
-__all__ = ["KafkaLogin", "ShownToken"]
-
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import aiokafka.errors as kafka_errors
@@ -19,7 +18,6 @@ from config.errors import GatewayError
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
 
     from bridge.certificate import Validity
     from bridge.ports import Credential, CredentialSource
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ShownToken(AbstractTokenProvider):  # type: ignore[misc]
-    """The token of one connection, as aiokafka asks for it; ``credential`` is afterwards what was shown."""
+    """The token of one connection, for aiokafka. ``credential`` is the one that was shown, None before."""
 
     def __init__(
         self, source: CredentialSource, extensions: dict[str, str], shown: Callable[[Credential], None]
@@ -38,7 +36,7 @@ class ShownToken(AbstractTokenProvider):  # type: ignore[misc]
         self.credential: Credential | None = None
 
     async def token(self) -> str:
-        """Raises KafkaConnectionError when there is none: aiokafka then tries again as after any failed connect."""
+        """The present token. Raises KafkaConnectionError without one, so aiokafka connects again later."""
         try:
             self.credential = await self._source.current()
         except GatewayError as error:
@@ -50,17 +48,16 @@ class ShownToken(AbstractTokenProvider):  # type: ignore[misc]
         return self._extensions
 
     def refused(self) -> None:
-        """The broker did not take it."""
+        """Report that the broker refused the token."""
         if self.credential is not None:
             self._source.refused(self.credential)
 
 
 class KafkaLogin:
-    """What connections of these settings show. One for all clients of a process; belongs to the event loop's thread.
+    """The credentials of all connections of a process. Belongs to the event loop's thread.
 
-    ``tokens`` is where OAUTHBEARER's come from, and needed with it; its owner starts and closes it. ``not_renewed`` is
-    told each time that a connection which is about to end could not be replaced. Raises ConfigError for TLS files that
-    cannot be used.
+    OAUTHBEARER needs ``tokens``, whose owner starts and closes it. ``not_renewed`` is called each time that a
+    connection with an expiring token could not be replaced. Raises ConfigError for TLS files that cannot be used.
     """
 
     def __init__(
@@ -76,20 +73,19 @@ class KafkaLogin:
         self._tls = TlsFiles(settings.tls, "kafka.tls") if settings.security.endswith("SSL") else None
         self.tokens = tokens
         self.not_renewed = not_renewed
-        self.shown: Credential | None = None  # the token of the connection that was made last
+        self.shown: Credential | None = None  # the token of the latest connection
 
     def adopt(self, settings: KafkaSettings) -> None:
-        """Show the user and password of other settings from the next connection on; what else they say of security
-        must be the same."""
+        """Use the user and password of other settings from the next connection on. All else about security must be
+        the same."""
         self._sasl = settings.sasl if settings.security.startswith("SASL") else None
 
     def trial(self, settings: KafkaSettings) -> KafkaLogin:
-        """A login of other settings with the same tokens, to see whether Kafka takes it."""
+        """A login with other settings and the same tokens, to test whether Kafka accepts it."""
         return KafkaLogin(settings, self.tokens)
 
     def options(self) -> dict[str, Any]:
-        """Security as a client or a connection of aiokafka takes it, at this moment. Reads small files if they have
-        changed."""
+        """The present credentials as aiokafka's options. Reads small files that have changed."""
         options: dict[str, Any] = {"security_protocol": self._security}
         if (context := self.context()) is not None:
             options["ssl_context"] = context
@@ -111,12 +107,12 @@ class KafkaLogin:
 
     @property
     def certificate(self) -> Validity | None:
-        """How long the client certificate that is shown by now is good; None without one."""
+        """The validity of the client certificate in use; None without one."""
         return None if self._tls is None else self._tls.validity
 
     @property
     def who(self) -> str:
-        """How messages call us."""
+        """The gateway's name in sentences about a refused login."""
         if self._sasl is None:
             return "us"
         if self._sasl.mechanism == "OAUTHBEARER":
@@ -125,7 +121,7 @@ class KafkaLogin:
 
     @property
     def check(self) -> str:
-        """What an operator is to check when the broker says no."""
+        """A sentence for the operator after a refused login."""
         if self._sasl is not None and self._sasl.mechanism == "OAUTHBEARER":
             return "Check that the broker trusts its issuer, and expects its audience and scope"
         return "Check kafka.sasl.username, password and mechanism"

@@ -1,22 +1,20 @@
-"""One broker asked by itself, each question with a time-out of its own: what ``gateway doctor`` knows of Kafka.
+"""Asks one broker at a time, each question with its own time-out. Used by ``gateway doctor``.
 
-A client of a cluster hides which broker does not answer; here each has its own connection. Nothing is written: the
-question whether a leader takes records is a batch whose checksum is wrong. The broker carries it the whole way of a
-produce request (its network and request threads, our rights, the partition's leadership and in-sync replicas, the log
-that checks the batch) and refuses it there with CORRUPT_MESSAGE, without a record, an offset or a line in its log; its
-metric InvalidMessageCrcRecordsPerSec counts it.
+A client of a cluster does not show which broker is silent, so each broker has its own connection here. Nothing is
+written: a batch with a wrong checksum tests whether a leader takes records. The broker checks rights, leadership and
+in-sync replicas as for any produce request, and then refuses the batch with CORRUPT_MESSAGE. It writes no record, no
+offset and no log line; its metric InvalidMessageCrcRecordsPerSec counts the batch.
 """
 
 from __future__ import annotations
-
-__all__ = ["BrokerAddress", "BrokerLink", "Layout", "PartitionLayout", "ProbeError", "Produced", "open_link"]
 
 import asyncio
 import contextlib
 import struct
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import aiokafka.errors as kafka_errors
 from aiokafka.protocol.metadata import MetadataRequest
@@ -24,20 +22,15 @@ from aiokafka.protocol.produce import ProduceRequest
 
 from bridge.errors import BridgeError
 from bridge.kafka.connection import REFUSED
-from bridge.kafka.session import open_connection
+from bridge.kafka.login import KafkaLogin
+from bridge.kafka.session import SessionConnection, open_connection
 from config.error_words import words
 from config.errors import GatewayError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from bridge.kafka.login import KafkaLogin
-    from bridge.kafka.session import SessionConnection
-
 
 class ProbeError(BridgeError):
-    """A broker did not do what it was asked for. ``kind``: it took the connection and did not answer (``silent``), said
-    no (``refused``), hung up (``closed``), or there was nothing to show to it (``token``)."""
+    """A question without a good answer. ``kind``: the broker did not answer (``silent``), refused (``refused``) or
+    closed the connection (``closed``), or there was no token (``token``)."""
 
     def __init__(self, sentence: str, kind: Literal["silent", "refused", "closed", "token"], seconds: float) -> None:
         super().__init__(sentence)
@@ -47,7 +40,7 @@ class ProbeError(BridgeError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class BrokerAddress:
-    """Where a broker says it is."""
+    """A broker's address, from its metadata."""
 
     node: int
     host: str
@@ -57,7 +50,7 @@ class BrokerAddress:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLayout:
-    """A partition in metadata. ``leader`` is -1 without one; ``offline`` are replicas on brokers that are gone."""
+    """A partition in metadata. ``leader`` is -1 without one; ``offline`` are replicas on brokers that are down."""
 
     number: int
     leader: int
@@ -68,7 +61,7 @@ class PartitionLayout:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Metadata as one broker has it. ``errors``: the names of Kafka's errors for topics that it does not describe."""
+    """The metadata of one broker. ``errors``: Kafka's error names for topics that it does not describe."""
 
     brokers: tuple[BrokerAddress, ...]
     topics: dict[str, tuple[PartitionLayout, ...]]
@@ -77,8 +70,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """What a leader answered to the batch it must refuse, by (topic, partition): the name of Kafka's error, "" where it
-    took it."""
+    """A leader's answers to the wrong batch, by (topic, partition): Kafka's error name, "" if it took the batch."""
 
     answers: dict[tuple[str, int], str]
     seconds: float
@@ -86,7 +78,7 @@ class Produced:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """aiokafka's and the system's errors become a ProbeError."""
+    """Turns errors of aiokafka and the system into a ProbeError."""
     began = time.monotonic()
     try:
         yield
@@ -102,7 +94,7 @@ def _explained() -> Iterator[None]:
 
 
 async def open_link(host: str, port: int, login: KafkaLogin, client_id: str, timeout_s: float) -> BrokerLink:
-    """Connect and log in, all of it within the time-out. Raises ProbeError."""
+    """Connect and log in within the time-out. Raises ProbeError."""
     began = time.monotonic()
     with _explained():
         async with asyncio.timeout(timeout_s):
@@ -113,9 +105,9 @@ async def open_link(host: str, port: int, login: KafkaLogin, client_id: str, tim
 
 
 class BrokerLink:
-    """An authenticated connection to one broker; ``seconds`` is what it took. Close it.
+    """An authenticated connection to one broker. Connecting took ``seconds``. Close it after use.
 
-    Each question waits as long as ``open_link`` was told, and raises ProbeError."""
+    Each question waits for the time-out of ``open_link`` at most, and raises ProbeError."""
 
     def __init__(self, connection: SessionConnection, seconds: float, timeout_s: float) -> None:
         self._connection = connection
@@ -126,7 +118,7 @@ class BrokerLink:
         self._connection.close()
 
     async def layout(self, topics: Sequence[str] | None) -> Layout:
-        """Brokers and these topics, all for None; none is created by it."""
+        """Brokers and these topics, all topics for None. Creates no topic."""
         answer = await self._ask(MetadataRequest(None if topics is None else list(topics), False))
         described: dict[str, tuple[PartitionLayout, ...]] = {}
         errors: dict[str, str] = {}
@@ -139,7 +131,7 @@ class BrokerLink:
         return Layout(brokers, described, errors)
 
     async def refuse(self, places: Sequence[tuple[str, int]]) -> Produced:
-        """Offer each of these partitions, which this broker is to lead, a batch that it must refuse."""
+        """Send a wrong batch to each of these partitions of this broker."""
         topics: dict[str, list[tuple[int, bytes]]] = {}
         for topic, partition in places:
             topics.setdefault(topic, []).append((partition, _BROKEN_BATCH))
@@ -169,7 +161,7 @@ def _padded(values: Sequence[Any], size: int) -> tuple[Any, ...]:
 
 
 def _name(code: int) -> str:
-    """Kafka's own name of an error code, without its Python clothes; empty for none."""
+    """Kafka's name of an error code; empty for 0."""
     if code == 0:
         return ""
     error = kafka_errors.for_code(code)
@@ -177,7 +169,7 @@ def _name(code: int) -> str:
 
 
 def _broken() -> bytes:
-    """A batch of message format 2 that promises one record, holds none, and has a checksum that is not its own."""
+    """A batch of message format 2 without records, whose header has one record and a wrong checksum."""
     after_checksum = struct.pack(">hiqqqhii", 0, 0, 0, 0, -1, -1, -1, 1)
     fixed = struct.pack(">iBI", -1, 2, 0xDEAD_BEEF)
     return struct.pack(">qi", 0, len(fixed) + len(after_checksum)) + fixed + after_checksum

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-__all__ = ["Produce", "named_records"]
-
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.protocol.api import Response
@@ -12,7 +11,6 @@ from aiokafka.protocol.produce import ProduceRequest, ProduceRequest_v8, Produce
 from aiokafka.protocol.types import Array, Int32, Schema, String
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from io import BytesIO
 
 _TOPICS, _THROTTLE_MS = ProduceResponse_v8.SCHEMA.fields

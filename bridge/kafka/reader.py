@@ -1,11 +1,10 @@
-"""Reads topics: everything in them, single spans, or what arrives; in no consumer group, without a trace."""
+"""Reads topics without a consumer group: all records, a range of offsets, or new records."""
 
 from __future__ import annotations
 
-__all__ = ["Partition", "TopicFacts", "TopicReader"]
-
 import asyncio
 import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,6 +20,7 @@ from bridge.kafka.connection import (
     connection_options,
     make_admin,
     make_consumer,
+    read_failure,
     stop_consumer,
     why_unreachable,
 )
@@ -28,25 +28,22 @@ from bridge.kafka.login import KafkaLogin
 from config.error_words import words
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
-
     from aiokafka.admin import AIOKafkaAdminClient
 
     from config.settings import KafkaSettings
 
 POLL_MS = 200
 POLL_RECORDS = 1000
-FETCH_BYTES = 256 * 1024  # compressed, from a partition at a time; what is in it may be fifty times as much
+FETCH_BYTES = 256 * 1024  # compressed, from a partition at a time; the records may be fifty times as large
 CLOSE_PATIENCE_S = 2.0
-LOOK_AGAIN_S = 2.0  # for partitions that a followed topic has got, or for its end
-GONE_S = 5.0  # absent from the metadata for so long: it was deleted, and is not only between two leaders
+LOOK_AGAIN_S = 2.0  # between two checks for new partitions, or for the topic's deletion
+GONE_S = 5.0  # a topic that is absent from the metadata for so long was deleted; a change of leader is shorter
 Partition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """What a topic's settings mean for what is in it. ``retention_ms`` is -1 for ever, None where Kafka does not tell
-    us."""
+    """A topic's partitions and retention. ``retention_ms`` is -1 without a limit, None if Kafka does not tell it."""
 
     name: str
     partitions: int
@@ -72,7 +69,7 @@ class TopicReader:
         self.facts: tuple[TopicFacts, ...] = ()
 
     async def __aenter__(self) -> Self:
-        # Why Kafka cannot be reached is said by us, in one sentence, not by each attempt of the library's.
+        # One sentence of ours says why Kafka cannot be reached, instead of a line for each attempt of the library.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         self.facts = await self._ask()
         self._consumer = make_consumer(
@@ -109,33 +106,33 @@ class TopicReader:
             raise await why_unreachable(self._options, self.login) from error
         except kafka_errors.KafkaError as error:
             raise UnreachableError(
-                f"Kafka did not say which partitions {', '.join(self._topics)} has: {words(error)}."
+                f"Kafka did not list the partitions of {', '.join(self._topics)}: {words(error)}."
             ) from error
         finally:
             await asyncio.wait([asyncio.ensure_future(admin.close())], timeout=CLOSE_PATIENCE_S)
 
     async def _describe(self, admin: AIOKafkaAdminClient) -> list[dict[str, Any]]:
         client = admin._client
-        # Asked as aiokafka asks, a broker that makes topics on demand would make a missing one.
+        # aiokafka's own request would create a missing topic on a broker with auto.create.topics.enable.
         request = MetadataRequest(list(self._topics), allow_auto_topic_creation=False)
         described: list[dict[str, Any]] = (await client.send(client.get_random_node(), request)).to_object()["topics"]
         return described
 
     def missing(self, name: str) -> str:
-        """The sentence for a topic that is not there."""
-        return f"Kafka has no topic {name}. Check its name, and that these are the right cluster's addresses."
+        """The sentence about a missing topic."""
+        return f"Kafka has no topic {name}. Check its name, and that the addresses are those of the right cluster."
 
     def _partitions(self, described: dict[str, Any]) -> int:
         name, kind = described["topic"], kafka_errors.for_code(described["error_code"])
         if issubclass(kind, REFUSED):
-            raise RefusedError(f"Kafka does not let us see topic {name}. Check the ACLs: Describe and Read on it.")
+            raise RefusedError(f"Kafka does not let us describe topic {name}. Check the ACLs: Describe and Read on it.")
         if kind is not kafka_errors.NoError or not described["partitions"]:
             raise TopicMissingError(self.missing(name))
         return len(described["partitions"])
 
     @staticmethod
     async def _facts(admin: AIOKafkaAdminClient, name: str, partitions: int) -> TopicFacts:
-        """Retention needs another right (DescribeConfigs) than reading: without it, it is unknown."""
+        """The topic's facts. Retention needs the right DescribeConfigs, and is unknown without it."""
         names = ("retention.ms", "cleanup.policy")
         wanted = ConfigResource(ConfigResourceType.TOPIC, name, dict.fromkeys(names))
         values: dict[str, str] = {}
@@ -155,18 +152,17 @@ class TopicReader:
     # --- reading
 
     async def ends(self) -> dict[Partition, int]:
-        """The offset behind the last record of each partition, at this moment."""
+        """The offset after the last record of each partition, now."""
         ends = await self._answered(self._consumer.end_offsets(self._all_partitions()))
         return {(at.topic, at.partition): end for at, end in ends.items()}
 
     async def beginnings(self) -> dict[Partition, int]:
-        """The offset of the first record that each partition still has."""
+        """The offset of the first record of each partition."""
         starts = await self._answered(self._consumer.beginning_offsets(self._all_partitions()))
         return {(at.topic, at.partition): start for at, start in starts.items()}
 
     async def offsets_at(self, moment_ms: int) -> dict[Partition, int]:
-        """The offset of each partition's first record with that timestamp or a later one; its end where there is
-        none."""
+        """The offset of each partition's first record with that timestamp or a later one; its end without one."""
         wanted = dict.fromkeys(self._all_partitions(), moment_ms)
         found = await self._answered(self._consumer.offsets_for_times(wanted))
         ends = await self.ends()
@@ -176,8 +172,7 @@ class TopicReader:
         }
 
     async def read(self, starts: Mapping[Partition, int], ends: Mapping[Partition, int]) -> AsyncIterator[LoggedRecord]:
-        """The records from ``starts`` to before ``ends``, in order within each partition. Records that have expired
-        are passed over."""
+        """The records from ``starts`` to before ``ends``, in order within each partition, without expired ones."""
         wanted = {TopicPartition(*at): end for at, end in ends.items() if starts.get(at, 0) < end}
         self._consumer.assign(list(wanted))
         for at in wanted:
@@ -192,7 +187,7 @@ class TopicReader:
                 waited_until = loop.time() + self._patience_s
                 for record in records:
                     if record.offset < wanted[at]:
-                        yield _logged(record)
+                        yield logged(record)
             for at in list(wanted):
                 if await self._answered(self._consumer.position(at)) >= wanted[at]:
                     del wanted[at]
@@ -200,15 +195,14 @@ class TopicReader:
             if loop.time() > waited_until:
                 missing = ", ".join(f"{at.topic}/{at.partition}" for at in wanted)
                 raise UnreachableError(
-                    f"Kafka gave no more of {missing} within {self._patience_s:g} s. Have these partitions a leader?"
+                    f"Kafka sent no records of {missing} within {self._patience_s:g} s. Do they have a leader?"
                 )
 
     async def follow(self, starts: Mapping[Partition, int]) -> AsyncIterator[list[LoggedRecord]]:
-        """The records from ``starts`` on, and then what arrives, for ever; in order within each partition.
+        """The records from ``starts`` on, then new ones, without end; in order within each partition.
 
-        Every ``POLL_MS`` at the latest there is a list, an empty one where nothing came. Partitions that a topic gets
-        meanwhile are read from their beginning. While Kafka cannot be reached the lists are empty. Raises
-        TopicMissingError when a topic is deleted."""
+        Yields a list every ``POLL_MS`` at the latest: an empty one without new records, or while Kafka cannot be
+        reached. New partitions are read from their beginning. Raises TopicMissingError when a topic is deleted."""
         positions = {TopicPartition(*at): offset for at, offset in starts.items()}
         self._assign(positions)
         loop = asyncio.get_running_loop()
@@ -219,7 +213,7 @@ class TopicReader:
             found = []
             for at, records in batches.items():
                 positions[at] = records[-1].offset + 1
-                found += [_logged(record) for record in records]
+                found += [logged(record) for record in records]
             yield found
             if loop.time() < look_s:
                 continue
@@ -237,7 +231,7 @@ class TopicReader:
     def _grown(
         self, known: Mapping[TopicPartition, int], absent: dict[str, float], now_s: float
     ) -> list[TopicPartition]:
-        """Partitions that are not known yet; ``absent`` is since when topics are not listed."""
+        """New partitions. ``absent`` has the time since when each missing topic is not listed."""
         new = []
         for topic in self._topics:
             numbers = self._consumer.partitions_for_topic(topic)
@@ -251,17 +245,11 @@ class TopicReader:
     async def _answered(self, question: Any) -> Any:
         try:
             return await question
-        except REFUSED as error:
-            raise RefusedError(
-                f"Kafka does not let us read {', '.join(self._topics)}: {words(error)}. Check the ACLs: Describe and "
-                "Read."
-            ) from error
         except kafka_errors.KafkaError as error:
-            raise UnreachableError(
-                f"Kafka could not be asked about {', '.join(self._topics)}: {words(error)}."
-            ) from error
+            raise read_failure(error, ", ".join(self._topics)) from error
 
 
-def _logged(record: Any) -> LoggedRecord:
+def logged(record: Any) -> LoggedRecord:
+    """One of aiokafka's records."""
     place = Place(record.topic, record.partition, record.offset)
     return LoggedRecord(place, record.timestamp, record.key, record.value, list(record.headers))

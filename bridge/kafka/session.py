@@ -1,52 +1,46 @@
-"""One authenticated connection to a broker, which knows until when the broker takes it for authenticated.
+"""One authenticated connection to a broker, with the end of its session.
 
-aiokafka's own connection misses three things of SASL, each pinned by a test against a real broker:
+aiokafka's connection lacks three things of SASL, each pinned by a test with a real broker:
 
-- How long the session lives (KIP-368): the answer to SaslAuthenticate says it, from ``connections.max.reauth.ms`` and
-  the token's life, and is thrown away. After that time the broker hangs up on the next request. aiokafka cannot
-  authenticate again on a living connection, so a new one has to be there by then (``bridge.kafka.client``).
-- That a token was refused: the broker says so in a challenge (RFC 7628, 3.2.2), which aiokafka takes for a yes; the
-  next request is then hung up on, and nobody knows why.
-- Which token it was, so that its source can be told.
+- The life of the session (KIP-368). The answer to SaslAuthenticate has it, from ``connections.max.reauth.ms`` and the
+  life of the token; aiokafka drops it. After that time the broker closes the connection at the next request. aiokafka
+  cannot authenticate an open connection again, so another one must replace it (``bridge.kafka.client``).
+- The refusal of a token. The broker sends it as a challenge (RFC 7628, 3.2.2), which aiokafka takes for success. The
+  broker then closes the connection at the next request, without a reason.
+- The presented token, so that its source can be told of a refusal.
 
-And one of quotas (KIP-219): a broker answers at once, says for how long it will read nothing from this connection, and
-does so. What was sent behind that request is neither lost nor late: its time-out begins when the broker reads again.
+It also lacks quotas (KIP-219). A broker answers at once with the time for which it will not read from this connection.
+The time-out of later requests begins when the broker reads again.
 """
 
 from __future__ import annotations
 
-__all__ = ["SessionConnection", "open_connection"]
-
 import asyncio
 import time
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 import aiokafka.errors as kafka_errors
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.admin import SaslAuthenticateRequest
 
-from bridge.certificate import shown_by
+from bridge.certificate import Validity, shown_by
 from bridge.kafka.login import ShownToken
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from bridge.certificate import Validity
     from bridge.ports import Credential
 
 _PRODUCE = 0
-_MUTES_SINCE = 6  # the version of Produce that came with KIP-219: brokers without it wait before they answer
-_CHALLENGE_ANSWER = (
-    b"\x01"  # what a client answers to a refusal, for the broker to end it with an error (RFC 7628, 3.2.3)
-)
+_MUTES_SINCE = 6  # the version of Produce with KIP-219; older brokers wait before they answer
+_CHALLENGE_ANSWER = b"\x01"  # a client's answer to a refusal, after which the broker sends an error (RFC 7628, 3.2.3)
 
 
 class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
     """``AIOKafkaConnection`` that notes its session, and when the broker does not read from it.
 
-    ``session_ends_ns`` is when the broker ends the session (monotonic), None when it never does or does not say so;
-    ``began_ns`` when it began; ``credential`` the token that was shown, None without one; ``certificate`` how long the
-    broker's is good, None without TLS.
+    ``session_ends_ns`` is when the broker ends the session (monotonic), None if never or unknown; ``began_ns`` is its
+    start. ``credential`` is the presented token, or None. ``certificate`` is the validity of the broker's certificate,
+    None without TLS.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -63,7 +57,7 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
 
     @property
     def muted_s(self) -> float:
-        """For how long the broker will read nothing yet."""
+        """Seconds for which the broker will not read from this connection."""
         left_s: float = self._muted_until_s - self._loop.time()
         return max(0.0, left_s)
 
@@ -73,8 +67,8 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
         return made
 
     def close(self, reason: Any = None, exc: Any = None) -> Any:
-        """At once. Every request is waited for, so nothing in the buffers is of use to anybody; with TLS the socket
-        would stay open until the broker has answered a farewell, which may be after the event loop's end."""
+        """Close at once. Every request was awaited, so the buffers hold nothing useful. A clean close of TLS would wait
+        for the broker's answer, perhaps beyond the end of the event loop."""
         writer = self._writer
         closed = super().close(reason, exc)
         if writer is not None:
@@ -125,13 +119,13 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
             raise
 
     async def _send_noting(self, request: Any, expect_response: bool) -> Any:
-        """Send what belongs to the handshake."""
+        """Send a request of the handshake and note what its answer says about the session."""
         response = await super().send(request, expect_response)
         if not isinstance(request, SaslAuthenticateRequest) or response.error_code != 0:
             return response
         if self._shown is not None and response.sasl_auth_bytes:
             response = await super().send(SaslAuthenticateRequest(_CHALLENGE_ANSWER))
-            if response.error_code == 0:  # a broker that does not end it so
+            if response.error_code == 0:  # a broker that sends no error here
                 raise kafka_errors.SaslAuthenticationFailed("the token was not accepted")
             return response
         lifetime_ms = getattr(response, "session_lifetime_ms", 0)
@@ -141,7 +135,7 @@ class SessionConnection(AIOKafkaConnection):  # type: ignore[misc]
 
 
 async def open_connection(host: str, port: int, **options: Any) -> SessionConnection:
-    """``aiokafka.conn.create_conn``, but for the kind of connection. Raises OSError, TimeoutError and KafkaError."""
+    """As ``aiokafka.conn.create_conn``, for this kind of connection. Raises OSError, TimeoutError and KafkaError."""
     connection = SessionConnection(host, port, **options)
     await connection.connect()
     secured = connection._writer.get_extra_info("ssl_object")

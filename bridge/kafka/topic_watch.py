@@ -1,55 +1,49 @@
-"""Holds a topic to the number of partitions it was first seen with, and notices what happens to it afterwards.
+"""Pins the number of partitions of each topic, and notices changes in Kafka.
 
-A message's partition follows from its key and the topic's number of partitions. Were a grown number taken at once, a
-device's next message would go to another partition while its last one still waits for Kafka, and could come before it.
-So the number stays the one it was first seen with until the process ends; the next one starts with the new number,
-after this one has drained. An operator who adds partitions sees it said in the log, on /status and in a metric.
+A message's partition depends on its key and the number of partitions. If a new number were used at once, a device's
+next message could go to another partition and arrive before its last one, which still waits. So the number is pinned
+until the process ends. The next process starts with the new number, after this one has drained. The log, /status and a
+metric show added partitions.
 
-The same pin holds the messages of a topic that was deleted: they wait in their partitions until there is a topic of
-that name again, made by somebody, or, with ``kafka.topics.create``, here, with as many partitions as it had.
+Messages of a deleted topic wait in their partitions until a topic of that name exists again. With
+``kafka.topics.create`` it is created here, with as many partitions as before.
 """
 
-from __future__ import annotations
-
-__all__ = ["TopicState", "TopicWatch"]
-
 import asyncio
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import structlog
 
 from bridge.backoff import Backoff
 from bridge.errors import BridgeError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
 log = structlog.get_logger("kafka")
 
-LOOKS_BEFORE_CREATION = 3  # metadata leave a topic out for a moment while it is being made, too
+LOOKS_BEFORE_CREATION = 3  # metadata also lack a topic for a moment during its creation
 
 
 class Metadata(Protocol):
-    """What the producer of the moment knows of topics."""
+    """Metadata of the present producer."""
 
     def partition_count(self, topic: str) -> int | None: ...
 
     def refused(self, topic: str) -> bool:
-        """Whether we may not see it: no word on whether it exists."""
+        """Whether this user may not see the topic, which may exist."""
 
     def metadata_refreshed_ns(self) -> int: ...
 
 
 class Creator(Protocol):
-    """Makes topics as settings say. Raises BridgeError."""
+    """Creates topics by the settings. Raises BridgeError."""
 
     async def create(self, topics: list[str], partitions: int | None = None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as it is used and as it is. ``there`` is None for one that does not exist any more."""
+    """Partitions of a topic: ``used`` by this process, and ``there`` in Kafka; None when the topic is gone."""
 
     name: str
     used: int
@@ -57,12 +51,12 @@ class TopicState:
 
     @property
     def unused(self) -> int:
-        """Partitions that nothing is written to."""
+        """Number of partitions in Kafka that are not used."""
         return max(0, (self.there or 0) - self.used)
 
     @property
     def problem(self) -> str | None:
-        """Why messages for it wait, in a few words; None when they do not have to."""
+        """Why messages of the topic wait, in a few words; None if they do not."""
         if self.there is None or self.there >= self.used:
             return None
         return (
@@ -74,9 +68,8 @@ class TopicState:
 class TopicWatch:
     """The pinned numbers of partitions, and a task that compares them with metadata. The event loop's thread owns it.
 
-    ``producer`` gives the incarnation of the moment. ``pinned`` is told of each number that is settled. ``creator`` is
-    None where topics are nobody's but the operator's.
-    ``now_ns`` times the attempts to create. ``failed`` is told of a defect of ours.
+    ``producer`` returns the present producer. ``pinned`` receives each new pin. ``creator`` is None if only the
+    operator creates topics. ``now_ns`` times the attempts to create. ``failed`` receives defects.
     """
 
     name = "topics"
@@ -100,13 +93,13 @@ class TopicWatch:
         self._task: asyncio.Task[None] | None = None
         self._pinned: dict[str, int] = {}
         self._seen: dict[str, int | None] = {}
-        self._missed: dict[str, int] = {}  # looks since a topic was there
-        self._looked_ns = 0  # when the metadata of the last look were made
+        self._missed: dict[str, int] = {}  # looks since a topic was last seen
+        self._looked_ns = 0  # the time of the last look's metadata
         self._not_before_ns = 0
         self._backoff = Backoff(500_000_000, 10_000_000_000)
 
     def partition_count(self, topic: str) -> int | None:
-        """How many partitions messages are spread over; None for a topic that has not been seen yet."""
+        """The pinned number of partitions; None for a topic that metadata lack so far."""
         count = self._pinned.get(topic)
         if count is None:
             count = self._producer().partition_count(topic)
@@ -116,18 +109,17 @@ class TopicWatch:
         return count
 
     def pinned(self, topic: str) -> int | None:
-        """The number in use, None for a topic that has not been seen yet. Asks no producer."""
+        """The number in use, None for a topic not seen so far. Does not ask the producer."""
         return self._pinned.get(topic)
 
     def preset(self, topic: str, count: int) -> None:
-        """Use a number from an earlier life: for a topic whose messages wait for those partitions, or one that Kafka
-        is not there to be asked about. Comes before any message."""
+        """Pin a number from an earlier run, before the first message: messages wait in the spool for these partitions,
+        or Kafka cannot be asked."""
         self._pinned[topic] = count
         self._seen.setdefault(topic, None)
 
     def release(self, topics: Iterable[str]) -> None:
-        """Hold topics to their numbers no more, nor see to it that they exist: nothing is written to them any more.
-        Should something be after all, they are seen for the first time again."""
+        """Drop the pins of unused topics. A later record pins them again."""
         for topic in topics:
             self._pinned.pop(topic, None)
             self._seen.pop(topic, None)
@@ -138,7 +130,7 @@ class TopicWatch:
         return [TopicState(topic, used, self._seen[topic]) for topic, used in sorted(self._pinned.items())]
 
     def pin(self, topics: Iterable[str]) -> None:
-        """Settle the numbers of topics that are going to be used."""
+        """Pin topics that will be used."""
         for topic in topics:
             self.partition_count(topic)
 
@@ -163,11 +155,11 @@ class TopicWatch:
                 await self._create(self._creator, missing)
 
     def look(self) -> list[str]:
-        """Compare with metadata, and say what has changed. Returns the topics that are surely gone."""
+        """Compare pins with metadata, and log changes. Returns topics that several metadata in a row lacked."""
         producer = self._producer()
         refreshed_ns = producer.metadata_refreshed_ns()
         if refreshed_ns <= self._looked_ns:
-            return []  # nobody answers: what was there may well be there
+            return []  # without new metadata the topics may still exist
         self._looked_ns = refreshed_ns
         gone = []
         for topic, used in self._pinned.items():
@@ -208,7 +200,7 @@ class TopicWatch:
         for topic in topics:
             count = self._pinned.get(topic)
             if count is None:
-                continue  # let go of while others were made
+                continue  # released while others were created
             try:
                 await creator.create([topic], count)
             except BridgeError as error:

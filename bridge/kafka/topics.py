@@ -1,11 +1,10 @@
-"""The topics that settings name: they exist, or are made, or starting ends with a sentence."""
+"""Checks and creates the topics in the settings."""
 
 from __future__ import annotations
 
-__all__ = ["Topics"]
-
 import asyncio
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import aiokafka.errors as kafka_errors
@@ -20,8 +19,6 @@ from bridge.kafka.login import KafkaLogin
 from config.error_words import words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from aiokafka.client import AIOKafkaClient
 
     from bridge.kafka.producer import KafkaProducer
@@ -32,29 +29,29 @@ log = structlog.get_logger("kafka")
 _THROTTLED = 89  # THROTTLING_QUOTA_EXCEEDED (KIP-599): unknown to aiokafka
 _DELETION_DISABLED = 73  # delete.topic.enable = false: unknown to aiokafka
 _CLOSE_PATIENCE_S = 1.0
-_SETTLING_S = 10.0  # a broker lists a new topic before it takes records for it: some 0.1 s, more on a busy machine
+_SETTLING_S = 10.0  # a broker takes records for a new topic some 0.1 s after it lists it; later on a busy machine
 
 
 class Topics:
-    """Looks after the topics that settings name: they exist, or are made, or starting ends with a sentence."""
+    """Checks and creates the topics in the settings."""
 
     def __init__(self, settings: KafkaSettings, client_id: str, login: KafkaLogin | None = None) -> None:
         self._settings = settings
         self._client_id = client_id
         self._login = login or KafkaLogin(settings)
-        self._made: dict[str, float] = {}  # when, monotonic
+        self._made: dict[str, float] = {}  # time of creation, monotonic seconds
 
     def is_settling(self, topic: str) -> bool:
-        """Whether the topic was made so lately that its brokers may not take records for it yet."""
+        """Whether the topic is so new that brokers may still refuse its records."""
         made = self._made.get(topic)
         return made is not None and time.monotonic() - made < _SETTLING_S
 
     def adopt(self, settings: KafkaSettings) -> None:
-        """Create topics as other settings say from now on."""
+        """Use other settings for new topics from now on."""
         self._settings = settings
 
     async def missing(self, producer: KafkaProducer, topics: Iterable[str]) -> list[str]:
-        """Which of these Kafka does not have; the producer watches all of them from now on. Raises RefusedError,
+        """The topics that Kafka does not have. The producer watches all of ``topics`` from now on. Raises RefusedError,
         RetriableError."""
         wanted = sorted(set(topics))
         for topic in wanted:
@@ -66,15 +63,15 @@ class Topics:
         if refused:
             producer.forget_topics(refused)
             raise RefusedError(
-                f"Kafka does not let us see topic {', '.join(refused)}. Check the ACLs: Describe and Write on it."
+                f"Kafka does not let us describe topic {', '.join(refused)}. Check the ACLs: Describe and Write on it."
             )
         return missing
 
     async def ensure(
         self, producer: KafkaProducer, topics: Iterable[str], settings: KafkaSettings | None = None
     ) -> None:
-        """Make sure every topic is in the producer's metadata; where some are made, as ``settings`` say if given.
-        Raises TopicMissingError, RefusedError, RetriableError."""
+        """Wait until the producer's metadata has every topic; creates missing ones if the settings allow it. Raises
+        TopicMissingError, RefusedError, RetriableError."""
         missing = await self.missing(producer, topics)
         if not missing:
             return
@@ -99,7 +96,7 @@ class Topics:
     async def create(
         self, topics: Iterable[str], partitions: int | None = None, settings: KafkaSettings | None = None
     ) -> None:
-        """Create topics as settings say, but with ``partitions`` of them if given; one that exists already is fine.
+        """Create topics as settings say, with ``partitions`` partitions if given. Existing topics are not changed.
 
         Raises RefusedError, RetriableError, BridgeError."""
         admin = make_admin(connection_options(self._settings, self._client_id), self._login)
@@ -109,7 +106,7 @@ class Topics:
             timeout_s = self._settings.request_timeout.total_seconds()
             response = await admin.create_topics(new, timeout_ms=broker_timeout_ms(timeout_s))
         except (OSError, TimeoutError, AttributeError, kafka_errors.KafkaError) as error:
-            # aiokafka's answer to a cluster without a controller is an AttributeError.
+            # Without a controller in the cluster, aiokafka raises AttributeError.
             raise RetriableError(f"Topics could not be created now: {words(error)}.") from error
         finally:
             await asyncio.wait([asyncio.ensure_future(admin.close())], timeout=_CLOSE_PATIENCE_S)
@@ -125,16 +122,16 @@ class Topics:
                 raise RetriableError(f"Topic {name} could not be created now: {reason}.")
             if issubclass(kind, REFUSED):
                 raise RefusedError(
-                    f"Kafka does not let us create topic {name}: {reason}. Create it by hand or allow Create on it."
+                    f"Kafka does not let us create topic {name}: {reason}. Create it yourself, or allow Create on it."
                 )
             raise TopicMissingError(
                 f"Topic {name} could not be created: {reason}. Check kafka.topics (partitions, replication)."
             )
 
     async def remove(self, topics: Iterable[str], patience_s: float) -> None:
-        """Delete topics, and return when no broker that answers lists them any more; those that are not there are fine.
+        """Delete topics, and wait until no broker that answers lists them. Missing topics are ignored.
 
-        Raises RefusedError, RetriableError when Kafka took the wish but a broker still lists one."""
+        Raises RefusedError, and RetriableError if a broker still lists one after ``patience_s``."""
         names = sorted(set(topics))
         deadline = time.monotonic() + patience_s
         admin = make_admin(connection_options(self._settings, self._client_id), self._login)
@@ -145,7 +142,9 @@ class Topics:
                 _check_deleted(name, code)
             while listed := await _listed(admin._client, names):
                 if time.monotonic() > deadline:
-                    raise RetriableError(f"Kafka deletes {', '.join(sorted(listed))}, but brokers still list it.")
+                    raise RetriableError(
+                        f"Kafka accepted to delete {', '.join(sorted(listed))}, but brokers still list it."
+                    )
                 await asyncio.sleep(0.05)
         except (OSError, TimeoutError, AttributeError, kafka_errors.KafkaError) as error:
             raise RetriableError(f"Topics could not be deleted now: {words(error)}.") from error
@@ -160,12 +159,12 @@ def _check_deleted(name: str, code: int) -> None:
     if issubclass(kind, REFUSED):
         raise RefusedError(f"Kafka does not let us delete topic {name}. Check the ACLs: Delete on it.")
     if code == _DELETION_DISABLED:
-        raise RefusedError(f"Kafka deletes no topics (delete.topic.enable), so {name} stays.")
+        raise RefusedError(f"Kafka deletes no topics (delete.topic.enable = false), so {name} stays.")
     raise RetriableError(f"Topic {name} could not be deleted now: {words(kind())}.")
 
 
 async def _listed(client: AIOKafkaClient, names: list[str]) -> set[str]:
-    """Those of the topics that a broker still knows. Brokers that do not answer have no say."""
+    """The topics that some broker still lists. Brokers that do not answer are ignored."""
     listed = set()
     for broker in client.cluster.brokers():
         try:
@@ -176,7 +175,7 @@ async def _listed(client: AIOKafkaClient, names: list[str]) -> set[str]:
             kind = kafka_errors.for_code(topic["error_code"])
             if issubclass(kind, REFUSED):
                 raise RefusedError(
-                    f"Kafka took the wish to delete topic {topic['topic']}, but does not let us see whether it is gone."
+                    f"Kafka accepted to delete topic {topic['topic']}, but does not let us check that it is deleted."
                 )
             if kind is not kafka_errors.UnknownTopicOrPartitionError:
                 listed.add(topic["topic"])

@@ -2,5 +2,5 @@
 
 intervals.py   what Kafka acknowledged, counted per route, topic, partition and interval
 records.py     records of the ledger topic: JSON as ``bridge.wire`` names it, made from intervals, and read back
-writer.py      writes the ledger topic beside the data path: through the same producer, and never in its way
+writer.py      writes the ledger topic through the same producer, without delaying the data path
 """

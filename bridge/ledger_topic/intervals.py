@@ -1,25 +1,22 @@
-"""What Kafka acknowledged, counted per route, topic, partition and interval: the figures behind the ledger topic.
+"""Counts acknowledged records per route, topic, partition and interval, for the ledger topic.
 
-Counted once per batch, without I/O or a clock. Each acknowledged record's offset is kept, as runs: a partition that
-nobody else writes to has a single one in an interval, whatever the rate. That makes the account exact: a record that is
-missing cannot hide behind the copy of another.
+Counted once per batch, without I/O or a clock. The offset of each acknowledged record is kept, as runs. A partition
+without another writer has one run in an interval, whatever the rate. So the account is exact: the copy of another
+record cannot hide a missing one.
 
-Closed intervals wait in ``pending`` until they are written. Memory is bounded: when many wait, the oldest are put
-together, and where there are very many runs the oldest intervals keep only their lowest and highest offset.
+Closed intervals wait in ``pending`` until they are written. Memory is bounded: of many intervals the oldest are merged.
+Of very many runs the oldest intervals keep only the lowest and the highest offset.
 """
 
 from __future__ import annotations
 
-__all__ = ["Entry", "EntryKey", "Interval", "LedgerIntervals", "SessionLoss"]
-
 from array import array
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from bridge.ledger import LedgerSnapshot
     from bridge.produce.batch import Batch
 
@@ -32,7 +29,7 @@ _NOWHERE: Final = -2  # before the first offset; -1 is what the producer says wh
 
 
 class EntryKey(NamedTuple):
-    """What is counted apart."""
+    """The key of an entry: each key has its own count."""
 
     route: str
     topic: str
@@ -41,7 +38,7 @@ class EntryKey(NamedTuple):
 
 
 class SessionLoss(NamedTuple):
-    """An MQTT session that the broker had lost at ``at_ms``; last connected at ``left_ms``, None: nobody knows."""
+    """An MQTT session that the broker had lost at ``at_ms``; last connected at ``left_ms``, None when unknown."""
 
     session: str
     client_id: str
@@ -50,10 +47,10 @@ class SessionLoss(NamedTuple):
 
 
 class Entry:
-    """What Kafka acknowledged of one key in one interval.
+    """Acknowledged records of one key in one interval.
 
     ``runs`` are closed runs, first offset and the one behind the last in turn; the open one is ``begin`` and ``next``.
-    ``exact`` is false where runs had to be given up: then ``low`` and ``high`` are all that is known of them.
+    ``exact`` is False after runs were dropped: only ``low`` and ``high`` of them are kept.
     """
 
     __slots__ = ("begin", "exact", "high", "low", "messages", "next", "records", "runs", "size", "unlocated")
@@ -69,7 +66,7 @@ class Entry:
         self.low = self.high = _NOWHERE
 
     def jump(self, offset: int, count: int) -> None:
-        """A batch that does not continue the open run."""
+        """Add a batch that does not continue the open run."""
         if offset < 0:
             self.unlocated += count
             return
@@ -79,7 +76,7 @@ class Entry:
             self.blur()
 
     def add(self, other: Entry) -> None:
-        """Take in what a later interval counted under the same key."""
+        """Add the entry of a later interval with the same key."""
         self.records += other.records
         self.messages += other.messages
         self.size += other.size
@@ -96,7 +93,7 @@ class Entry:
             self.blur()
 
     def blur(self) -> None:
-        """Give the runs up for the lowest and the highest offset."""
+        """Replace the runs by the lowest and the highest offset."""
         self._close_run()
         for first, end in zip(self.runs[::2], self.runs[1::2], strict=True):
             self._reach(first, end - 1)
@@ -105,7 +102,7 @@ class Entry:
         self.exact = False
 
     def all_runs(self) -> Iterator[tuple[int, int]]:
-        """First offset and the one behind the last, of each run; not those given up."""
+        """First offset and the one behind the last of each run that is kept."""
         yield from zip(self.runs[::2], self.runs[1::2], strict=True)
         if self.next >= 0:
             yield self.begin, self.next
@@ -114,7 +111,7 @@ class Entry:
         return len(self.runs) // 2
 
     def bounds(self) -> tuple[int, int] | None:
-        """Lowest and highest offset acknowledged; None where Kafka named none."""
+        """Lowest and highest acknowledged offset; None where Kafka named none."""
         found = [(first, end - 1) for first, end in self.all_runs()]
         if self.high >= 0:
             found.append((self.low, self.high))
@@ -143,7 +140,7 @@ class Interval:
     losses: list[SessionLoss] = field(default_factory=list)
 
     def add(self, later: Interval) -> None:
-        """Become one with the interval that follows."""
+        """Merge the next interval into this one."""
         self.to_ms = later.to_ms
         self.terms = later.terms
         self.acknowledged = later.acknowledged
@@ -159,9 +156,9 @@ class Interval:
 
 
 class LedgerIntervals:
-    """Counts what Kafka acknowledges and cuts it into intervals. Belongs to the worker's event loop.
+    """Counts acknowledged records by interval. Belongs to the worker's event loop.
 
-    ``located`` False: the account is not written anywhere, so that no offsets are kept, and nothing is ever closed.
+    With ``located`` False no ledger is written: no offsets are kept, and no interval is closed.
     """
 
     def __init__(self, *, located: bool = True) -> None:
@@ -178,9 +175,9 @@ class LedgerIntervals:
         self._from_ms = now_ms
 
     def stored(self, batch: Batch, partition: int, offset: int) -> None:
-        """Kafka has a batch: count it. 0.8 µs a batch."""
+        """Count a batch that Kafka has. Takes 0.8 µs."""
         slot = batch.slot
-        key = (slot.route, slot.queue.topic, partition, slot.dead_letter)  # a NamedTuple takes 0.3 µs more to make
+        key = (slot.route, slot.topic, partition, slot.dead_letter)  # a NamedTuple takes 0.3 µs more to make
         entry = self._open.get(key)
         if entry is None:
             entry = self._open[key] = Entry()
@@ -194,12 +191,12 @@ class LedgerIntervals:
             entry.jump(offset if self._located else -1, count)
 
     def session_lost(self, loss: SessionLoss) -> None:
-        """The broker had lost a session: note it in the open interval."""
+        """Note a session that the broker had lost, in the open interval."""
         if self._located:
             self._losses.append(loss)
 
     def close(self, now_ms: int, terms: LedgerSnapshot) -> None:
-        """End the interval and begin the next; an interval without anything is one too, for it says so."""
+        """End the interval and begin the next. An empty interval is kept too: it shows that nothing was sent."""
         entries, self._open = {EntryKey(*key): entry for key, entry in self._open.items()}, {}
         for key, entry in entries.items():
             self._acknowledged += entry.records
@@ -212,7 +209,7 @@ class LedgerIntervals:
         self._bound()
 
     def messages(self, *, dead_letter: bool) -> dict[str, int]:
-        """MQTT messages by route that Kafka has acknowledged in this life, or their dead letters."""
+        """MQTT messages of this life by route that Kafka has, or whose dead letters it has."""
         rows = {route: count for (route, dead), count in self._messages.items() if dead is dead_letter}
         for (route, _, _, dead), entry in self._open.items():
             if dead is dead_letter:

@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "Author",
-    "LedgerRecordError",
-    "LostSessionRecord",
-    "PartitionRecord",
-    "WorkerRecord",
-    "decode",
-    "partition_records",
-    "session_records",
-    "worker_record",
-]
-
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,9 +11,7 @@ from bridge import wire
 from config.error_words import words
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from bridge.ledger_topic.intervals import Entry, EntryKey, Interval
+    from bridge.ledger_topic.intervals import Interval
 
 State = Literal["started", "running", "stopped"]
 KeyValue = tuple[bytes, bytes]
@@ -32,7 +19,7 @@ KeyValue = tuple[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Whose account it is: one run of one worker, and what it knows of the run before."""
+    """One run of one worker, with what it knows of the run before."""
 
     gateway: str
     worker: int
@@ -44,7 +31,7 @@ class Author:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecord:
-    """What Kafka acknowledged of one route in one partition and interval; the fields are those of the wire.
+    """Acknowledged records of one route in one partition and interval. The fields are those of the wire.
 
     ``runs`` are first offset and count."""
 
@@ -70,7 +57,7 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """The account of one worker at the end of an interval; ``terms`` by the names of ``wire.LEDGER_TERMS``."""
+    """The ledger of one worker at the end of an interval. ``terms`` have the names of ``wire.LEDGER_TERMS``."""
 
     gateway: str
     worker: int
@@ -106,9 +93,12 @@ class LostSessionRecord:
 
 LedgerRecord = PartitionRecord | WorkerRecord | LostSessionRecord
 
-_PARTITION_FIELDS = tuple(field.name for field in fields(PartitionRecord))
-_WORKER_FIELDS = tuple(field.name for field in fields(WorkerRecord))
-_SESSION_FIELDS = tuple(field.name for field in fields(LostSessionRecord))
+_KINDS: dict[str, type[LedgerRecord]] = {
+    wire.LEDGER_PARTITION: PartitionRecord,
+    wire.LEDGER_WORKER: WorkerRecord,
+    wire.LEDGER_SESSION: LostSessionRecord,
+}
+_FIELDS = {kind: tuple(field.name for field in fields(record)) for kind, record in _KINDS.items()}
 
 
 class LedgerRecordError(ValueError):
@@ -117,59 +107,69 @@ class LedgerRecordError(ValueError):
 
 def partition_records(author: Author, number: int, interval: Interval, tagged: Collection[str]) -> list[KeyValue]:
     """Key and value of an interval's ``partition`` records; ``tagged`` are the routes with header ``gateway.id``."""
-    return [
-        (
-            f"{author.gateway}/{author.worker}/{key.route}/{key.topic}/{key.partition}".encode(),
-            _json(
-                {
-                    **_common(wire.LEDGER_PARTITION, author, number, interval),
-                    **_partition(key, entry, tagged=key.dead_letter or key.route in tagged),
-                }
-            ),
+    common = _common(author, number, interval)
+    records = []
+    for key, entry in interval.entries.items():
+        bounds = entry.bounds()
+        record = PartitionRecord(
+            *common,
+            *key,
+            key.dead_letter or key.route in tagged,
+            entry.records,
+            entry.messages,
+            entry.size,
+            bounds and bounds[0],
+            bounds and bounds[1],
+            [(first, end - first) for first, end in entry.all_runs()] if entry.exact else None,
+            entry.unlocated,
         )
-        for key, entry in interval.entries.items()
-    ]
+        name = f"{author.gateway}/{author.worker}/{key.route}/{key.topic}/{key.partition}"
+        records.append((name.encode(), _encode(wire.LEDGER_PARTITION, record)))
+    return records
 
 
 def session_records(author: Author, number: int, interval: Interval) -> list[KeyValue]:
     """Key and value of an interval's ``session`` records."""
-    return [
-        (
-            f"{author.gateway}/{author.worker}/session/{loss.session}".encode(),
-            _json(
-                {
-                    **_common(wire.LEDGER_SESSION, author, number, interval),
-                    "from_ms": loss.at_ms if loss.left_ms is None else loss.left_ms,
-                    "to_ms": loss.at_ms,
-                    "session": loss.session,
-                    "client_id": loss.client_id,
-                    "away_known": loss.left_ms is not None,
-                }
-            ),
-        )
-        for loss in interval.losses
-    ]
+    records = []
+    for session, client_id, left_ms, at_ms in interval.losses:
+        common = (author.gateway, author.worker, author.life, number, at_ms if left_ms is None else left_ms, at_ms)
+        record = LostSessionRecord(*common, session, client_id, left_ms is not None)
+        name = f"{author.gateway}/{author.worker}/session/{session}"
+        records.append((name.encode(), _encode(wire.LEDGER_SESSION, record)))
+    return records
 
 
 def worker_record(author: Author, number: int, interval: Interval, state: State, unwritten: int) -> KeyValue:
     """Key and value of an interval's ``worker`` record."""
-    terms = interval.terms
-    document: dict[str, Any] = {
-        **_common(wire.LEDGER_WORKER, author, number, interval),
-        "state": state,
-        "started_ms": author.started_ms,
-        "entries": len(interval.entries),
-        "unwritten": unwritten,
-        "previous_life": author.previous_life if state == "started" else None,
-        "previous_clean": author.previous_clean if state == "started" else None,
-    }
-    document |= {term: getattr(terms, term) for term in wire.LEDGER_TERMS}
-    document["imbalance"], document["acknowledged"] = terms.imbalance, interval.acknowledged
-    return f"{author.gateway}/{author.worker}".encode(), _json(document)
+    before = (author.previous_life, author.previous_clean) if state == "started" else (None, None)
+    record = WorkerRecord(
+        *_common(author, number, interval),
+        state,
+        author.started_ms,
+        len(interval.entries),
+        unwritten,
+        *before,
+        {term: getattr(interval.terms, term) for term in wire.LEDGER_TERMS},
+        interval.terms.imbalance,
+        interval.acknowledged,
+    )
+    return f"{author.gateway}/{author.worker}".encode(), _encode(wire.LEDGER_WORKER, record)
+
+
+def _common(author: Author, number: int, interval: Interval) -> tuple[str, int, str, int, int, int]:
+    return author.gateway, author.worker, author.life, number, interval.from_ms, interval.to_ms
+
+
+def _encode(kind: str, record: LedgerRecord) -> bytes:
+    document: dict[str, Any] = {"v": wire.LEDGER_VERSION, "kind": kind}
+    for name in _FIELDS[kind]:
+        value = getattr(record, name)
+        document |= value if name == "terms" else {name: value}
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def decode(value: bytes | None) -> LedgerRecord:
-    """A ledger record. Raises LedgerRecordError for what is none, or of a newer version."""
+    """Decode a ledger record. Raises LedgerRecordError for anything else, or a newer version."""
     try:
         document = json.loads(value or b"")
         version = int(document["v"])
@@ -181,34 +181,9 @@ def decode(value: bytes | None) -> LedgerRecord:
 
 
 def _decode(document: dict[str, Any]) -> LedgerRecord:
-    if document["kind"] == wire.LEDGER_PARTITION:
-        runs = document["runs"]
-        document["runs"] = None if runs is None else [(int(first), int(count)) for first, count in runs]
-        return PartitionRecord(**{name: document[name] for name in _PARTITION_FIELDS})
-    # A term that an older version did not have yet: it counted none.
-    if document["kind"] == wire.LEDGER_SESSION:
-        return LostSessionRecord(**{name: document[name] for name in _SESSION_FIELDS})
-    document["terms"] = {term: int(document.get(term, 0)) for term in wire.LEDGER_TERMS}
-    return WorkerRecord(**{name: document[name] for name in _WORKER_FIELDS})
-
-
-def _common(kind: str, author: Author, number: int, interval: Interval) -> dict[str, Any]:
-    return {
-        "v": wire.LEDGER_VERSION, "kind": kind, "gateway": author.gateway, "worker": author.worker,
-        "life": author.life, "number": number, "from_ms": interval.from_ms, "to_ms": interval.to_ms,
-    }  # fmt: skip
-
-
-def _partition(key: EntryKey, entry: Entry, *, tagged: bool) -> dict[str, Any]:
-    bounds = entry.bounds()
-    runs = [[first, end - first] for first, end in entry.all_runs()] if entry.exact else None
-    return {
-        "route": key.route, "topic": key.topic, "partition": key.partition, "dead_letter": key.dead_letter,
-        "tagged": tagged, "records": entry.records, "messages": entry.messages, "bytes": entry.size,
-        "first_offset": bounds and bounds[0], "last_offset": bounds and bounds[1], "runs": runs,
-        "unlocated": entry.unlocated,
-    }  # fmt: skip
-
-
-def _json(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    kind = document["kind"] if document["kind"] in _KINDS else wire.LEDGER_WORKER
+    if kind == wire.LEDGER_PARTITION and document["runs"] is not None:
+        document["runs"] = [(int(first), int(count)) for first, count in document["runs"]]
+    if kind == wire.LEDGER_WORKER:  # a term that an older version did not have yet counted none
+        document["terms"] = {term: int(document.get(term, 0)) for term in wire.LEDGER_TERMS}
+    return _KINDS[kind](**{name: document[name] for name in _FIELDS[kind]})

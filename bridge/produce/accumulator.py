@@ -1,43 +1,36 @@
-"""Records waiting for Kafka: one open batch per route, QoS and partition, and the spans that say when a message may
-be acknowledged.
+"""Records that wait for Kafka: an open batch for each route, QoS and partition, and the spans of their messages.
 
-Nothing here does I/O or looks at a clock; callers pass the time. The event loop's thread owns every object.
+Nothing here does I/O or reads a clock: callers pass the time. The event loop's thread owns every object.
 
-A *span* is what was received between two flushes. A record joins the open batch of its *slot*, a batch knows the
-spans it has records of, and a span is durable once every batch it has records in is. Spans complete in the order they
-were opened, so acknowledgements leave in MQTT order [MQTT-4.6.0-2] whatever order the partitions answer in.
+A *span* holds the messages received between two flushes. A record joins the open batch of its *slot*. A batch knows
+the spans of its records. A span is durable once all batches with its records are. Spans complete in the order they
+were opened. So acknowledgements leave in MQTT order [MQTT-4.6.0-2], whichever partition answers first.
 
-While a partition has a batch under way, its open batches go on filling: a slow Kafka gets fewer, larger batches, not
-a longer queue."""
+While a batch of a partition is in flight, the partition's open batches take more records. A slow Kafka then gets
+larger batches, and the queue stays short."""
 
 from __future__ import annotations
 
-__all__ = ["Accumulator", "Slot"]
-
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from bridge.produce.batch import Batch, Span
-from bridge.produce.partitions import Partitions
+from bridge.produce.batch import Batch, BatchDeadLetters, Owner, Span
+from bridge.produce.partitions import PartitionQueue, Partitions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from bridge.ports import Append, BatchBuilder, Headers
-    from bridge.produce.batch import Owner
-    from bridge.produce.dead_letter import DeadLetters
-    from bridge.produce.partitions import PartitionQueue
 
 SMALL_BATCH_BYTES = 2048  # below this zstd costs more than it saves: 10 µs for a record, which hardly shrinks
 
 
 class Slot:
-    """Where records of one route and QoS enter a partition's queue.
+    """The entry of a partition's queue for records of one route and QoS.
 
-    ``append`` is the open batch's own append: the hot path calls it without knowing more. A false answer means
-    "full": call ``roll`` with the same record. It is exchanged for ``_open`` when there is no open batch and for
-    ``_join`` when the open one meets a new span, so neither costs a message anything."""
+    ``append`` is the append of the open batch itself; the hot path calls nothing else. If it returns None, the batch is
+    full: call ``roll`` with the same record. Without an open batch ``append`` is ``_open``; after a flush it is
+    ``_join``. Most messages need neither."""
 
     __slots__ = (
         "accumulator",
@@ -51,6 +44,7 @@ class Slot:
         "qos",
         "queue",
         "route",
+        "topic",
     )
 
     def __init__(
@@ -65,9 +59,10 @@ class Slot:
     ) -> None:
         self.accumulator = accumulator
         self.queue = queue
+        self.topic = queue.topic
         self.route = route
         self.qos = qos
-        self.choose = choose  # records without a key: each batch may go to another partition
+        self.choose = choose  # chooses a partition for each batch of records without a key
         self.dead_letter = dead_letter
         self.count = 0  # records in the open batch
         self.messages = 0  # messages of sealed batches, for metrics
@@ -77,7 +72,7 @@ class Slot:
 
     @property
     def taken(self) -> int:
-        """Messages that entered here so far, those of the open batch included."""
+        """Messages appended so far, those of the open batch included."""
         return self.messages + self.count - (len(self.batch.unfinished) if self.batch is not None else 0)
 
     def roll(self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
@@ -102,7 +97,7 @@ class Slot:
         self.queue.sealed.append(batch)
 
     def leave_open(self) -> None:
-        """At a flush whose partition is busy: go on filling, but count what is inside to the span that ends now."""
+        """Attribute the records so far to the span that ends now. The batch stays open: its partition is busy."""
         batch = self.batch
         if batch is not None:
             self._attribute(batch)
@@ -119,7 +114,7 @@ class Slot:
         self.append = batch.builder.append
         try:
             return self.append(number, timestamp, key, value, headers)
-        except BaseException:  # a record of a wrong type: without it there is no batch
+        except BaseException:  # the record has a wrong type, so the batch stays empty
             self.batch = None
             self.append = self._open
             self.queue.open.remove(self)
@@ -149,11 +144,10 @@ class Slot:
 
 
 class Accumulator:
-    """All slots and spans of a session group: its acknowledgements wait for its own messages alone.
+    """All slots and spans of a session group. Its acknowledgements wait for its own messages alone.
 
-    ``create_batch`` makes an empty builder; ``completed`` is called with each span that has become durable, in order.
-    ``partitions`` are shared by all groups of a worker, which write to the same Kafka. ``now_ns`` is the time of the
-    last read, set by the caller before it appends."""
+    ``create_batch`` makes an empty builder. ``completed`` is called with each durable span, in order. All groups of a
+    worker share ``partitions``. ``now_ns`` is the time of the last read; the caller sets it before it appends."""
 
     def __init__(
         self,
@@ -169,9 +163,9 @@ class Accumulator:
         self.touched: list[Slot] = []
         self.buffered_bytes = 0
         self.now_ns = 0
-        self.dead_letters: DeadLetters  # set by the one that takes this accumulator's records
-        self.parked_messages = 0  # held elsewhere until their topic is known, each with a pending span
-        self.freed: Callable[[], None] | None = None  # told when bytes have been let go of; None: nobody waits for it
+        self.dead_letters: BatchDeadLetters  # of this accumulator's records; they set themselves
+        self.parked_messages = 0  # parked or held: in no batch, and their spans are pending
+        self.freed: Callable[[], None] | None = None  # called when memory was released
         self._slots: dict[tuple[str, int, str, int, bool], Slot] = {}
 
     @property
@@ -179,7 +173,7 @@ class Accumulator:
         return self._slots.values()
 
     def slot(self, route: str, qos: int, topic: str, partition: int, *, dead_letter: bool = False) -> Slot:
-        """The slot for records of a route and QoS that go to a partition; made at first use."""
+        """The slot for records of a route and QoS in a partition; made at first use."""
         key = (route, qos, topic, partition, dead_letter)
         slot = self._slots.get(key)
         if slot is None:
@@ -189,8 +183,7 @@ class Accumulator:
         return slot
 
     def keyless_slot(self, route: str, qos: int, topic: str, partitions: int) -> Slot:
-        """The slot for records without a key: each batch takes an idle partition, in turn (KIP-480's idea: whole
-        batches, not single records, are spread)."""
+        """The slot for records without a key. Each batch goes to the next idle partition (as in KIP-480)."""
         key = (route, qos, topic, -1, False)
         slot = self._slots.get(key)
         if slot is None:
@@ -211,30 +204,30 @@ class Accumulator:
         return slot
 
     def append(self, slot: Slot, *, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
-        """Append one record to a slot: the slow lane's way in. Does not block and cannot refuse."""
+        """Append one record to a slot, for the slow lane. Does not block and never refuses."""
         if slot.append(slot.count, timestamp, key, value, headers) is None:
             slot.roll(timestamp, key, value, headers)
         else:
             slot.count += 1
 
     def occupy(self) -> Span:
-        """The current span, which from now on waits for one thing more: whoever asks lowers ``pending`` again."""
+        """Keep the current span pending, and return it. The caller lowers ``pending`` later."""
         span = self.current
         if not (span.pending or span.placed or span.spooled):
-            span.opened_ns = self.now_ns  # reads that brought no message may have set it long ago
+            span.opened_ns = self.now_ns  # an earlier read without a message may have set it
         span.pending += 1
         return span
 
     def vacate(self, span: Span) -> None:
-        """The opposite of ``occupy``. What the span waited for may have become nothing, and it be durable with that."""
+        """Undo ``occupy``. A span without anything pending becomes durable."""
         span.pending -= 1
         self._complete_head()
 
     @contextmanager
     def within(self, span: Span) -> Iterator[None]:
-        """What is appended inside belongs to ``span``: an older one, which waits for it already (``occupy``).
+        """Append to an older span, which was occupied for it (``occupy``).
 
-        For messages that were held back as they came and are routed only now; no flush may fall inside."""
+        For messages that were held when received and are routed now. No flush may happen inside."""
         for slot in self.touched:
             slot.leave_open()
         current, self.current = self.current, span
@@ -246,11 +239,10 @@ class Accumulator:
             self.current = current
 
     def move(self, spans: list[tuple[Span, int]], slot: Slot) -> None:
-        """Make the open batch of ``slot`` answer for messages of other spans: their records were the last ones
-        appended to it.
+        """Count the last records of the open batch of ``slot`` to other spans.
 
-        Called when records change places (into the dead letters, out of parking). ``spans`` lists span and messages
-        moved, in the order of the records; each then waits for this batch too."""
+        Called when records change places: into the dead letters, or out of parking. ``spans`` lists each span with its
+        number of messages, in the order of the records. Each span then waits for this batch too."""
         batch = slot.batch
         assert batch is not None
         slot.leave_open()
@@ -266,20 +258,19 @@ class Accumulator:
                 span.pending += 1
 
     def hurry(self, slot: Slot) -> None:
-        """Make the open batch of a slot due without ending the span: no read brought it, so no flush may follow."""
+        """Make the open batch of a slot due without a flush, for records that do not come from a read."""
         if slot.batch is not None:
             slot.seal()
             self.partitions.due.append(slot.queue)
 
     def discard(self, batch: Batch) -> None:
-        """Let go of a batch whose records are in other batches now, which hold its spans."""
+        """Release a batch whose records were moved into other batches, which hold its spans now."""
         self.buffered_bytes -= batch.size
         for span, _ in batch.parts:
             span.pending -= 1
 
     def flush(self) -> None:
-        """End the current span. Batches of idle partitions are sealed and their queues listed in ``due``; others go
-        on filling."""
+        """End the current span. Batches of idle partitions are sealed and become due. The others stay open."""
         span = self.current
         touched = self.touched
         if not (touched or span.owed or span.filtered or span.copies or span.pending):
@@ -294,18 +285,18 @@ class Accumulator:
             else:
                 slot.leave_open()
         touched.clear()
-        span.sealed = True
+        span.is_sealed = True
         self.spans.append(span)
         self.current = Span()
         if not span.pending:
             self._complete()
 
     def stored(self, batch: Batch) -> None:
-        """The batch is durable: let go of its bytes, and of every span that waited for nothing else."""
+        """Note that Kafka has the batch. Releases its bytes, and every span with nothing else pending."""
         self.buffered_bytes -= batch.size
-        batch.stored = True
+        batch.is_stored = True
         dead = batch.slot.dead_letter
-        # What the acknowledged bytes hold is what counts; any difference from what was appended shows in the ledger.
+        # Count what Kafka acknowledged. A difference from the appended records then shows in the ledger.
         surplus = batch.builder.record_count() - batch.count
         if surplus:
             span, count = batch.parts[-1]
@@ -319,8 +310,9 @@ class Accumulator:
         self._complete_head()
 
     def spooled(self, batch: Batch, to: Span | None = None) -> None:
-        """The spool has the batch: let go of every span that waited for nothing else. Its bytes go, too, unless
-        it stays in memory and answers to the span ``to`` from now on."""
+        """Note that the spool has the batch. Releases every span with nothing else pending.
+
+        With ``to`` the batch stays in memory and belongs to that span. Otherwise its bytes are released too."""
         parts = batch.parts
         if to is None:
             self.buffered_bytes -= batch.size
@@ -341,23 +333,24 @@ class Accumulator:
         head = self.spans
         if head and not head[0].pending:
             self._complete()
-        if self.freed is not None:  # no span may complete with them: the disk had them, or an older one waits
+        if self.freed is not None:  # also when an older span still waits
             self.freed()
 
     def in_flight(self) -> int:
-        """Messages received and not yet released, counted from batches and spans: the ledger's own look at what is
-        held. For an accumulator that shares its partitions with no other."""
+        """Messages received and not acknowledged, counted from batches and spans, for the ledger.
+
+        Only for an accumulator that shares its partitions with no other."""
         return self.partitions.messages() + self.settled()
 
     def settled(self) -> int:
-        """Messages in no batch that are not yet released: parked, or durable and waiting for older ones."""
+        """Messages in no batch and not acknowledged: parked, or durable behind older ones."""
         count = self.parked_messages
         for span in self._live_spans():
             count += span.placed - span.returned
         return count
 
     def returned(self, owner: Owner) -> int:
-        """Note that a connection ended: what it is still owed goes back to the broker. Returns how many messages."""
+        """Note that a connection ended. Returns how many of its messages the broker will deliver again."""
         total = 0
         for span in self._live_spans():
             for who, ids, ids2 in span.owed:
@@ -367,7 +360,7 @@ class Accumulator:
         return total
 
     def oldest_ns(self) -> int:
-        """Receive time of the oldest message not yet released, or 0."""
+        """Receive time of the oldest message not acknowledged, or 0."""
         for span in self._live_spans():
             if span.pending or span.placed or span.spooled:
                 return span.opened_ns

@@ -1,53 +1,51 @@
-"""From an MQTT topic's bytes to the slot its records enter: what the hot path looks up, and the slow lane beside it.
+"""Finds the slot for the records of an MQTT topic: the table of the hot path, and the slow lane.
 
-The hot path asks ``caches[flag nibble][topic bytes]`` and finds everything settled: slot, key, headers. ``entry``
-settles it at first sight. A message whose route needs more than the topic (properties or payload in a template, a
-receive time in a header) goes through ``slow``, record by record, into the same slots.
+The hot path reads slot, key and headers from ``caches[flag nibble][topic bytes]``. ``entry`` fills the table when a
+topic is new. Some routes need more than the topic: properties or payload in a template, the receive time in a header.
+Their messages take the slow lane, ``slow``, one by one, into the same slots.
 
-A route with interceptors has a part of the slow lane to itself: what its topic decides is remembered, the record is
-built and sent through the chain, and what comes out takes the same slots.
+A route with interceptors has its own part of the slow lane. Results that depend on the topic alone are cached. The
+record is built and goes through the chain; the resulting records enter the same slots.
 
-A Kafka topic made from a template may be one whose partitions are not known yet: its messages are parked, in order,
-until they are, each holding up its span."""
+A Kafka topic made from a template may have no known partitions yet. Its messages are parked in order until the
+partitions are known, and their spans wait."""
 
 from __future__ import annotations
 
-__all__ = ["Dispatcher"]
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
 
 from bridge import wire
 from bridge.errors import BridgeError
-from bridge.interceptors import Chains, Drop, Fault
+from bridge.interceptors import Chain, Chains, Drop, Fault, Outcome
 from bridge.message import NO_PROPERTIES, MessageView, Properties
+from bridge.produce.dead_letter import DeadLetterDraft, DeadLetters
 from bridge.produce.holding import HeldMessage, Holding
-from bridge.produce.parking import Parking, mark_unfinished
+from bridge.produce.parking import Parking, TopicLocator, mark_unfinished
 from bridge.produce.partitioner import partition_for
 from bridge.produce.timestamps import AHEAD_MS, noting
 from bridge.record import Record, check_parts
 from bridge.routing.headers import property_headers
-from bridge.routing.router import RouteError, TopicPlan
-from bridge.wire import DeadLetterReason
+from bridge.routing.topic_rule import RouteError
+from bridge.wire import DeadLetterReason, Header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bridge.interceptors import Chain, Outcome
     from bridge.ports import Headers
     from bridge.produce.accumulator import Accumulator, Slot
-    from bridge.produce.dead_letter import DeadLetters
-    from bridge.produce.parking import TopicLocator
-    from bridge.routing.router import Route, Router
-    from bridge.wire import Header
+    from bridge.routing.router import Route, Router, TopicPlan
+    from config.settings import Settings
 
 NO_CHAINS: Final = Chains({})
-# Caches are bounded in entries, so an entry has to be: MQTT's topics and properties may have 64 KiB and more, and any
-# device may invent them. What is longer costs its 10 µs each time.
+# Caches are bounded by their number of entries, so the size of an entry must be bounded too: topics and properties may
+# have 64 KiB, and any device may send new ones. Longer ones are not cached, which costs 10 µs for each message.
 REMEMBERED_BYTES: Final = 512
 # Why a message is filtered.
 STATUS = "status"  # a gateway's own status message
 NO_ROUTE = "no_route"
-OTHER_GROUP = "other_group"  # filters of two session groups overlap: the other's sessions get the message too
+OTHER_GROUP = (
+    "other_group"  # filters of two session groups overlap: sessions of the other group receive the message too
+)
 
 
 class Extras(dict[bytes, "list[Header]"]):
@@ -62,11 +60,11 @@ class Extras(dict[bytes, "list[Header]"]):
 
 Entry = tuple["Slot | None", bytes | None, "list[Header]", Extras | None]
 _SLOW: Entry = (None, None, [], None)
-_WRONG: Final = (TypeError, ValueError, OverflowError)  # of a record that no batch can take
+_WRONG: Final = (TypeError, ValueError, OverflowError)  # raised for a record that no batch can take
 
 
 class _Known:
-    """What is settled for a topic of a route with interceptors."""
+    """What depends on the topic alone, for a route with interceptors."""
 
     __slots__ = ("chain", "headers", "plan", "route", "slots", "topic")
 
@@ -75,76 +73,95 @@ class _Known:
         self.route = route
         self.chain = chain
         self.plan = plan
-        self.headers: dict[int, list[Header]] = {}  # by flag nibble, of which a topic has one or two
-        self.slots: list[Slot | None] = [None, None, None]  # by QoS: where records go that keep topic and key
+        self.headers: dict[int, list[Header]] = {}  # by flag nibble: a topic has one or two
+        self.slots: list[Slot | None] = [None, None, None]  # by QoS, for records that keep topic and key
 
 
 class TopicNameError(BridgeError):
     """An MQTT topic name that the specification forbids [MQTT-3.3.2-1, -2]."""
 
 
-class Dispatcher:
-    """One per session group, shared by its sessions. Belongs to the event loop's thread. ``group`` None is for sessions
-    of earlier settings: every route is theirs.
+@dataclass(frozen=True, slots=True)
+class DispatchLimits:
+    """How large a payload may be, and how many topics and property strings are remembered."""
 
-    Before a session feeds packets it sets ``delivery_prefix``; the ingest sets ``received_ms``.
+    max_record_bytes: int
+    cache_entries: int
+    property_entries: int
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        flow = settings.flow
+        return cls(settings.kafka.max_record_bytes, flow.route_cache_entries, flow.property_cache_entries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchHooks:
+    """Callbacks of a dispatcher.
+
+    ``filtered`` receives route and reason of each dropped message. ``failed`` is called when the worker cannot
+    continue."""
+
+    topics: TopicLocator
+    parse_properties: Callable[[bytes], Properties]
+    filtered: Callable[[str, str], None]
+    failed: Callable[[BaseException], None]
+
+
+class Dispatcher:
+    """One per session group, shared by its sessions. Belongs to the event loop's thread.
+
+    ``group`` None is for sessions of earlier settings: they take messages of every route. A session sets
+    ``delivery_prefix`` before it feeds packets; the ingest sets ``received_ms``.
     """
 
     def __init__(
         self,
         router: Router,
         accumulator: Accumulator,
-        topics: TopicLocator,
         dead_letters: DeadLetters,
+        limits: DispatchLimits,
+        hooks: DispatchHooks,
         *,
         group: str | None = "",
-        parse_properties: Callable[[bytes], Properties],
-        filtered: Callable[[str, str], None],
-        max_record_bytes: int,
-        cache_entries: int,
-        property_entries: int,
-        pump: Callable[[], None],
-        failed: Callable[[BaseException], None],
         chains: Chains = NO_CHAINS,
     ) -> None:
         self.caches: list[dict[bytes, Entry]] = [{} for _ in range(16)]
         self.received_ms = 0
         self.delivery_prefix = b""
-        self.clamped = 0  # records whose interceptor set a timestamp that Kafka would refuse
+        self.clamped = 0  # records whose interceptor set a timestamp too far ahead
         self._older: list[dict[bytes, Entry]] = [{} for _ in range(16)]
         self._entries = 0
-        self._half = max(1, cache_entries // 2)
+        self._limit(limits)
         self._router = router
         self._group = group
         self._accumulator = accumulator
-        self._topics = topics
+        self._topics = hooks.topics
         self._dead_letters = dead_letters
-        self._parse_properties = parse_properties
-        self._filtered = filtered
-        self._max_record_bytes = max_record_bytes
-        self._property_entries = property_entries
-        self._failed = failed  # told when the worker cannot go on
+        self._parse_properties = hooks.parse_properties
+        self._filtered = hooks.filtered
+        self._failed = hooks.failed
         self._chains = chains
         self._known: dict[bytes, _Known] = {}
         self._properties: dict[bytes, Properties] = {}  # by their bytes, for routes with interceptors
         self._extras: dict[Route, Extras] = {}
         self._parking = Parking(
-            accumulator, topics, dead_letters, choose=self._slot, settled=self._settle_afresh, pump=pump, failed=failed
+            accumulator, hooks.topics, dead_letters, choose=self._slot, settled=self._settle_afresh, failed=hooks.failed
         )
         self._delivery = 0
-        self.holding = Holding(accumulator, again=self._again, pump=pump, gone=self._settle_afresh, failed=failed)
+        self.holding = Holding(accumulator, again=self._again, gone=self._settle_afresh, failed=hooks.failed)
 
     # --- the hot path's misses ---------------------------------------------------------------------
 
     def entry(self, flags: int, topic_bytes: bytes) -> Entry:
-        """Settle a topic seen for the first time, or again after it left the cache. Raises TopicNameError."""
+        """Fill the table for a topic that is not in it. Raises TopicNameError."""
         found = self._older[flags].get(topic_bytes)
         if found is None:
             found = self._settle(flags, topic_bytes)
             if len(topic_bytes) > REMEMBERED_BYTES:
                 return found
         if self._entries >= self._half:
-            # Two generations: what is still in use comes back from the older one, the rest goes with it.
+            # Two generations: entries in use move over from the older one, the others are dropped with it.
             for nibble in range(16):
                 self._older[nibble] = self.caches[nibble]
                 self.caches[nibble] = {}
@@ -163,18 +180,22 @@ class Dispatcher:
         return headers
 
     def note_copy(self) -> None:
-        """A copy of a QoS 2 message that is held already was left out."""
+        """Count a repeated delivery of a QoS 2 message that was dropped."""
         self._accumulator.current.copies += 1
 
-    def adopt(self, router: Router, chains: Chains, *, cache_entries: int, property_entries: int) -> None:
-        """Route by other routes from the next message on. What was taken before goes on as it was routed then."""
+    def adopt(self, router: Router, chains: Chains, limits: DispatchLimits) -> None:
+        """Use other routes from the next message on. Earlier messages stay as they were routed."""
         self._router = router
         self._chains = chains
-        self._half = max(1, cache_entries // 2)
-        self._property_entries = property_entries
+        self._limit(limits)
         self._extras.clear()
         self._properties.clear()
         self._settle_afresh()
+
+    def _limit(self, limits: DispatchLimits) -> None:
+        self._half = max(1, limits.cache_entries // 2)
+        self._property_entries = limits.property_entries
+        self._max_record_bytes = limits.max_record_bytes
 
     def _settle(self, flags: int, topic_bytes: bytes) -> Entry:
         topic = _topic_name(topic_bytes)
@@ -188,14 +209,14 @@ class Dispatcher:
         try:
             plan = route.for_topic(topic)
         except RouteError:
-            return _SLOW  # said again, and buried, for each message
+            return _SLOW  # each message becomes a dead letter
         assert plan.kafka_topic is not None
         partitions = self._topics.partition_count(plan.kafka_topic)
         if partitions is None or self._parking.holds(plan.kafka_topic):
             return _SLOW
         extras = self._extras_of(route) if route.uses_properties else None
         slot = self._slot(route, flags >> 1 & 3, plan.kafka_topic, plan.key, partitions)
-        # One copy of the topic's bytes for key, header and look-up: a third of what a remembered topic takes.
+        # Key, header and look-up share the topic's bytes: copies would be a third of the memory of an entry.
         key = topic_bytes if plan.key == topic_bytes else plan.key
         headers = [(name, topic_bytes if value == topic_bytes else value) for name, value in plan.headers(flags)]
         return slot, key, headers, extras
@@ -212,15 +233,17 @@ class Dispatcher:
         return self._accumulator.slot(route.name, qos, kafka_topic, partition_for(key, partitions))
 
     def _is_others(self, route: Route, topic: str) -> bool:
-        """Whether the sessions of the route's group bring this message as well. Not so when no filter of ours fetches
-        it: then a session that the broker kept had queued it under earlier settings, and it comes this way alone."""
+        """Whether sessions of another group receive this message too, and take it.
+
+        If no filter of this group matches the message, the broker queued it under earlier settings and delivers it to
+        this session only."""
         group = self._group
         return group is not None and route.group != group and self._router.fetches(group, topic)
 
     # --- the slow lane -----------------------------------------------------------------------------
 
     def slow(self, flags: int, topic_bytes: bytes, raw_properties: bytes, payload: bytes) -> None:
-        """Route one message by itself: into a slot, to the dead letters, parked, or filtered. Raises TopicNameError."""
+        """Route one message: to a slot, the dead letters or parking, or drop it. Raises TopicNameError."""
         known = self._known.get(topic_bytes)
         if known is not None:
             if not (self.holding and self._held(known.route, flags, topic_bytes, raw_properties, payload)):
@@ -260,7 +283,7 @@ class Dispatcher:
         )
 
     def _view(self, topic: str, flags: int, raw_properties: bytes, payload: bytes) -> MessageView:
-        """A message's view; each has a delivery id of its own."""
+        """A view of the message with a new delivery id."""
         properties = self._parse_properties(raw_properties) if raw_properties else NO_PROPERTIES
         self._delivery += 1
         delivery_id = b"%s%d" % (self.delivery_prefix, self._delivery)
@@ -278,7 +301,7 @@ class Dispatcher:
         *,
         last: bool = True,
     ) -> None:
-        """Put a record into its slot, or park it. Not ``last``: its message is counted with a record to come."""
+        """Append a record to its slot, or park it. Its message is counted with its ``last`` record."""
         partitions = self._topics.partition_count(kafka_topic)
         if partitions is None or self._parking.holds(kafka_topic):
             self._parking.park(kafka_topic, route, qos, timestamp_ms, key, value, headers, last=last)
@@ -298,7 +321,7 @@ class Dispatcher:
         return known
 
     def _intercept(self, known: _Known, flags: int, raw: bytes, payload: bytes) -> None:
-        """Build the record, send it through the chain, and put what comes out where it goes."""
+        """Build the record, run the chain, and place the resulting records."""
         route, plan = known.route, known.plan
         properties = NO_PROPERTIES
         if raw:
@@ -319,7 +342,7 @@ class Dispatcher:
             settled = known.headers.get(flags)
             if settled is None:
                 settled = known.headers[flags] = plan.headers(flags)
-            headers = settled[:]  # the interceptors' own: what they break is one record
+            headers = settled[:]  # a copy: interceptors may change it
             if raw and route.uses_properties:
                 headers += self._extra_headers(route, raw)
         else:
@@ -355,7 +378,7 @@ class Dispatcher:
                     slot.roll(outcome.timestamp_ms, key, value, outcome.headers)
                 else:
                     slot.count += 1
-            except _WRONG as error:  # a builder that raises has taken nothing
+            except _WRONG as error:  # a builder that raises has appended nothing
                 self._settle_outcome(known, view, known.chain.spoilt(error), kafka_topic, key)
                 return
             if ahead:
@@ -370,7 +393,7 @@ class Dispatcher:
     def _settle_outcome(
         self, known: _Known, view: MessageView, outcome: Outcome, kafka_topic: str, key: bytes | None
     ) -> None:
-        """What is not simply the message's own record: none, several, or one that goes elsewhere."""
+        """Place the outcome of a chain, unless it is one record with unchanged topic and key."""
         route = known.route
         match outcome:
             case Drop():
@@ -378,7 +401,7 @@ class Dispatcher:
                 known.chain.filtered[view.qos] += 1
                 self._filtered(route.name, outcome.reason)
             case Fault(error, stop) if stop:
-                # Neither written nor acknowledged: its span stays open, and the broker delivers the message again.
+                # The message is neither written nor acknowledged: the broker delivers it again.
                 self._accumulator.occupy()
                 self._accumulator.parked_messages += 1
                 self._failed(error)
@@ -392,7 +415,7 @@ class Dispatcher:
     def _place_all(
         self, known: _Known, view: MessageView, records: list[Record], kafka_topic: str, key: bytes | None
     ) -> None:
-        """Put the records of one message where each goes; all of them, or none and a dead letter instead."""
+        """Place all records of one message; if one cannot be placed, make a dead letter of the message instead."""
         route = known.route
         for record in records:
             try:
@@ -411,7 +434,7 @@ class Dispatcher:
                 return
         for number, record in enumerate(records, 1):
             timestamp_ms, headers = record.timestamp_ms, record.headers
-            if timestamp_ms > view.received_ms + AHEAD_MS:  # a device whose clock is wrong: Kafka would refuse it
+            if timestamp_ms > view.received_ms + AHEAD_MS:  # the device's clock is wrong, and Kafka would refuse it
                 timestamp_ms, headers = view.received_ms, noting(headers, timestamp_ms)
                 self.clamped += 1
             self._place(
@@ -428,7 +451,7 @@ class Dispatcher:
 
     def _partitions(self, kafka_topic: str) -> int:
         count = self._topics.partition_count(kafka_topic)
-        assert count is not None  # asked in the same step, just now
+        assert count is not None  # checked in this same step
         return count
 
     # --- dead letters ------------------------------------------------------------------------------
@@ -449,56 +472,49 @@ class Dispatcher:
         error: Exception,
         kafka_topic: str | None,
     ) -> None:
-        headers: list[Header] = [(wire.MQTT_TOPIC, view.topic.encode()), (wire.MQTT_QOS, b"%d" % (view.flags >> 1 & 3))]
+        headers: list[Header] = [(wire.MQTT_TOPIC, view.topic.encode()), (wire.MQTT_QOS, b"%d" % view.qos)]
         if view.flags & 1:
             headers.append((wire.MQTT_RETAIN, b"1"))
         headers += property_headers(view.properties)
         device = route.device_of(view)
         if device is not None:
             headers.append((wire.GATEWAY_DEVICE, device))
-        qos = view.flags >> 1 & 3
-        self._dead_letters.bury(
-            route.name,
-            qos,
-            self.received_ms,
-            key or view.topic.encode(),
-            view.payload,
-            headers,
-            reason,
-            error,
-            kafka_topic,
-        )
+        letter = DeadLetterDraft(
+            route.name, view.qos, key or view.topic.encode(), view.payload, headers, reason, error,
+            first_seen_ms=self.received_ms, kafka_topic=kafka_topic,
+        )  # fmt: skip
+        self._dead_letters.bury(letter)
 
     # --- stopped routes ----------------------------------------------------------------------------
 
     def stop(self, route: str) -> None:
-        """Hold a route's messages from now on: none is acknowledged, none goes to Kafka."""
+        """Hold a route's messages from now on. None is acknowledged and none goes to Kafka."""
         self.holding.stop(route)
         self._settle_afresh()
 
     def admit(self, route: str, count: int) -> None:
-        """Let some messages of a stopped route pass, the oldest first, to see what becomes of them."""
+        """Release ``count`` messages of a stopped route as a trial, the oldest first."""
         self.holding.admit(route, count)
 
     def tried(self, route: str) -> bool:
-        """Whether all that was admitted of a stopped route has got where it goes."""
+        """Whether every admitted message of a stopped route is durable or a dead letter."""
         return not self._parking.holds_of(route) and self.holding.tried(route)
 
     def returned(self, delivery_prefix: bytes) -> None:
-        """A connection has ended, and what it left unacknowledged is the broker's again."""
+        """Note that a connection ended: the broker delivers its unacknowledged messages again."""
         if self.holding:
             self.holding.give_back(delivery_prefix)
 
     def release(self, route: str) -> None:
-        """Let a stopped route go on: first what is held of it, in order."""
+        """Release a stopped route: first its held messages, in order."""
         self.holding.release(route)
 
     def sort_held(self) -> None:
-        """Have what is held wait for the routes of now."""
+        """Move held messages to their present routes."""
         self.holding.sort_anew(lambda message: getattr(self._router.match(message.topic.decode()), "name", None))
 
     def _held(self, route: Route, flags: int, topic: bytes, properties: bytes, payload: bytes) -> bool:
-        """Keep a message of a stopped route; false when it may pass. A broken property is an error now, not then."""
+        """Hold a message of a stopped route; False when it passes. Raises for malformed properties."""
         if properties:
             self._parse_properties(properties)
         received_ms, prefix = self.received_ms, self.delivery_prefix
@@ -507,7 +523,7 @@ class Dispatcher:
         )
 
     def _again(self, message: HeldMessage) -> None:
-        """Route a message that was held, as if it came now; it keeps its receive time."""
+        """Route a held message. It keeps its receive time."""
         before = self.received_ms, self.delivery_prefix
         self.received_ms, self.delivery_prefix = message.received_ms, message.delivery_prefix
         try:
@@ -516,14 +532,14 @@ class Dispatcher:
             self.received_ms, self.delivery_prefix = before
 
     def _settle_afresh(self) -> None:
-        """Forget every entry. The dictionaries stay the same: the hot path holds one of them."""
+        """Clear the caches. The dictionaries stay the same objects, because the hot path refers to one of them."""
         self._known.clear()
         for cache in (*self.caches, *self._older):
             cache.clear()
         self._entries = 0
 
     async def close(self) -> None:
-        """Give up waiting for topics; what is parked stays unacknowledged."""
+        """Stop waiting for topics. Parked records stay unacknowledged."""
         await self._parking.close()
 
 

@@ -1,28 +1,25 @@
-"""The messages of stopped routes: held in the order they came, each holding up its span, so none is acknowledged.
+"""Holds messages of stopped routes in the order received. Each keeps its span pending, so none is acknowledged.
 
-What is held counts as parked in the accumulator: the ledger sees it in flight, and its bytes count against the memory
-at which reading pauses. A held message is kept as it was received and is routed when it is let go, in the span it
-came in, so that acknowledgements keep MQTT's order [MQTT-4.6.0-2]."""
+Held messages count as parked in the accumulator and as in flight in the ledger. Their bytes count against
+``flow.memory_bytes``. A released message is routed in its own span, so acknowledgements keep MQTT's order
+[MQTT-4.6.0-2]."""
 
 from __future__ import annotations
 
-__all__ = ["HeldMessage", "Holding"]
-
 import asyncio
 from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from bridge.produce.accumulator import Accumulator
     from bridge.produce.batch import Span
 
-CHUNK = 500  # messages let go in one turn of the event loop: about 10 ms
+CHUNK = 500  # messages released in one turn of the event loop: about 10 ms
 
 
 class HeldMessage(NamedTuple):
-    """A message as it was received, and where it waits."""
+    """A message as it was received, with its span."""
 
     flags: int
     topic: bytes
@@ -34,12 +31,12 @@ class HeldMessage(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes it takes in memory, about."""
+        """Approximate bytes in memory."""
         return len(self.topic) + len(self.properties) + len(self.payload) + 300
 
 
 class _Hold:
-    """One stopped route. ``allowance``: messages that may still pass; ``released``: all may, in their turn."""
+    """One stopped route. ``allowance`` messages may pass; if ``released``, all pass in order."""
 
     __slots__ = ("allowance", "messages", "released", "scheduled")
 
@@ -53,8 +50,8 @@ class _Hold:
 class Holding:
     """The stopped routes of one dispatcher. Belongs to the event loop's thread.
 
-    ``again`` routes a message that was held; ``pump`` sends what that made due; ``gone`` is called when a route's last
-    held message has been let go for good; ``failed`` is told of a defect.
+    ``again`` routes a held message. ``gone`` is called when the last message of a released route has passed. ``failed``
+    receives defects.
     """
 
     def __init__(
@@ -62,17 +59,15 @@ class Holding:
         accumulator: Accumulator,
         *,
         again: Callable[[HeldMessage], None],
-        pump: Callable[[], None],
         gone: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._accumulator = accumulator
         self._again = again
-        self._pump = pump
         self._gone = gone
         self._failed = failed
         self._holds: dict[str, _Hold] = {}
-        self._letting_go = False
+        self._is_releasing = False
 
     def __contains__(self, route: str) -> bool:
         return route in self._holds
@@ -81,21 +76,22 @@ class Holding:
         return bool(self._holds)
 
     def __iter__(self) -> Iterator[str]:
-        """The routes that are held, those on their way out included."""
+        """Routes with held messages, released ones included."""
         return iter(tuple(self._holds))
 
     def messages(self, route: str) -> int:
-        """How many messages of a route are held."""
+        """Held messages of a route."""
         hold = self._holds.get(route)
         return len(hold.messages) if hold is not None else 0
 
     def kept(self) -> Counter[Span]:
-        """How many messages each span waits for that are held until further notice: not those on their way out."""
+        """Held messages of each span, without those of released routes."""
         return Counter(message.span for hold in self._holds.values() if not hold.released for message in hold.messages)
 
     def sort_anew(self, route_of: Callable[[HeldMessage], str | None]) -> None:
-        """Routes have changed: put each message where the next one of its topic would be held, which must not pass it.
-        One whose route is not held stays where it is."""
+        """Move each message to the hold of its topic's new route, so that it stays before later messages of the topic.
+
+        A message whose new route is not held stays where it is."""
         moving: list[tuple[_Hold, HeldMessage]] = []
         for hold in self._holds.values():
             stays: deque[HeldMessage] = deque()
@@ -110,27 +106,27 @@ class Holding:
             hold.messages.append(message)
 
     def stop(self, route: str) -> None:
-        """Hold a route's messages from now on, those on their way out of the hold included."""
+        """Hold a route's messages from now on, also those that were being released."""
         hold = self._holds.setdefault(route, _Hold())
         hold.allowance = 0
         hold.released = False
 
     def admit(self, route: str, count: int) -> None:
-        """Let ``count`` messages of a stopped route pass: the oldest that are held, then what arrives."""
+        """Release ``count`` messages of a stopped route: the oldest held ones, then new ones."""
         hold = self._holds[route]
         hold.allowance = count
         self._schedule(route, hold)
 
     def release(self, route: str) -> None:
-        """Let a stopped route's messages go, in their order, and hold none any more once the last has gone."""
+        """Release a stopped route's messages in order. After the last one the route is not held."""
         hold = self._holds[route]
         hold.released = True
         self._schedule(route, hold)
 
     def keeps(self, route: str, message: Callable[[Span], HeldMessage]) -> bool:
-        """Take over a message of a stopped route, made with the span it waits in; False when it may pass."""
+        """Hold a message of a stopped route, made with its span. False when the message may pass."""
         hold = self._holds.get(route)
-        if hold is None or self._letting_go:
+        if hold is None or self._is_releasing:
             return False
         if hold.allowance and not hold.messages:
             hold.allowance -= 1
@@ -143,11 +139,11 @@ class Holding:
         return True
 
     def give_back(self, delivery_prefix: bytes) -> None:
-        """Let go of what a connection that has ended leaves unacknowledged at QoS 1: the broker sends it again, so a
-        copy kept here would be a copy in Kafka, and at each reconnection one more would take memory.
+        """Drop held QoS 1 messages of a connection that has ended: the broker delivers them again.
 
-        To be called when ``Accumulator.returned`` has counted them. QoS 2 stays, for its second coming is left out;
-        QoS 0 stays, for it has none."""
+        Kept here, they would be in Kafka twice, and each reconnection would take more memory. Call this after
+        ``Accumulator.returned`` has counted them. QoS 2 messages stay, because their second delivery is dropped. QoS 0
+        messages stay, because the broker does not deliver them again."""
         accumulator = self._accumulator
         for hold in self._holds.values():
             kept: deque[HeldMessage] = deque()
@@ -157,12 +153,12 @@ class Holding:
                     continue
                 accumulator.parked_messages -= 1
                 accumulator.buffered_bytes -= message.size
-                message.span.returned -= 1  # counted as returned, and in the window no more: no count is left of it
+                message.span.returned -= 1  # it is in no span now, so it may not be counted in one
                 accumulator.vacate(message.span)
             hold.messages = kept
 
     def tried(self, route: str) -> bool:
-        """Whether every message that was admitted has passed and none of the route is on its way to Kafka."""
+        """Whether all admitted messages have passed and no record of the route is on its way to Kafka."""
         hold = self._holds.get(route)
         if hold is not None and hold.allowance:
             return False
@@ -176,19 +172,19 @@ class Holding:
     def _schedule(self, route: str, hold: _Hold) -> None:
         if not hold.scheduled:
             hold.scheduled = True
-            asyncio.get_running_loop().call_soon(self._let_go, route, hold)
+            asyncio.get_running_loop().call_soon(self._release_some, route, hold)
 
-    def _let_go(self, route: str, hold: _Hold) -> None:
-        """Let a bounded number go; the others in a later turn, for the event loop has connections to keep alive."""
+    def _release_some(self, route: str, hold: _Hold) -> None:
+        """Release at most CHUNK messages, and the others in later turns of the event loop."""
         hold.scheduled = False
         try:
             left = CHUNK
             while left and hold.messages and (hold.released or hold.allowance):
-                left = self._let_go_span(hold, left)
+                left = self._release_span(hold, left)
             for slot in list(self._accumulator.touched):
-                self._accumulator.hurry(slot)  # nothing was read, so no flush may follow
-            self._pump()
-        except Exception as error:  # noqa: BLE001 - the loop would only log it, and the route stand still
+                self._accumulator.hurry(slot)  # these messages do not come from a read, so no flush follows
+            self._accumulator.partitions.pump()
+        except Exception as error:  # noqa: BLE001 - the loop would only log it, and the route would stop
             self._failed(error)
             return
         if hold.released and not hold.messages:
@@ -197,11 +193,11 @@ class Holding:
         elif hold.messages and (hold.released or hold.allowance):
             self._schedule(route, hold)
 
-    def _let_go_span(self, hold: _Hold, most: int) -> int:
-        """Let messages of the oldest span go; returns how many of ``most`` are left."""
+    def _release_span(self, hold: _Hold, most: int) -> int:
+        """Release messages of the oldest span. Returns how many of ``most`` are left."""
         accumulator, messages = self._accumulator, hold.messages
         span = messages[0].span
-        self._letting_go = True
+        self._is_releasing = True
         try:
             with accumulator.within(span):
                 while most and messages and messages[0].span is span and (hold.released or hold.allowance):
@@ -213,5 +209,5 @@ class Holding:
                     accumulator.buffered_bytes -= message.size
                     accumulator.vacate(span)
         finally:
-            self._letting_go = False
+            self._is_releasing = False
         return most

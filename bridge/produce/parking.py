@@ -1,24 +1,21 @@
-"""Records of a Kafka topic whose partitions are not known yet: kept in order until they are, each holding its span."""
+"""Keeps records of a Kafka topic in order until its partitions are known. Each record keeps its span pending."""
 
 from __future__ import annotations
 
-__all__ = ["LOCATE_RETRY_S", "Parking", "TopicLocator", "mark_unfinished"]
-
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
 
 from bridge.errors import BridgeError, RefusedError, RetriableError
+from bridge.produce.dead_letter import DeadLetterDraft, DeadLetters
 from bridge.wire import DeadLetterReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from bridge.ports import Headers
     from bridge.produce.accumulator import Accumulator, Slot
     from bridge.produce.batch import Span
-    from bridge.produce.dead_letter import DeadLetters
     from bridge.routing.router import Route
 
 log = structlog.get_logger("dispatch")
@@ -30,14 +27,14 @@ class TopicLocator(Protocol):
     """Knows Kafka topics and their partitions."""
 
     def partition_count(self, topic: str) -> int | None:
-        """Partitions by the last metadata, None for a topic not known (yet)."""
+        """Number of partitions by the last metadata; None for an unknown topic."""
 
     async def locate(self, topic: str) -> int:
-        """Find, or make, a topic. Raises RetriableError, RefusedError, TopicMissingError."""
+        """Find or create a topic; returns its partitions. Raises RetriableError, RefusedError, TopicMissingError."""
 
 
 class _Parked(NamedTuple):
-    """Everything needed to append a record later. ``last``: its message is counted with it."""
+    """A record to append later. Its message is counted with its ``last`` record."""
 
     route: Route
     qos: int
@@ -56,8 +53,8 @@ class _Parked(NamedTuple):
 class Parking:
     """One per dispatcher; belongs to the event loop's thread.
 
-    ``choose`` gives the slot for route, QoS, topic, key and number of partitions; ``settled`` is called when a topic's
-    partitions have become known; ``failed`` is told of a defect, after which records would stay here for ever.
+    ``choose`` returns the slot for route, QoS, topic, key and number of partitions. ``settled`` is called when the
+    partitions of a topic are known. ``failed`` receives defects, after which records would stay parked for ever.
     """
 
     def __init__(
@@ -68,7 +65,6 @@ class Parking:
         *,
         choose: Callable[[Route, int, str, bytes | None, int], Slot],
         settled: Callable[[], None],
-        pump: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._accumulator = accumulator
@@ -76,17 +72,16 @@ class Parking:
         self._dead_letters = dead_letters
         self._choose = choose
         self._settled = settled
-        self._pump = pump
         self._failed = failed
         self._parked: dict[str, list[_Parked]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def holds(self, kafka_topic: str) -> bool:
-        """Whether records of the topic wait here, so that later ones have to queue behind them."""
+        """Whether records of the topic are parked. Later ones must wait behind them."""
         return kafka_topic in self._parked
 
     def holds_of(self, route: str) -> bool:
-        """Whether records of the route wait here."""
+        """Whether records of the route are parked."""
         return any(record.route.name == route for records in self._parked.values() for record in records)
 
     def park(
@@ -101,7 +96,7 @@ class Parking:
         *,
         last: bool = True,
     ) -> None:
-        """Keep a record of the current span until its topic is known, or dead-letter it when there is none."""
+        """Keep a record of the current span until its topic is known. Without a topic it becomes a dead letter."""
         accumulator = self._accumulator
         record = _Parked(route, qos, timestamp_ms, key, value, headers, accumulator.occupy(), last)
         parked = self._parked.get(kafka_topic)
@@ -115,7 +110,7 @@ class Parking:
         accumulator.buffered_bytes += record.size()
 
     async def _unpark(self, kafka_topic: str) -> None:
-        """Wait until the topic's partitions are known, then let its records go, in order; or bury them."""
+        """Append a topic's records in order once its partitions are known; without a topic, make dead letters."""
         failure: BridgeError | None = None
         partitions = 0
         while True:
@@ -134,7 +129,7 @@ class Parking:
         slots: dict[Slot, None] = {}
         for record in self._parked.pop(kafka_topic):
             slot = (
-                self._bury(record, kafka_topic, failure) if failure else self._let_go(record, kafka_topic, partitions)
+                self._bury(record, kafka_topic, failure) if failure else self._append(record, kafka_topic, partitions)
             )
             slots[slot] = None
             record.span.pending -= 1
@@ -143,9 +138,9 @@ class Parking:
         self._settled()
         for slot in slots:
             accumulator.hurry(slot)
-        self._pump()
+        accumulator.partitions.pump()
 
-    def _let_go(self, record: _Parked, kafka_topic: str, partitions: int) -> Slot:
+    def _append(self, record: _Parked, kafka_topic: str, partitions: int) -> Slot:
         accumulator = self._accumulator
         slot = self._choose(record.route, record.qos, kafka_topic, record.key, partitions)
         accumulator.append(
@@ -157,10 +152,11 @@ class Parking:
         return slot
 
     def _bury(self, record: _Parked, kafka_topic: str, failure: BridgeError) -> Slot:
-        return self._dead_letters.bury(
-            record.route.name, record.qos, record.timestamp_ms, record.key, record.value, record.headers,
-            DeadLetterReason.INVALID_TOPIC, failure, kafka_topic, record.span, whole=record.last,
+        letter = DeadLetterDraft(
+            record.route.name, record.qos, record.key, record.value, record.headers, DeadLetterReason.INVALID_TOPIC,
+            failure, first_seen_ms=record.timestamp_ms, kafka_topic=kafka_topic,
         )  # fmt: skip
+        return self._dead_letters.bury(letter, record.span, whole=record.last)
 
     def _unparked(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -168,7 +164,7 @@ class Parking:
             self._failed(error)
 
     async def close(self) -> None:
-        """Give up waiting for topics; what is parked stays unacknowledged."""
+        """Stop waiting for topics. Parked records stay unacknowledged."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -176,6 +172,6 @@ class Parking:
 
 
 def mark_unfinished(slot: Slot) -> None:
-    """Say of the record appended last that its message is counted with another one."""
+    """Note that the message of the record appended last is counted with another record."""
     assert slot.batch is not None
     slot.batch.unfinished.append(slot.count - 1)

@@ -1,27 +1,21 @@
 """Which partition a key belongs to: Kafka's murmur2, as the Java client computes it.
 
-The same key must land on the same partition whoever produces it, or a join between this gateway's topic and a Java
-producer's falls apart. So this is ``Utils.toPositive(Utils.murmur2(key)) % partitions`` of Kafka's
+All producers must choose the same partition for a key, or a join between this gateway's topic and a Java producer's
+finds nothing. So this is ``Utils.toPositive(Utils.murmur2(key)) % partitions`` of Kafka's
 ``BuiltInPartitioner``, bit for bit.
 """
 
-from __future__ import annotations
-
-__all__ = ["murmur2", "partition_for"]
-
+from collections.abc import Callable
 from struct import Struct, unpack_from
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Final
 
 _SEED: Final = 0x9747B28C
 _HEAD_BYTES: Final = 16
 _HEADS_MAX: Final = 1024
-# Topics begin alike ("devices/sensor-0"), so the state after the first four words is kept by length (which seeds the
-# hash) and head. It saves a third of the time for 31-byte keys and costs a fifth more where all heads differ.
+# Topics begin alike ("devices/sensor-0"), so the state after the first four words is cached by length (which seeds the
+# hash) and head. That saves a third of the time for 31-byte keys. Where all heads differ, it costs a fifth more.
 _heads: dict[tuple[int, bytes], int] = {}
-# A struct per number of whole words: building the format costs as much as hashing. Longer keys build theirs.
+# A struct for each number of whole words, because making one costs as much as hashing. Longer keys make their own.
 _WORDS: Final[tuple[Callable[[bytes], tuple[int, ...]], ...]] = tuple(Struct(f"<{n}I").unpack_from for n in range(65))
 _BEHIND_HEAD: Final[tuple[Callable[[bytes], tuple[int, ...]], ...]] = tuple(
     Struct(f"<{_HEAD_BYTES}x{n}I").unpack_from for n in range(61)
@@ -56,6 +50,5 @@ def _mix(h: int, words: tuple[int, ...]) -> int:
 
 
 def partition_for(key: bytes, partitions: int) -> int:
-    """The partition of a key, 0 to ``partitions`` - 1, as every Kafka client with the default partitioner chooses
-    it."""
+    """The partition of a key, 0 to ``partitions`` - 1, as Kafka's default partitioner chooses it."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -1,34 +1,37 @@
-"""Moves batches from the accumulator to Kafka: one at a time per partition, retried, re-incarnated, taken apart when
-poisoned.
+"""Moves batches from the partitions to Kafka, one at a time per partition.
 
-Order within a partition is kept by having one batch of it under way and putting a failed one back in front of its
-followers.
+Order within a partition: one batch is in flight, and a failed batch returns to the front of its queue.
 
-The producer tries again what can be tried again, by itself. From a batch that Kafka rejects the records that it names
-are taken out; where it names none, the batch is split until the bad record is alone. A timestamp it refuses is replaced
-by the present; when it refuses that too, or when it is our rights that are missing, the batch is held. A partition
-whose sequence Kafka has lost begins anew by itself. The producer goes on. When an answer stays out too long, or a
-partition's sequence is lost again at once, only another producer helps: one is an *incarnation*. Replacing it goes:
-hold every partition; let healthy batches finish (bounded); close it; start another; put failed and undecided batches,
-rebuilt, at the head of their partitions; go on. What the old one wrote without telling us is written twice: at least
-once.
+| failure | what happens |
+|---|---|
+| retriable | the producer sends the batch again by itself |
+| Kafka rejects records and names them | these become dead letters, the others are sent again |
+| Kafka rejects a batch and names no record | the batch is split until the bad record is alone |
+| Kafka refuses a timestamp | the present replaces it; if that is refused too, the batch is held |
+| rights are missing | the batch is held |
+| no answer in time, or the sequence is lost twice | the producer is replaced |
+
+Each producer is an *incarnation*. It is replaced in these steps: hold every partition; wait a bounded time for answers
+of healthy batches; close the producer; start another; return failed and unanswered batches to the front of their
+queues; send. A batch that Kafka stored without an answer is then stored twice (at least once).
 
 The event loop's thread owns everything here.
 """
 
 from __future__ import annotations
 
-__all__ = ["Sender", "SenderObserver", "SenderPolicy"]
-
 import asyncio
 import functools
+import itertools
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import structlog
 
-from bridge.backoff import Backoff
+from bridge.backoff import KafkaPauses
 from bridge.errors import (
     BridgeError,
     IncarnationError,
@@ -38,41 +41,75 @@ from bridge.errors import (
     RetriableError,
     TimestampError,
 )
-from bridge.produce.batch import Batch
+from bridge.produce.batch import Batch, Span
 from bridge.produce.timestamps import restamped
 from config.errors import forget_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from bridge.ports import BatchBuilder, Producer, ProducerFactory, StoredRecord
-    from bridge.produce.batch import Span
     from bridge.produce.partitions import PartitionQueue, Partitions
     from bridge.produce.spooler import Spooler
+    from config.settings import KafkaSettings
 
 log = structlog.get_logger("sender")
 
-WATCH_INTERVAL_S = 0.5  # how often deadlines are looked at; they are seconds long
-LEADER_INTERVAL_S = 0.1  # how often a partition without leader is tried again
-CLOSE_PATIENCE_S = 1.0  # for a replaced incarnation's connections to close: they are of no more use
+WATCH_INTERVAL_S = 0.5  # between two checks of deadlines, which are seconds long
+LEADER_INTERVAL_S = 0.1  # between two tries of partitions without a leader
+CLOSE_PATIENCE_S = 1.0  # for the connections of a replaced producer to close
 
 
 @dataclass(frozen=True, slots=True)
 class SenderPolicy:
-    """How long to wait for what. ``delivery_timeout_ns``: a batch without an answer for so long costs the
-    incarnation."""
+    """Time limits. The producer is replaced when a batch has no answer for ``delivery_timeout_ns``.
+
+    Before that, answers of healthy batches are awaited for at most ``settle_ns``."""
 
     delivery_timeout_ns: int
     settle_ns: int
-    backoff_initial_ns: int = 100_000_000
-    backoff_max_ns: int = 10_000_000_000
+    pauses: KafkaPauses = field(default_factory=KafkaPauses)
+
+    @classmethod
+    def from_settings(cls, kafka: KafkaSettings) -> Self:
+        return cls(
+            delivery_timeout_ns=round(kafka.delivery_timeout.total_seconds() * 1e9),
+            settle_ns=2 * round(kafka.request_timeout.total_seconds() * 1e9),
+            pauses=KafkaPauses.from_settings(kafka),
+        )
+
+
+class SenderState(Enum):
+    """Whether batches are handed to the producer.
+
+        NEW ──▶ SENDING ◀──▶ REPLACING        each ──▶ CLOSED
+         └───────────────────────▲
+
+    | from | to | when |
+    |---|---|---|
+    | NEW | SENDING | the first producer has started |
+    | NEW | REPLACING | Kafka was away at the start, and is tried in the background |
+    | SENDING | REPLACING | a batch failed and only another producer helps; or ``renew`` |
+    | REPLACING | SENDING | another producer has started |
+    | any | CLOSED | ``close`` |"""
+
+    NEW = "no producer has started"
+    SENDING = "batches go to the producer"
+    REPLACING = "every partition is held until another producer has started"
+    CLOSED = "nothing is sent any more"
+
+
+SENDER_NEXT: Final = {
+    SenderState.NEW: {SenderState.SENDING, SenderState.REPLACING, SenderState.CLOSED},
+    SenderState.SENDING: {SenderState.REPLACING, SenderState.CLOSED},
+    SenderState.REPLACING: {SenderState.SENDING, SenderState.CLOSED},
+    SenderState.CLOSED: {SenderState.CLOSED},
+}
 
 
 class SenderObserver(Protocol):
-    """Told of what happens to batches; called once per batch, never per record.
+    """Receives the outcome of each batch; never called per record.
 
-    Both get the partition of the batch, for its slot may have moved on to another; ``batch_stored`` also the offset of
-    its first record, -1 when Kafka has the batch and does not say where."""
+    ``partition`` is that of the batch; its slot may use another one meanwhile. ``offset`` is that of the first record,
+    or -1 when Kafka has the batch but did not report the offset."""
 
     def batch_stored(self, batch: Batch, partition: int, offset: int, now_ns: int) -> None: ...
 
@@ -84,8 +121,8 @@ class SenderObserver(Protocol):
 class Sender:
     """Owns the producer incarnations and ``PartitionQueue.in_flight``.
 
-    ``start`` waits for the first incarnation, raising RefusedError or UnreachableError; later ones are retried for
-    ever."""
+    ``start`` waits for the first producer, and raises RefusedError or UnreachableError. Starts of later ones are
+    repeated until one succeeds. ``fatal`` receives defects that would stop a partition."""
 
     def __init__(
         self,
@@ -99,75 +136,67 @@ class Sender:
     ) -> None:
         self._wall_ms = wall_ms
         self.partitions = partitions
+        partitions.pump = self.pump
         self._factory = factory
         self._policy = policy
         self._observer = observer
         self._clock_ns = clock_ns
-        self._fatal = fatal  # told of a defect of ours: something would not move any more
-        self._producer: Producer = factory()
+        self._fatal = fatal
+        self.producer: Producer = factory()
         self._number = 0
-        self._held = True
+        self._state = SenderState.NEW
         self._failures: dict[PartitionQueue, BridgeError] = {}
-        self._waiting: set[PartitionQueue] = set()  # without a leader, told to wait, or over a quota
+        self._waiting: set[PartitionQueue] = set()  # without a leader, held, or over a quota
         self._recovery: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
         self._answered = asyncio.Event()
-        self._backoff = Backoff(policy.backoff_initial_ns, policy.backoff_max_ns, jitter=0.2)
-        self._closed = False
-        self.spooler: Spooler | None = None  # set before the start, where there is one
-
-    @property
-    def producer(self) -> Producer:
-        """The incarnation of the moment: for metadata, and for making batches."""
-        return self._producer
+        self.spooler: Spooler | None = None  # set before the start, if there is one
 
     async def start(self) -> None:
         try:
-            await self._producer.start()
+            await self.producer.start()
         except BaseException:
-            await self._producer.close(patience_s=CLOSE_PATIENCE_S)
-            self._producer = self._factory()  # an incarnation starts once
+            await self.producer.close(patience_s=CLOSE_PATIENCE_S)
+            self.producer = self._factory()  # a producer starts once
             raise
         self._started()
-        self._held = False
         self._watch = asyncio.create_task(self._watch_deadlines())
         self._watch.add_done_callback(self._watched)
 
     def start_later(self) -> None:
-        """Go on trying to start, in the background: for a Kafka that is away while the spool takes what comes."""
+        """Try to start in the background. The spool takes messages while Kafka is unavailable."""
         self._watch = asyncio.create_task(self._watch_deadlines())
         self._watch.add_done_callback(self._watched)
         self._begin_recovery()
 
     @property
     def started(self) -> bool:
-        """Whether there has been an incarnation."""
+        """Whether a producer has started."""
         return self._number > 0
 
     async def close(self, *, patience_s: float) -> None:
         """End producer and tasks. Batches without an answer stay unacknowledged."""
-        self._closed = True
-        self._held = True
+        self._enter(SenderState.CLOSED)
         if self._retry_timer is not None:
             self._retry_timer.cancel()
         for task in (self._watch, self._recovery):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task], timeout=patience_s)
-        await self._producer.close(patience_s=patience_s)
+        await self.producer.close(patience_s=patience_s)
 
     def renew(self, reason: str) -> None:
-        """Replace the producer, for somebody beside us who writes through it and found it of no more use. Does not
-        block; what is under way is waited for, as at any replacement."""
+        """Replace the producer because another writer found it unusable. Does not block. Answers of batches in flight
+        are awaited, as at every replacement."""
         log.warning("producer_renewal_asked", reason=reason)
         self._begin_recovery()
 
     def create_batch(self, compressed: bool) -> BatchBuilder:
-        return self._producer.create_batch(compressed=compressed)
+        return self.producer.create_batch(compressed=compressed)
 
     def pump(self) -> None:
-        """Send what the accumulators have listed as due. Does not block."""
+        """Send batches of the queues that are due. Does not block."""
         if self.spooler is not None:
             self.spooler.pump()
         due = self.partitions.due
@@ -177,25 +206,25 @@ class Sender:
         due.clear()
 
     def resume(self, queue: PartitionQueue) -> None:
-        """Something of a queue can be sent again. Does not block."""
+        """Send the next batch of a queue that could not send before. Does not block."""
         if queue.in_flight is None:
             self._send_next(queue)
 
     def _send_next(self, queue: PartitionQueue) -> None:
-        if self._held:
+        if self._state is not SenderState.SENDING:
             return
         if queue.not_before_ns and self._clock_ns() < queue.not_before_ns:
             self._wait(queue)
             return
-        producer = self._producer
+        producer = self.producer
         held_ns = producer.held_until_ns(queue.topic, queue.partition)
-        if held_ns and queue.waiting and held_ns > self._clock_ns():
-            self._wait(queue)  # it goes on filling, or to the disk, and its time-out does not run
+        if held_ns and queue.has_unsent and held_ns > self._clock_ns():
+            self._wait(queue)  # batches fill or are spooled meanwhile, without a deadline
             return
         if not producer.has_leader(queue.topic, queue.partition):
-            # Handed over now it would expire inside the producer and poison the partition's sequence.
-            if queue.waiting:
-                producer.watch_topic(queue.topic)  # located through an earlier incarnation, this one may not know it
+            # A batch given to the producer now would expire there, and the partition's sequence would be lost.
+            if queue.has_unsent:
+                producer.watch_topic(queue.topic)  # this producer may not know a topic that an earlier one located
                 self._wait(queue)
             return
         if queue.backlog is None:
@@ -217,18 +246,18 @@ class Sender:
 
     def _answer(self, queue: PartitionQueue, batch: Batch, future: asyncio.Future[int]) -> None:
         try:
-            error = self._producer.failure(future)
+            error = self.producer.failure(future)
             self._take_answer(queue, batch, error, future.result() if error is None else -1)
-        except Exception as error:  # noqa: BLE001 - the loop would only log it, and the partition stand still
+        except Exception as error:  # noqa: BLE001 - the loop would only log it, and the partition would stop
             self._fatal(error)
 
     def _take_answer(self, queue: PartitionQueue, batch: Batch, error: BridgeError | None, offset: int) -> None:
         if queue.in_flight is not batch:
-            return  # rebuilt since: a late answer changes nothing
+            return  # rebuilt meanwhile, so this late answer is ignored
         if queue in self._failures:
             if error is not None or not isinstance(self._failures[queue], IncarnationError):
                 return
-            del self._failures[queue]  # given up on, but not rebuilt yet, and Kafka has it: no need for a copy
+            del self._failures[queue]  # Kafka stored it, and it is not rebuilt yet
         if error is None:
             now_ns = self._clock_ns()
             queue.in_flight = None
@@ -238,9 +267,9 @@ class Sender:
             queue.dead_letters_refused = ""
             batch.slot.accumulator.stored(batch)
             self._observer.batch_stored(batch, queue.partition, offset, now_ns)
-            if self._held:
+            if self._state is not SenderState.SENDING:
                 self._answered.set()
-            elif queue.waiting:
+            elif queue.has_unsent:
                 self._send_next(queue)
         else:
             self._failed(queue, batch, error)
@@ -250,17 +279,17 @@ class Sender:
         batch.first_failed_ns = batch.first_failed_ns or now_ns
         self._observer.batch_failed(batch, queue.partition, error)
         if isinstance(error, LeaderMissingError):
-            # Nothing was sent and no sequence number used: only wait.
+            # Nothing was sent and no sequence number was used.
             queue.in_flight = None
             queue.in_front(batch).appendleft(batch)
             self._wait(queue)
             return
         if isinstance(error, PoisonedError | TimestampError | RefusedError):
-            # Kafka said no and stored nothing: the producer has its sequence numbers back and serves on.
+            # Kafka refused and stored nothing: the producer reuses the sequence numbers.
             queue.in_flight = None
             if not isinstance(error, RefusedError):
-                queue.waiting_since_ns = 0  # an answer, if no acknowledgement: the partition is not silent
-            if not batch.writing:  # else its place is in the spool, whose copy shows the fault again
+                queue.waiting_since_ns = 0  # a refusal is an answer, so the partition is not silent
+            if not batch.is_being_written:  # otherwise the spool keeps it, and sends it again
                 self._put_back(queue, batch, error)
             self._answered.set()
             self._send_next(queue)
@@ -271,7 +300,8 @@ class Sender:
         self._begin_recovery()
 
     def _begin_recovery(self) -> None:
-        if self._recovery is None and not self._closed:
+        if self._recovery is None and self._state is not SenderState.CLOSED:
+            self._enter(SenderState.REPLACING)
             self._recovery = asyncio.get_running_loop().create_task(self._recover())
             self._recovery.add_done_callback(self._recovered)
 
@@ -281,14 +311,13 @@ class Sender:
             return
         if (error := task.exception()) is not None:
             self._fatal(error)
-        elif self._failures:  # the new incarnation failed before this was called
+        elif self._failures:  # the new producer failed before this callback
             self._begin_recovery()
 
     # --- incarnations ------------------------------------------------------------------------------
 
     async def _recover(self) -> None:
-        self._held = True
-        old = self._producer
+        old = self.producer
         if self._number:
             reasons = sorted({str(error) for error in self._failures.values()})[:3]
             log.warning("producer_replacing", incarnation=self._number, reasons=reasons)
@@ -299,20 +328,19 @@ class Sender:
         await old.close(patience_s=CLOSE_PATIENCE_S)
         await self._connect()
         failures, self._failures = self._failures, {}
-        for queue in list(self.partitions.queues.values()):  # a first dead letter adds one
+        for queue in list(self.partitions.queues.values()):  # a copy: the first dead letter of a topic adds a queue
             batch = queue.in_flight
             if batch is not None:
                 queue.in_flight = None
-                if not batch.writing:
+                if not batch.is_being_written:
                     self._put_back(queue, batch, failures.get(queue))
         self._started()
-        self._held = False
         for queue in self.partitions.queues.values():
             if queue.in_flight is None:
                 self._send_next(queue)
 
     async def _settle(self) -> None:
-        """Wait for the answers of partitions that have not failed, so that they are not written twice."""
+        """Wait for answers of partitions without a failure, so that their batches are not stored twice."""
         deadline_ns = self._clock_ns() + self._policy.settle_ns
         while any(q.in_flight is not None and q not in self._failures for q in self.partitions.queues.values()):
             left_s = (deadline_ns - self._clock_ns()) / 1e9
@@ -320,58 +348,66 @@ class Sender:
                 return
             self._answered.clear()
             try:
-                await asyncio.wait_for(self._answered.wait(), left_s)
+                # wait_for loses a cancellation that comes with the answer (Python 3.11), and the sender sent again
+                # after its close.
+                async with asyncio.timeout(left_s):
+                    await self._answered.wait()
             except TimeoutError:
                 return
 
     async def _connect(self) -> None:
-        while True:
+        pauses = self._policy.pauses
+        for number in itertools.count():
             producer = self._factory()
             try:
                 await producer.start()
             except (RetriableError, RefusedError) as error:
                 await producer.close(patience_s=CLOSE_PATIENCE_S)
-                forget_frames(error)  # they have the producer, and an outage may last for days
-                delay_ns = self._backoff.next_ns(self._clock_ns())
-                log.warning("producer_start_failed", error=str(error), retry_in_s=round(delay_ns / 1e9, 2))
-                await asyncio.sleep(delay_ns / 1e9)
+                forget_frames(error)  # they refer to the producer, and an outage may last for days
+                refused = isinstance(error, RefusedError)
+                pause_s = (pauses.hold_ns(number) if refused else pauses.reconnect_ns(number)) / 1e9
+                log.warning("producer_start_failed", error=str(error), retry_in_s=round(pause_s, 2), repeat_key="start")
+                await asyncio.sleep(pause_s)
             except BaseException:
                 await producer.close(patience_s=CLOSE_PATIENCE_S)
                 raise
             else:
-                self._backoff.started(self._clock_ns())
-                self._producer = producer
+                self.producer = producer
                 return
 
+    def _enter(self, state: SenderState) -> None:
+        assert state in SENDER_NEXT[self._state], f"{self._state} to {state}"
+        self._state = state
+
     def _started(self) -> None:
+        self._enter(SenderState.SENDING)
         self._number += 1
         self._observer.incarnation_started(self._number)
 
     def _put_back(self, queue: PartitionQueue, batch: Batch, error: BridgeError | None) -> None:
-        """Put a batch that failed in front of its followers; what is known of the failure decides in which form."""
+        """Return a failed batch to the front of its queue: unchanged, without bad records, or with new timestamps."""
         parts, hold = [batch], batch.attempts > 1 or isinstance(error, RefusedError)
         if isinstance(error, PoisonedError):
-            parts, hold = self._without_poison(batch, error)
+            parts, hold = self._without_poison(queue, batch, error)
         elif isinstance(error, TimestampError):
             parts, hold = self._restamped(queue, batch, error)
         if batch not in parts:
             batch.slot.accumulator.discard(batch)
         queue.in_front(batch).extendleft(reversed(parts))
         if hold:
-            # No record's fault, or a dead letter nobody takes, or a failure that comes again: keep it, ask later.
-            # Only this partition waits; every other has the new incarnation at once.
-            delay_ns = min(self._policy.backoff_initial_ns << min(batch.attempts, 10), self._policy.backoff_max_ns)
-            queue.not_before_ns = self._clock_ns() + delay_ns
+            # No record is at fault, a dead letter is refused, or the failure is repeated. Only this partition waits.
+            queue.not_before_ns = self._clock_ns() + self._policy.pauses.hold_ns(batch.attempts - 1)
 
-    def _without_poison(self, batch: Batch, error: PoisonedError) -> tuple[list[Batch], bool]:
-        """Take the records that Kafka names to the dead letters, and return the others, in order; two halves where it
-        names none and there are several. Also whether they have to wait: for a dead letter that nobody takes, or
-        that the ceiling on dead letters does not allow now."""
-        slot, records = batch.slot, self._producer.records(batch.builder)
+    def _without_poison(self, queue: PartitionQueue, batch: Batch, error: PoisonedError) -> tuple[list[Batch], bool]:
+        """Make dead letters of the records that Kafka names, and return batches of the others, in order.
+
+        If Kafka names none of several records, the batch is returned in two halves. The boolean is True if the batches
+        must wait: a dead letter is refused, or the ceiling on dead letters is reached."""
+        slot, records = batch.slot, self.producer.records(batch.builder)
         letters, share = slot.accumulator.dead_letters, _Share.of(batch)
         if slot.dead_letter and len(records) == 1:
-            slot.queue.dead_letters_refused = str(error)
-            log.error("dead_letter_refused", topic=slot.queue.topic, error=str(error))
+            queue.dead_letters_refused = str(error)
+            log.error("dead_letter_refused", topic=queue.topic, error=str(error))
             return [batch], True
         if len(records) > 1 and (slot.dead_letter or not error.records):
             middle = len(records) // 2
@@ -380,7 +416,7 @@ class Sender:
                 *self._rebuild(batch, records[:middle], first),
                 *self._rebuild(batch, records[middle:], second),
             ], False
-        at = 0  # what follows is still in ``share``
+        at = 0  # ``share`` has the records from here on
         good: list[StoredRecord] = []
         shares: list[tuple[_Share, int]] = []
         for number in error.records or (0,):
@@ -403,29 +439,31 @@ class Sender:
         return self._rebuild(batch, good, _Share.joined(shares)) if good else [], False
 
     def _restamped(self, queue: PartitionQueue, batch: Batch, error: TimestampError) -> tuple[list[Batch], bool]:
-        """The batch with the present in place of the timestamps that Kafka refuses, and whether it has to wait: where
-        it refuses the present too, our clock or the broker's is wrong, until somebody corrects it."""
-        records, now_ms = self._producer.records(batch.builder), self._wall_ms()
+        """The batch with the present in place of refused timestamps, and whether it must wait.
+
+        If Kafka refuses the present too, the clock of this machine or of the broker is wrong."""
+        records, now_ms = self.producer.records(batch.builder), self._wall_ms()
         refused = error.records or range(len(records))
         for number in refused:
             records[number] = restamped(records[number], now_ms)
         rebuilt = self._rebuild(batch, records, _Share.of(batch))
         for one in rebuilt:
-            one.restamped = True
-        topic, partition, said, count = queue.topic, queue.partition, str(error), len(refused)
-        if batch.restamped:
+            one.is_restamped = True
+        topic, partition, text, count = queue.topic, queue.partition, str(error), len(refused)
+        if batch.is_restamped:
             queue.clock_refused = True
-            log.error("clock_refused", topic=topic, partition=partition, records=count, error=said, repeat_key=topic)
+            log.error("clock_refused", topic=topic, partition=partition, records=count, error=text, repeat_key=topic)
         else:
             log.warning(
-                "timestamps_replaced", topic=topic, partition=partition, records=count, error=said, repeat_key=topic
+                "timestamps_replaced", topic=topic, partition=partition, records=count, error=text, repeat_key=topic
             )
-        return rebuilt, batch.restamped
+        return rebuilt, batch.is_restamped
 
     def _rebuild(self, batch: Batch, records: Sequence[StoredRecord], share: _Share) -> list[Batch]:
-        """Some records of a batch as a batch of their own; as several, if settings allow less than when it was made
-        (the spool keeps batches across changes)."""
-        builder = self._producer.create_batch(compressed=True)
+        """Some records of a batch as a new batch, or as several.
+
+        A batch from the spool may be larger than the present ``kafka.batch_bytes``."""
+        builder = self.producer.create_batch(compressed=True)
         for number, record in enumerate(records):
             if builder.append(number, record.timestamp_ms, record.key, record.value, record.headers) is None:
                 first, second = share.split(number)
@@ -442,7 +480,7 @@ class Sender:
         rebuilt.size = builder.size()
         rebuilt.attempts = batch.attempts
         rebuilt.first_failed_ns = batch.first_failed_ns
-        rebuilt.on_disk = batch.on_disk
+        rebuilt.disk = batch.disk
         batch.slot.accumulator.buffered_bytes += rebuilt.size
         return [rebuilt]
 
@@ -450,7 +488,7 @@ class Sender:
 
     def _wait(self, queue: PartitionQueue) -> None:
         self._waiting.add(queue)
-        if self._retry_timer is None and not self._closed:
+        if self._retry_timer is None and self._state is not SenderState.CLOSED:
             self._retry_timer = asyncio.get_running_loop().call_later(LEADER_INTERVAL_S, self._retry_waiting)
 
     def _retry_waiting(self) -> None:
@@ -460,7 +498,7 @@ class Sender:
             for queue in waiting:
                 if queue.in_flight is None:
                     self._send_next(queue)
-        except Exception as error:  # noqa: BLE001 - the loop would only log it, and the partitions stand still
+        except Exception as error:  # noqa: BLE001 - the loop would only log it, and the partitions would stop
             self._fatal(error)
 
     def _watched(self, task: asyncio.Task[None]) -> None:
@@ -468,10 +506,10 @@ class Sender:
             self._fatal(error)
 
     async def _watch_deadlines(self) -> None:
-        """Replace an incarnation that has left a batch without an answer: aiokafka itself would wait for ever."""
+        """Replace the producer when a batch has no answer within the delivery timeout."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
-            if self._held:
+            if self._state is not SenderState.SENDING:
                 continue
             late_ns = self._clock_ns() - self._policy.delivery_timeout_ns
             for queue in self.partitions.queues.values():
@@ -479,7 +517,7 @@ class Sender:
                 if (
                     batch is not None
                     and batch.sent_ns < late_ns
-                    and self._producer.held_until_ns(queue.topic, queue.partition) < late_ns
+                    and self.producer.held_until_ns(queue.topic, queue.partition) < late_ns
                 ):
                     seconds = self._policy.delivery_timeout_ns / 1e9
                     text = (
@@ -490,7 +528,8 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """Which messages of which spans some records hold, and which of the records are not the last of their message."""
+    """For some records of a batch: the messages of each span, and the records that are not the last of their
+    message."""
 
     parts: list[tuple[Span, int]]
     unfinished: list[int]
@@ -501,7 +540,7 @@ class _Share:
 
     @classmethod
     def joined(cls, pieces: Sequence[tuple[_Share, int]]) -> _Share:
-        """The share of several pieces of a batch, each with its number of records, put behind each other."""
+        """The share of several pieces of a batch, in order, each with its number of records."""
         parts: list[tuple[Span, int]] = []
         unfinished: list[int] = []
         at = 0
@@ -516,12 +555,12 @@ class _Share:
         return cls(parts, unfinished)
 
     def split(self, middle: int) -> tuple[_Share, _Share]:
-        """The first ``middle`` records' share, and the rest's."""
+        """The shares of the first ``middle`` records and of the others."""
         first: list[tuple[Span, int]] = []
         second: list[tuple[Span, int]] = []
         left = middle - sum(number < middle for number in self.unfinished)
-        # Records that are not the last of their message are in no count, so where they belong is not known: then both
-        # halves answer for every span. It waits a little longer; nothing is acknowledged before it is durable.
+        # The span of a record is unknown if the record is not the last of its message. Then both halves get every
+        # span: a span may wait longer, and no message is acknowledged before it is durable.
         both = bool(self.unfinished)
         for span, count in self.parts:
             taken = min(count, left)

@@ -1,109 +1,104 @@
-"""Brings back what the spool holds: in order per partition, at a capped rate, and no more at a time than memory bears.
+"""Reads batches back from the spool: in order per partition, at a limited rate, within a limit of memory.
 
-What is read at once is one span, the spool's own: when Kafka has all of it, or the disk has it again as dead letters,
-it is removed from the disk. The event loop's thread owns everything here."""
+Batches of one read share a span. They are removed from the disk when Kafka has all of them, or the disk has their dead
+letters. The event loop's thread owns everything here."""
 
 from __future__ import annotations
-
-__all__ = ["Replay", "Replayed"]
 
 import asyncio
 import time
 from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from bridge.errors import SpoolWriteError
-from bridge.produce.accumulator import Accumulator
-from bridge.produce.batch import Batch, Span
+from bridge.produce.accumulator import Accumulator, Slot
+from bridge.produce.batch import Batch, OnDisk, Span
 from config.errors import forget_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from bridge.ledger import Ledger
     from bridge.ports import BatchBuilder, Producer, SpoolStore
-    from bridge.produce.accumulator import Slot
     from bridge.produce.partitions import Backlog, PartitionQueue, Partitions
-    from bridge.spool.spool import StoredBatch
+    from bridge.spool.store import StoredBatch
 
 log = structlog.get_logger("spool")
 
 RETRY_S: Final = 1.0  # after a read that failed
-AHEAD_BYTES: Final = 4 << 20  # beyond it a partition reads nothing more before all it has read is where it goes
-SMALL_BYTES: Final = 32 * 1024  # batches below it are put together again when they come back
+AHEAD_BYTES: Final = 4 << 20  # a partition with more in memory does not read until batches are settled
+SMALL_BYTES: Final = 32 * 1024  # smaller batches are joined when they are read
 
 
 class Replayed(Span):
-    """What was read back at once, of one partition, and has to be removed from the disk once Kafka has it."""
+    """Batches of one read of a partition. They are removed from the disk once Kafka has them."""
 
     __slots__ = ("ids", "messages", "queue", "size")
 
     def __init__(self, replay: Replay, queue: PartitionQueue, ids: Sequence[int], messages: int) -> None:
-        super().__init__(replay.settle)  # nothing that knows the span: it would wait for the collector
+        super().__init__(replay.settle)  # without a reference to the span, which would be a cycle for the collector
         self.queue = queue
         self.ids = ids
         self.messages = messages
-        self.size = 0  # bytes it takes in memory, where it was read back
+        self.size = 0  # bytes in memory, of batches that were read back
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolLinks:
+    """Objects that writing to the spool and reading from it share. ``resume`` is called with each queue that can send
+    again."""
+
+    store: SpoolStore
+    partitions: Partitions
+    producer: Callable[[], Producer]
+    ledger: Ledger
+    resume: Callable[[PartitionQueue], None]
+    clock_ns: Callable[[], int]
+    fatal: Callable[[BaseException], None]
 
 
 class Replay:
-    """``resume`` is called with a queue that has something to send again."""
+    """Reads batches of one worker's spool."""
 
-    def __init__(
-        self,
-        store: SpoolStore,
-        partitions: Partitions,
-        producer: Callable[[], Producer],
-        ledger: Ledger,
-        resume: Callable[[PartitionQueue], None],
-        clock_ns: Callable[[], int],
-        fatal: Callable[[BaseException], None],
-        *,
-        bytes_per_s: int,
-        batch_bytes: int,
-    ) -> None:
-        self._store = store
-        self._producer = producer
-        self._ledger = ledger
-        self._resume = resume
-        self._clock_ns = clock_ns
-        self._fatal = fatal
+    def __init__(self, links: SpoolLinks, *, bytes_per_s: int, batch_bytes: int) -> None:
+        self._links = links
+        self._clock_ns = links.clock_ns
         self._bytes_per_s = bytes_per_s
         self._batch_bytes = batch_bytes
-        # Records of an earlier life enter here: they are owed no acknowledgement, and are no receipts of this one.
-        self.accumulator = Accumulator(self._create_batch, _no_span, partitions)
+        # Its records were acknowledged to MQTT when they were on disk.
+        self.accumulator = Accumulator(self._create_batch, _no_span, links.partitions)
         self._wanted: deque[PartitionQueue] = deque()
         self._spans: set[Replayed] = set()
-        self._unsettled: Counter[PartitionQueue] = Counter()  # spans of each
-        self.problem: str | None = None  # why the disk gives nothing back at the moment
-        self._held_back: set[PartitionQueue] = set()  # wait for memory
-        self._bytes = 0  # read back, and not yet where it goes
+        self._unsettled: Counter[PartitionQueue] = Counter()  # number of unsettled spans by queue
+        self.problem: str | None = None  # why nothing can be read at the moment
+        self._held_back: set[PartitionQueue] = set()  # queues that wait for memory
+        self._bytes = 0  # read back and not settled
         self._next_load_ns = 0
         self._loader: asyncio.Task[None] | None = None
-        self.settled = asyncio.Event()  # something has gone from the disk; for whoever clears it and waits
-        self._closed = False  # nothing is read any more
-        self._ended = False  # nor is anything removed
+        self.settled = asyncio.Event()  # set when rows were removed from the disk; a waiter clears it first
+        self._may_read = True
+        self._may_remove = True
 
     def adopt(self, bytes_per_s: int) -> None:
         """Read at another rate from now on."""
         self._bytes_per_s = bytes_per_s
 
     async def close(self) -> None:
-        """Read nothing more. What is under way may still be answered, and is removed then."""
-        self._closed = True
+        """Stop reading. Batches in flight are still removed when Kafka answers."""
+        self._may_read = False
         if self._loader is not None:
             self._loader.cancel()
             await asyncio.wait([self._loader])
 
     def end(self) -> None:
-        """Remove nothing any more: the store is about to be closed."""
-        self._ended = True
+        """Stop removing rows, before the store is closed."""
+        self._may_remove = False
 
     def messages(self) -> int:
-        """Messages that were read back and are not yet where they go."""
-        # Without those that another batch of the spool has again: a dead letter made of one that was read back.
+        """Messages that were read back and are not settled."""
+        # Without those whose dead letters are in the spool, which another row counts.
         return sum(span.messages - span.spooled for span in self._spans)
 
     def taken(self, route: str) -> int:
@@ -111,7 +106,7 @@ class Replay:
         return sum(slot.taken for slot in self.accumulator.slots if slot.route == route)
 
     def tried(self, route: str) -> bool:
-        """Whether Kafka has refused nothing of a route that waits here."""
+        """Whether no batch of a route, as read back, has failed."""
         return not any(
             batch.first_failed_ns and batch.slot.route == route and batch.slot.accumulator is self.accumulator
             for queue in self._unsettled
@@ -120,31 +115,32 @@ class Replay:
 
     @property
     def idle(self) -> bool:
-        """Whether all that was read back has been removed from the disk."""
+        """Whether all rows that were read back are removed from the disk."""
         return not self._spans
 
     def hold(self, queue: PartitionQueue, ids: Sequence[int], messages: int) -> Replayed:
-        """A span for batches of the disk that are in memory."""
+        """Make a span for batches on disk that are in memory too."""
         span = Replayed(self, queue, ids, messages)
         self._spans.add(span)
         self._unsettled[queue] += 1
         return span
 
     def last_held(self, queue: PartitionQueue) -> int:
-        """The newest row of a queue that is in memory, and still on the disk: its dead letters may wait for Kafka. 0
-        for none. Newer rows alone are to be read."""
+        """The newest row of a queue that is in memory and still on disk, or 0. Only newer rows may be read.
+
+        A row stays on disk until Kafka takes its dead letters."""
         if not self._unsettled[queue]:
             return 0
         return max((row_id for span in self._spans if span.queue is queue for row_id in span.ids), default=0)
 
     def settle(self, span: Replayed) -> None:
-        """Kafka has what was read back at once, or the disk has it again as dead letters: remove it."""
+        """Remove the rows of a span: Kafka has its batches, or the disk has their dead letters."""
         self._spans.discard(span)
         self._unsettled[span.queue] -= 1
-        self._ledger.delivered += span.stored
-        self._ledger.dead_lettered += span.dead
-        if not self._ended:
-            self._store.remove(span.queue.topic, span.queue.partition, span.ids)
+        self._links.ledger.delivered += span.stored
+        self._links.ledger.dead_lettered += span.dead
+        if self._may_remove:
+            self._links.store.remove(span.queue.topic, span.queue.partition, span.ids)
         self._bytes -= span.size
         self.settled.set()
         if self._held_back:
@@ -155,16 +151,16 @@ class Replay:
     # --- reading -----------------------------------------------------------------------------------
 
     def want(self, queue: PartitionQueue) -> None:
-        """Read more of a queue's backlog soon, and resume it then.
+        """Read more of a queue's backlog soon, and resume the queue then.
 
-        Dead letters that nobody takes keep what was read back in memory: then its partition waits for them."""
+        A queue with AHEAD_BYTES in memory waits until a span is settled. Refused dead letters can cause that."""
         backlog = queue.backlog
-        if backlog is None or not backlog.behind or backlog.loading or self._closed:
+        if backlog is None or not backlog.behind or backlog.is_loading or not self._may_read:
             return
         if self._bytes >= AHEAD_BYTES and self._unsettled[queue]:
             self._held_back.add(queue)
             return
-        backlog.loading = True
+        backlog.is_loading = True
         self._wanted.append(queue)
         if self._loader is None:
             self._loader = asyncio.get_running_loop().create_task(self._load_all())
@@ -177,25 +173,25 @@ class Replay:
                 await asyncio.sleep(wait_ns / 1e9)
             queue = self._wanted.popleft()
             await self._load(queue)
-            self._resume(queue)
+            self._links.resume(queue)
 
     def _loaded_all(self, task: asyncio.Task[None]) -> None:
         self._loader = None
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
-            self._fatal(error)
+            self._links.fatal(error)
         elif self._wanted:
             queue = self._wanted.popleft()
             assert queue.backlog is not None
-            queue.backlog.loading = False
+            queue.backlog.is_loading = False
             self.want(queue)
 
     async def _load(self, queue: PartitionQueue) -> None:
         backlog = queue.backlog
         assert backlog is not None
         try:
-            answer = await self._store.read(queue.topic, queue.partition, backlog.read_id, self._batch_bytes)
+            answer = await self._links.store.read(queue.topic, queue.partition, backlog.read_id, self._batch_bytes)
         except SpoolWriteError as error:
             forget_frames(error)
             self.problem = str(error)
@@ -203,9 +199,9 @@ class Replay:
             await asyncio.sleep(RETRY_S)
             self._wanted.append(queue)
             return
-        backlog.loading = False
+        backlog.is_loading = False
         self.problem = None
-        # The last ones may have been written and not been counted yet: not before that.
+        # The newest rows may be written but not counted yet; they are read later.
         rows = answer.batches[: backlog.behind - answer.lost_batches]
         size = sum(row.size for row in rows)
         self._next_load_ns = self._clock_ns() + size * 1_000_000_000 // self._bytes_per_s
@@ -220,31 +216,31 @@ class Replay:
                 backlog.behind_messages -= sum(row.batch.messages for row in group)
                 backlog.loaded += restored
         elif not answer.batches and not answer.lost_batches:
-            # The store has said so in its log when it found out: what it put aside is not there to be read.
+            # The rest cannot be read. The store has logged the damage.
             self._lose(queue, backlog, backlog.behind, backlog.behind_messages)
 
     def _lose(self, queue: PartitionQueue, backlog: Backlog, batches: int, messages: int) -> None:
-        """The disk has destroyed what was acknowledged: say so, and go on."""
+        """Count and log acknowledged messages that the disk has lost."""
         if batches:
             backlog.behind -= batches
             backlog.behind_messages -= messages
-            self._ledger.lost += messages
+            self._links.ledger.lost += messages
             log.critical("spool_lost", topic=queue.topic, partition=queue.partition, messages=messages)
             self.settled.set()
 
     def _restore(self, queue: PartitionQueue, rows: list[StoredBatch]) -> Iterable[Batch]:
-        """Rows of one slot as batches to be sent: small ones put together."""
+        """Batches made of a slot's rows. Small rows are joined."""
         first = rows[0].batch
         slot = self.accumulator.slot(
             first.route, first.qos, queue.topic, queue.partition, dead_letter=first.dead_letter
         )
         span = self.hold(queue, [row.id for row in rows], sum(row.batch.messages for row in rows))
-        span.sealed = True
-        # Wall clocks step: a moment in the future, or before the machine's own start, would make no sense of ages.
+        span.is_sealed = True
+        # The wall clock may step, so the age is limited to 0 to the machine's uptime.
         now_ns = self.accumulator.now_ns = self._clock_ns()
         opened_ns = now_ns - min(max(0, time.time_ns() // 1_000_000 - first.opened_ms) * 1_000_000, now_ns - 1)
         if len(rows) == 1:
-            builders = [(self._producer().restore(first.data), first.messages, list(first.unfinished))]
+            builders = [(self._links.producer().restore(first.data), first.messages, list(first.unfinished))]
         else:
             builders = self._merge(rows)
         batches = []
@@ -254,7 +250,7 @@ class Replay:
             batch.counted = messages
             batch.unfinished = unfinished
             batch.size = builder.size()
-            batch.on_disk = True
+            batch.disk = OnDisk.YES
             batch.parts = [(span, messages)]
             slot.messages += messages
             span.pending += 1
@@ -265,8 +261,8 @@ class Replay:
         return batches
 
     def _merge(self, rows: list[StoredBatch]) -> list[tuple[BatchBuilder, int, list[int]]]:
-        """One batch, or more, of the records of several; with each one's messages and unfinished records."""
-        producer = self._producer()
+        """The records of several rows in as few batches as possible, each with its messages and unfinished records."""
+        producer = self._links.producer()
         made: list[tuple[BatchBuilder, int, list[int]]] = []
         builder = producer.create_batch(compressed=True)
         count, unfinished = 0, list[int]()
@@ -287,19 +283,20 @@ class Replay:
         return made
 
     def _create_batch(self, compressed: bool) -> BatchBuilder:
-        return self._producer().create_batch(compressed=compressed)
+        return self._links.producer().create_batch(compressed=compressed)
 
 
 def _closed(builder: BatchBuilder, count: int) -> BatchBuilder:
-    """No more records; compressed now, for it may wait, and its records take a multiple of that."""
+    """Close and compress a batch now, because uncompressed it would take more memory while it waits."""
     builder.close(count)
     builder.encode()
     return builder
 
 
 def _alike(rows: Sequence[StoredBatch]) -> Iterable[list[StoredBatch]]:
-    """Neighbours that may become one batch: of one slot, and small. Those of each QoS in order, and MQTT promises no
-    more: so what came alternately at two of them are neighbours, too."""
+    """Groups of small rows of one slot, each of which becomes one batch.
+
+    Rows are sorted by QoS first, because MQTT promises an order only within a QoS."""
     group: list[StoredBatch] = []
     last: Slot | object | None = None
     for row in sorted(rows, key=lambda row: row.batch.qos):
@@ -315,4 +312,4 @@ def _alike(rows: Sequence[StoredBatch]) -> Iterable[list[StoredBatch]]:
 
 
 def _no_span(_span: Span) -> None:
-    """No span of the spooler's own accumulator is ever flushed: nothing is read from MQTT into it."""
+    """Does nothing, because no span of this accumulator is flushed."""

@@ -1,31 +1,25 @@
-"""The timestamp of a record: what Kafka refuses, and what is written in its place.
+"""Replaces timestamps of records that Kafka refuses.
 
-It is the moment of reception by our clock, or what an interceptor set. Kafka refuses what is too far from its own clock
-(``message.timestamp.after.max.ms``, an hour unless the topic says otherwise, and ``message.timestamp.before.max.ms``).
-No record is at fault for a clock, so it is written with another timestamp, and a header keeps the one it had."""
+A timestamp is the receive time by this machine's clock, or a time that an interceptor set. Kafka refuses timestamps
+that are too far from its own clock: ``message.timestamp.after.max.ms`` (an hour by default) and
+``message.timestamp.before.max.ms``. A wrong clock makes no dead letters: the record gets another timestamp, and a
+header keeps the first one."""
 
-from __future__ import annotations
-
-__all__ = ["AHEAD_MS", "noting", "restamped"]
-
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from bridge import wire
-from bridge.ports import StoredRecord
-
-if TYPE_CHECKING:
-    from bridge.ports import Headers
+from bridge.ports import Headers, StoredRecord
 
 AHEAD_MS: Final = 3_600_000  # Kafka's default of message.timestamp.after.max.ms
 
 
 def restamped(record: StoredRecord, now_ms: int) -> StoredRecord:
-    """The record with the present as its timestamp. All else stays, the receive time and message id among it."""
+    """The record with the present as its timestamp. Receive time and message id stay."""
     return StoredRecord(now_ms, record.key, record.value, noting(record.headers, record.timestamp_ms))
 
 
 def noting(headers: Headers, timestamp_ms: int) -> Headers:
-    """Headers that say which timestamp the record had at first."""
+    """Headers plus the record's first timestamp."""
     if any(name == wire.GATEWAY_TIMESTAMP_MS for name, _ in headers):
         return headers
     return [*headers, (wire.GATEWAY_TIMESTAMP_MS, b"%d" % timestamp_ms)]

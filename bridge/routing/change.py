@@ -1,34 +1,28 @@
-"""Which routes take over messages from others, and may put their records elsewhere, when routes change while messages
-flow.
+"""Finds routes that take over messages from others when routes change while messages flow.
 
-A record's place in the order of its partition follows from when it is routed. Where the same MQTT topic goes to another
-partition afterwards, what was routed before may still wait for Kafka; so the messages of such routes are held until it
-does not.
+Records of a partition keep the order of their routing. When an MQTT topic moves to another partition, earlier records
+may still wait for Kafka. So messages of such routes are held until those records are stored.
 """
 
 from __future__ import annotations
 
-__all__ = ["moved"]
-
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from bridge.routing.filter_trie import FilterTrie
-from bridge.routing.filters import intersection
+from config.values.topic_filters import intersection
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from bridge.routing.router import Route
 
 
 def moved(
     before: Sequence[Route], after: Sequence[Route], *, altered: Collection[str] = (), stopped: Collection[str] = ()
 ) -> frozenset[str]:
-    """The routes of ``after`` that may take messages which a route of ``before`` took, and send them elsewhere.
+    """The routes of ``after`` that may take messages of a route of ``before`` and write them to another place.
 
-    ``altered`` are names of routes whose interceptors change, which may choose topic and key; ``stopped`` those whose
-    messages are held, so that even the same place is not the same order. May name a route too many, never one too
-    few."""
+    ``altered`` are routes with changed interceptors, which may choose topic and key. ``stopped`` are routes with held
+    messages, whose order the same place does not keep. The result may have a route too many, never one too few."""
     old = {route.name: route for route in before}
     trie: FilterTrie[tuple[Route, str]] = FilterTrie()
     for route in before:
@@ -43,7 +37,7 @@ def moved(
         for text in route.filters:
             for former, other in trie.meeting(text):
                 if former.name != route.name and former.name in kept and route.name in kept:
-                    # Both ask for what they asked for: the earlier of the two has won before and wins now.
+                    # Both have their old filters, so the earlier of the two still wins.
                     same_order = (former.index < old[route.name].index) == (place[former.name] < place[route.name])
                     if same_order:
                         continue
@@ -55,7 +49,7 @@ def moved(
 
 
 def _agree(former: Route, route: Route, altered: Collection[str], stopped: Collection[str]) -> bool:
-    """Whether what passes from one to the other keeps its order by itself."""
+    """Whether messages that change from one route to the other keep their order without a hold."""
     if former.name in altered or route.name in altered or former.destination != route.destination:
         return False
     return former.name == route.name or former.name not in stopped

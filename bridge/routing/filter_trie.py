@@ -1,26 +1,12 @@
-"""A tree of topic filters by level: which filter matches a topic first, which cover a filter, which may meet it."""
-
-from __future__ import annotations
-
-__all__ = ["FilterTrie", "split_filter"]
+"""A tree of topic filters by level: finds the first that matches a topic, and those that cover or overlap a filter."""
 
 import sys
 from typing import Final, Generic, TypeVar
 
+from config.values.topic_filters import split_filter
+
 _NEVER: Final = sys.maxsize
 T = TypeVar("T")
-
-
-def split_filter(filter_: str) -> tuple[list[str], bool]:
-    """A filter's levels before a last '#', and whether there is one.
-
-    A lone '#' is '+/#': a topic has at least one level, and both leave out those that begin with '$'.
-    """
-    levels = filter_.split("/")
-    if levels[-1] != "#":
-        return levels, False
-    levels.pop()
-    return levels or ["+"], True
 
 
 class _Node:
@@ -37,8 +23,7 @@ class _Node:
 
 
 class FilterTrie(Generic[T]):
-    """Finds the first added filter that matches a topic. The work is bounded by the filters, however long or deep the
-    topic is."""
+    """Finds the first added filter that matches a topic. Its time depends on the filters, not on the topic's depth."""
 
     def __init__(self) -> None:
         self._root = _Node()
@@ -46,7 +31,7 @@ class FilterTrie(Generic[T]):
         self._depth = 1
 
     def add(self, filter_: str, value: T) -> None:
-        """Add a valid filter (without ``$share/``) behind those already there."""
+        """Add a valid filter (without ``$share/``) behind the others."""
         rank = len(self._values)
         self._values.append(value)
         levels = filter_.split("/")
@@ -66,9 +51,8 @@ class FilterTrie(Generic[T]):
         node.rank = min(node.rank, rank)
 
     def first(self, topic: str) -> T | None:
-        """The value of the first added filter that matches, or None. Called once per distinct topic: about a
-        microsecond."""
-        levels = topic.split("/", self._depth)  # what lies deeper than the deepest filter makes no difference
+        """The value of the first added filter that matches, or None. Called once per distinct topic; some 1 µs."""
+        levels = topic.split("/", self._depth)  # levels below the deepest filter do not matter
         root = self._root
         best = _NEVER
         nodes: list[_Node] = []
@@ -101,8 +85,7 @@ class FilterTrie(Generic[T]):
         return None if best == _NEVER else self._values[best]
 
     def covering(self, filter_: str) -> list[T]:
-        """The values of all filters that cover ``filter_`` (itself included when it was added), in the order of
-        adding."""
+        """The values of all filters that cover ``filter_``, itself included, in the order of adding."""
         levels, open_ended = split_filter(filter_)
         special = levels[0].startswith("$")
         found = [] if special else [self._root.rest]
@@ -123,7 +106,8 @@ class FilterTrie(Generic[T]):
     def meeting(self, filter_: str) -> list[T]:
         """The values of filters that may share topics with ``filter_``, in the order of adding, itself included.
 
-        None is left out that has; a few that have not may be in: ask ``bridge.routing.filters.intersection``.
+        The result has every filter that shares a topic, and perhaps others:
+        ``config.values.topic_filters.intersection`` decides.
         """
         levels, open_ended = split_filter(filter_)
         found = [self._root.rest]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["flag_headers", "message_id_headers", "property_headers"]
-
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
 from bridge import wire
 from bridge.message import MessageView, Properties
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
     from bridge.routing.template import Template
     from bridge.wire import Header, MessageIdKind
 
@@ -19,7 +16,7 @@ _FLAG_HEADERS: Final = (("qos", wire.MQTT_QOS, 1, 3), ("retain", wire.MQTT_RETAI
 
 
 def property_headers(properties: Properties) -> list[Header]:
-    """The headers that carry MQTT 5 properties on. Keep the answer: it depends on nothing else."""
+    """The headers for MQTT 5 properties. The result may be kept: it depends on nothing else."""
     headers: list[Header] = []
     if properties.payload_format:
         headers.append((wire.MQTT_PAYLOAD_FORMAT, b"1"))
@@ -36,12 +33,12 @@ def property_headers(properties: Properties) -> list[Header]:
 
 
 def message_id_headers(message_id: bytes, kind: MessageIdKind) -> list[Header]:
-    """The two headers of a message's identity; downstream must know which kind it is."""
+    """The two headers of a message's identity: the id and its kind."""
     return [(wire.GATEWAY_MESSAGE_ID, message_id), (wire.GATEWAY_MESSAGE_ID_KIND, kind.value.encode())]
 
 
 def flag_headers(flags: int, selected: Collection[str], extra: Iterable[tuple[str, Template]]) -> list[Header]:
-    """The headers of one PUBLISH flag nibble: the ``selected`` ones that are not 0, and templates of flags alone."""
+    """The headers of one PUBLISH flag nibble: the ``selected`` flags that are not 0, and templates that read flags."""
     headers = []
     for word, name, shift, mask in _FLAG_HEADERS:
         value = flags >> shift & mask

@@ -1,49 +1,43 @@
-"""What routes do that their author may not have meant, found from settings alone: routes that are never reached, topics
-that come twice, templates without a value, keys that spread what belongs together.
+"""Likely mistakes in routes, found from settings alone: routes that are never reached, topics delivered twice,
+templates without a value, keys that spread the records of a device.
 
     FAIL    the gateway does not start with it, or a route does nothing
-    warn    it does something else than it seems to: order, copies, dead letters
-    ok      worth knowing, and mostly meant so
+    warn    order, copies or dead letters are probably not as intended
+    ok      worth knowing, and mostly intended
 
-Whatever is said is certain: filters are sets of topics, and an example is given that the sets agree on.
+Every finding is certain, because filters are sets of topics. Its example is a topic of these sets.
 """
 
-from __future__ import annotations
-
-__all__ = ["SURE", "Finding", "lint"]
-
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
-from bridge.routing.filters import covered_by_all, covers, example_topic, intersection
+from bridge.routing.filters import covered_by_all, example_topic
 from bridge.routing.router import RESERVED_FILTER, Route, Router
+from bridge.routing.template import Template
 from config.errors import ConfigError
 from config.loading.live import same
+from config.settings import InterceptorSettings, RouteSettings, Settings
 from config.values.patterns import compile_pattern
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from bridge.routing.template import Template
-    from config.settings import InterceptorSettings, RouteSettings, Settings
+from config.values.topic_filters import covers, intersection
 
 Severity = Literal["ok", "warn", "FAIL"]
 
 SURE: Final = frozenset(
     {"constant-key", "interceptor-idle", "interceptor-twice", "keys-differ", "level-missing", "tombstone-without-key"}
 )
-"""What is hardly ever meant, so that ``gateway config check`` says it as well."""
+"""Findings that are almost always mistakes. ``gateway config check`` shows them too."""
 
-# Interceptors of which a second one just the same finds nothing to do.
+# Interceptors whose repetition with the same options has no effect.
 _ONCE: Final = frozenset({"age_out", "fields", "filter", "headers", "json_schema", "mask"})
 _DEFAULT_ALLOWED: Final = r"[A-Za-z0-9._-]{1,249}"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``id`` never changes; ``routes`` are the names of those it is about, ``example`` an MQTT topic that shows it."""
+    """``id`` never changes; ``routes`` are names of routes, ``example`` is an MQTT topic that shows the finding."""
 
     severity: Severity
     id: str
@@ -54,7 +48,7 @@ class Finding:
 
 
 def lint(settings: Settings) -> list[Finding]:
-    """Everything there is to say about the routes of these settings, the worst first, then in their order."""
+    """All findings about the routes of these settings, the worst first, then in their order."""
     found: list[Finding] = []
     routes: list[Route] = []
     for number, one in enumerate(settings.routes):
@@ -106,7 +100,7 @@ def _reach(routes: Sequence[Route]) -> Iterator[Finding]:
 
 
 def _overlaps(route: Route, taken: Sequence[str], before: Sequence[tuple[str, str]]) -> Iterator[Finding]:
-    """Where an earlier route takes a part of what this one asks for. Once for each of them."""
+    """Earlier routes that take a part of this route's topics, each once."""
     said: set[str] = set()
     for text in route.filters:
         for wide, name in before:
@@ -120,7 +114,7 @@ def _overlaps(route: Route, taken: Sequence[str], before: Sequence[tuple[str, st
                 sentence += f"; {name!r} takes them, being the narrower one in front."
                 yield Finding("ok", "narrower-first", (name, route.name), sentence, "nothing, if that is meant", topic)
             else:
-                sentence += f", and neither filter is a part of the other; {name!r} takes them, for it comes first."
+                sentence += f", and neither filter is a part of the other; {name!r} takes them, because it comes first."
                 advice = "if they belong to the other route, exchange the two"
                 yield Finding("warn", "shadowed", (name, route.name), sentence, advice, topic)
 
@@ -130,7 +124,7 @@ def _copies(settings: Settings, routes: Sequence[Route]) -> Iterator[Finding]:
     try:
         router = Router(settings.routes, instance=settings.instance, reserved_topics=settings.own_topics)
     except ConfigError:
-        return  # said by then; the rest can be told once it is mended
+        return  # already reported; overlaps are found once it is corrected
     for group, cover in router.covers.items():
         for overlap in cover.overlaps:
             topic = example_topic(overlap.both)
@@ -154,7 +148,7 @@ def _copies(settings: Settings, routes: Sequence[Route]) -> Iterator[Finding]:
                     continue
                 sentence = (
                     f"Sessions of two groups ({one or 'mqtt.sessions'}: {first.filter!r}, {other or 'mqtt.sessions'}: "
-                    f"{second.filter!r}) both fetch {topic!r}; one of the two copies is thrown away (other_group)."
+                    f"{second.filter!r}) both fetch {topic!r}; the gateway drops one of the two copies (other_group)."
                 )
                 yield Finding("ok", "fetched-twice", (), sentence, "narrow one of the filters to save the copy", topic)
 
@@ -167,8 +161,8 @@ def _about(route: Route, settings: RouteSettings, whole: Settings) -> Iterator[F
     yield from _key(route, settings)
     if route.kafka_topic is None and settings.allowed_topics == _DEFAULT_ALLOWED:
         sentence = (
-            f"Route {route.name!r} makes Kafka topics from {settings.topic!r}, and allowed_topics lets any name pass: "
-            f"whoever may publish chooses up to {settings.max_topics} topics."
+            f"Route {route.name!r} makes Kafka topics from {settings.topic!r}, and allowed_topics allows any name: a "
+            f"device that may publish chooses up to {settings.max_topics} topics."
         )
         yield Finding("warn", "any-topic", (route.name,), sentence, "narrow allowed_topics to what devices may choose")
     if route.kafka_topic is None:
@@ -182,7 +176,9 @@ def _about(route: Route, settings: RouteSettings, whole: Settings) -> Iterator[F
     chain = [*whole.interceptors, *settings.interceptors]
     for one, next_one in pairwise(chain):
         if one.use in _ONCE and _alike(one, next_one):
-            sentence = f"Route {route.name!r}: the interceptor {one.label!r} stands there twice in a row, the same."
+            sentence = (
+                f"Route {route.name!r}: the interceptor {one.label!r} is there twice in a row, with equal options."
+            )
             yield Finding("warn", "interceptor-twice", (route.name,), sentence, "leave one of the two out")
     yield from _keeps_all(route, chain)
 
@@ -209,25 +205,25 @@ def _levels(route: Route) -> Iterator[Finding]:
             topic = example_topic(short, levels=max(1, _shortest(short)))
             consequence, severity = _MISSING.get(setting, ("that header is left out", "ok"))
             if _shortest(short) == depth - 1:
-                severity = "ok"  # one topic, that which '#' is behind: nobody publishes to it
+                severity = "ok"  # only the topic before '/#', to which devices seldom publish
             if setting == "key" and route.tombstones:
                 consequence = _MISSING["topic"][0]
             yield Finding(
                 severity, "level-missing", (route.name,),
                 f"Route {route.name!r}, {setting}: {template.text!r} has no value for short topics of {short!r}, such "
                 f"as {topic!r}: {consequence}.",
-                "add a route for the short topics, or take the value from where it always is", topic,
+                "add a route for the short topics, or take the value from another place", topic,
             )  # fmt: skip
 
 
 _MISSING: Final[dict[str, tuple[str, Severity]]] = {
     "topic": ("such a message becomes a dead letter", "warn"),
-    "key": ("such a record has no key, and so no place in an order", "warn"),
+    "key": ("such a record has no key, so it has no order", "warn"),
 }
 
 
 def _shortest(text: str) -> int:
-    """How many levels the shortest topic has that a filter matches."""
+    """The number of levels of the shortest topic that a filter matches."""
     levels = text.split("/")
     return max(1, len(levels) - (levels[-1] == "#"))
 
@@ -256,7 +252,7 @@ def _key(route: Route, settings: RouteSettings) -> Iterator[Finding]:
 
 
 def _one_topic_each(route: Route) -> bool:
-    """Whether a device has one topic only: the filters differ in the device's level alone."""
+    """Whether each device has one topic: the only wildcard is the device's level."""
     levels = route.device_levels()
     return len(route.filters) == 1 and levels is not None and all(
         level not in ("+", "#") or number in levels for number, level in enumerate(route.filters[0].split("/"))
@@ -264,7 +260,7 @@ def _one_topic_each(route: Route) -> bool:
 
 
 def _is_fixed(template: Template, text: str) -> bool:
-    """Whether the template gives the same for every topic of a filter: all it reads are levels that stand there."""
+    """Whether the template gives the same for every topic of a filter: it reads only levels without a wildcard."""
     levels = text.split("/")
     for part in template.parts:
         if isinstance(part, str):
@@ -280,7 +276,7 @@ def _is_fixed(template: Template, text: str) -> bool:
 
 
 def _own_topics(route: Route, settings: RouteSettings, whole: Settings) -> Iterator[Finding]:
-    """Templates that can make the name of a topic which the gateway keeps for itself."""
+    """Templates that can make the name of one of the gateway's own topics."""
     made = "".join(re.escape(part) if isinstance(part, str) else ".+" for part in route.topic_template.parts)
     pattern, allowed = compile_pattern(made), compile_pattern(settings.allowed_topics)
     for topic in sorted(whole.own_topics):
@@ -289,7 +285,7 @@ def _own_topics(route: Route, settings: RouteSettings, whole: Settings) -> Itera
                 f"Route {route.name!r}: {settings.topic!r} can make {topic!r}, which the gateway writes itself: such a "
                 "message becomes a dead letter."
             )
-            advice = "nothing, or let allowed_topics leave it out, so that nobody wonders"
+            advice = "nothing, or let allowed_topics exclude it"
             yield Finding("ok", "own-topic", (route.name,), sentence, advice)
 
 

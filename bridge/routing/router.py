@@ -1,46 +1,45 @@
 """From an MQTT message to a Kafka topic, key and headers: routes in order, the first whose filter matches wins.
 
-The work is split by what it needs, because that decides how often it is done:
+Each part of the result is made as seldom as its inputs change:
 
     once per topic         router.match(topic) → route.for_topic(topic): Kafka topic, key, the topic's headers
-    once per flag nibble   plan.headers(flags): those and the headers of QoS, retain and DUP, a list to keep
-    once per properties    route.for_properties(properties): the headers of MQTT 5 properties, to be added behind
+    once per flag nibble   plan.headers(flags): those and the headers of QoS, retain and DUP
+    once per properties    route.for_properties(properties): the headers of MQTT 5 properties, which follow the others
     once per message       route.for_message(plan, view): all of it, needed only when route.fast is false
 
-A value that is missing (absent or empty) means: in the Kafka topic, a dead letter, for there is nowhere to go; in the
-key, a record without a key, spread over the partitions and in no order (on a route that writes tombstones a dead
-letter: its compacted topic refuses such records); in a header, the device or the message id, no such header.
+What a missing value (absent or empty) means depends on its place:
 
-Pure: no I/O, no clock. The event loop's thread owns all of it; the only state is the set of Kafka topics a route's
+- Kafka topic: the message becomes a dead letter.
+- Key: the record has no key, so it goes to any partition, in no order. On a route that writes tombstones the message
+  becomes a dead letter, because a compacted topic refuses records without a key.
+- Header, device, message id: that header is not written.
+
+No I/O, no clock. The event loop's thread owns everything here. The only state is the set of Kafka topics that a route's
 template has made.
 """
 
 from __future__ import annotations
 
-__all__ = ["RESERVED_FILTER", "Resolved", "Route", "RouteError", "Router", "TopicPlan"]
-
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from bridge import wire
-from bridge.message import MessageView
+from bridge.message import MessageView, Properties
 from bridge.routing.filter_trie import FilterTrie
-from bridge.routing.filters import Cover, Subscription, covers, matches, minimal_cover, split_disjoint, validate_filter
+from bridge.routing.filters import Cover, Subscription, matches, minimal_cover, split_disjoint, validate_filter
 from bridge.routing.headers import flag_headers, message_id_headers, property_headers
-from bridge.routing.template import MissingValue, Template
+from bridge.routing.template import MissingValue, Need, Template
 from bridge.routing.topic_rule import RouteError, TopicRule
 from bridge.wire import DeadLetterReason, Header, MessageIdKind
 from config.errors import ConfigError
+from config.values.topic_filters import covers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from bridge.message import Properties
-    from bridge.routing.template import Need
     from config.settings import RouteSettings
 
 RESERVED_FILTER: Final = "gateways/#"
-"""The gateways' own birth and death messages: no route's, not even of one with the filter '#'."""
+"""The gateways' own birth and death messages. No route takes them, not even one with the filter '#'."""
 
 NOTHING: Final = Cover((), ())
 
@@ -64,9 +63,9 @@ class Resolved:
 class TopicPlan:
     """What the MQTT topic alone decides. Made once per topic by ``Route.for_topic``, then only read.
 
-    ``kafka_topic`` is None when it takes the message to say. ``key`` None means no key on a fast route, on others
-    perhaps not known yet. ``base`` are the headers that the topic decides; ``device`` and ``message_id`` are set
-    where the topic gives them.
+    ``kafka_topic`` is None if the message decides it. ``key`` None: no key on a fast route; on others the message may
+    give one. ``base`` are the headers that the topic decides; ``device`` and ``message_id`` are set if the topic gives
+    them.
     """
 
     __slots__ = ("base", "device", "kafka_topic", "key", "message_id", "route", "topic")
@@ -91,17 +90,17 @@ class TopicPlan:
 class Route:
     """One route, compiled. Made by ``Router``.
 
-    - ``kafka_topic``: the topic when the settings name it outright, else None;
-    - ``needs``: everything its templates read, beyond constants;
-    - ``fast``: nothing needs more than the topic, the flag nibble or the properties alone, so no ``for_message``;
-    - ``uses_properties``: something reads properties; without it property bytes need not be parsed;
-    - ``keyed``: it has a key template: a record without a key then means that the value was missing;
-    - ``tombstones``: an empty payload becomes a null value;
+    - ``kafka_topic``: the topic in the settings, None if a template makes it;
+    - ``needs``: everything that its templates read;
+    - ``fast``: whether each part needs only the topic, the flag nibble or the properties, so ``for_message`` is unused;
+    - ``uses_properties``: whether anything reads the properties, so their bytes must be parsed;
+    - ``keyed``: whether it has a key template; a record without a key then had no value for it;
+    - ``tombstones``: whether an empty payload becomes a null value;
     - ``flag_headers``: the headers of each of the 16 flag nibbles.
     """
 
     def __init__(self, settings: RouteSettings, *, index: int, instance: str, reserved_topics: frozenset[str]) -> None:
-        """Raises ConfigError with the setting's name for templates, topics and headers that cannot be right."""
+        """Raises ConfigError with the setting's name for templates, topics and headers that are wrong."""
         self.name = settings.name
         self.index = index
         self.filters = settings.filters
@@ -113,7 +112,7 @@ class Route:
         self._device: Template | None = None
         if settings.device:
             if "device" in Template.parse(settings.device, where=f"{where}, device").needs:
-                raise ConfigError(f"{where}, device: {settings.device!r} is made from ${{device}}, that is from itself")
+                raise ConfigError(f"{where}, device: {settings.device!r} uses ${{device}}, which is itself")
             self._device = self._template(settings.device, "device")
         self._topic = self._template(settings.topic, "topic")
         self._key = self._template(settings.key, "key") if settings.key else None
@@ -137,7 +136,7 @@ class Route:
         return template
 
     def _sort_headers(self, headers: Mapping[str, str]) -> None:
-        """Put each header where it is decided least often."""
+        """Sort the headers by what they need: topic, flags, properties or the whole message."""
         selected = self.metadata_headers
         extra: list[tuple[str, Template]] = []
         for name, text in headers.items():
@@ -182,34 +181,34 @@ class Route:
 
     @property
     def topic_template(self) -> Template:
-        """What makes the Kafka topic, bound."""
+        """The bound template of the Kafka topic."""
         return self._topic
 
     @property
     def key_template(self) -> Template | None:
-        """What makes the key, bound; None where the route gives none."""
+        """The bound template of the key; None if the route gives none."""
         return self._key
 
     def templates(self) -> Iterator[tuple[str, Template]]:
-        """Every template with its setting, bound."""
+        """Every bound template with the name of its setting."""
         named = {"topic": self._topic, "key": self._key, "device": self._device, "message_id": self._message_id}
         yield from ((name, template) for name, template in named.items() if template is not None)
         yield from ((f"headers.{name}", template) for name, template in self._by_topic if name != wire.GATEWAY_DEVICE)
 
     def device_levels(self) -> tuple[int, ...] | None:
-        """The levels of the MQTT topic that name the device, counted from its start; None where it is not told so."""
+        """The levels of the MQTT topic that name the device; None if the topic alone does not name it."""
         if self._device is None or self._device.needs - _TOPIC_ONLY:
             return None
         return self._device.levels
 
     @property
     def destination(self) -> tuple[object, ...]:
-        """What decides where a record of this route goes, and by which sessions its message comes: two routes that
-        agree in it keep the order of what passes from one to the other."""
+        """Session group, topic template and key template. A message that moves between two routes with the same
+        destination keeps its order."""
         return self.group, self._topic.parts, None if self._key is None else self._key.parts
 
     def for_topic(self, topic: str) -> TopicPlan:
-        """Everything the topic alone decides. Raises RouteError when it decides that the message has nowhere to go."""
+        """Everything that the topic alone decides. Raises RouteError for a dead letter."""
         plan = TopicPlan(self, topic)
         plan.kafka_topic = self.kafka_topic
         if self.kafka_topic is None and self._topic_by_topic:
@@ -239,7 +238,7 @@ class Route:
         return plan
 
     def for_properties(self, properties: Properties) -> list[Header]:
-        """The headers that properties alone decide: a new list, to be added behind ``plan.headers(flags)``."""
+        """The headers that properties alone decide: a new list, which follows ``plan.headers(flags)``."""
         headers = property_headers(properties) if self._copies_properties else []
         if self._by_properties:
             view = MessageView("", properties=properties)
@@ -250,8 +249,7 @@ class Route:
         return headers
 
     def for_message(self, plan: TopicPlan, view: MessageView) -> Resolved:
-        """Everything about one message. Works for every route; needed when ``fast`` is false. Raises RouteError for a
-        dead letter."""
+        """Everything about one message, on any route. Raises RouteError for a dead letter."""
         kafka_topic = plan.kafka_topic
         if kafka_topic is None:
             try:
@@ -286,11 +284,11 @@ class Route:
         return Resolved(kafka_topic, key, headers, device, message_id, None if message_id is None else kind)
 
     def check_topic(self, topic: str) -> str:
-        """A Kafka topic an interceptor chose. Raises RouteError unless it is allowed and within the limit."""
+        """A Kafka topic that an interceptor chose. Raises RouteError unless it is allowed and within the limit."""
         return self._topics.check(topic.encode(), "an interceptor")
 
     def device_of(self, view: MessageView) -> bytes | None:
-        """The device that a message is from, by the route's template; None where it says nothing."""
+        """The device of a message, by the route's template; None if the message has no value for it."""
         return None if self._device is None else _render(self._device, view)
 
     def _require_key(self, missing: MissingValue) -> None:
@@ -310,9 +308,8 @@ class Router:
     """All routes, in order.
 
     - ``match(topic)``: the first route with a filter that matches the MQTT topic, or None (no route, or reserved);
-    - ``covers``: for each session group the subscriptions that fetch all of its routes' messages, and which of them
-      overlap;
-    - ``warnings``: sentences for the operator about filters that do less, or more, than they seem to.
+    - ``covers``: for each session group the subscriptions that fetch the messages of its routes, and their overlaps;
+    - ``warnings``: sentences for the operator about filters without effect, and about topics delivered twice.
     """
 
     def __init__(
@@ -323,10 +320,10 @@ class Router:
         reserved_topics: Collection[str] = (),
         reserved_filters: Sequence[str] = (RESERVED_FILTER,),
     ) -> None:
-        """Compile ``routes``; raises ConfigError for one that cannot be right or can never match.
+        """Compile ``routes``; raises ConfigError for one that is wrong or can never match.
 
-        ``reserved_topics`` are Kafka topics no route may write to (the dead letters), ``reserved_filters`` say which
-        MQTT topics are no route's.
+        No route may write to the Kafka topics ``reserved_topics`` (dead letters), or takes MQTT topics of
+        ``reserved_filters``.
         """
         if not routes:
             raise ConfigError(
@@ -344,7 +341,7 @@ class Router:
         for text, route in reachable:
             self._trie.add(text, route)
         self.match: Callable[[str], Route | None] = self._trie.first
-        # In the order of the routes; a group whose filters are all taken by others' routes has none.
+        # In the order of the routes. A group has no subscription if other groups' routes take all of its topics.
         self.covers: dict[str, Cover] = {
             group: minimal_cover((text, route.qos) for text, route in reachable if route.group == group)
             for group in dict.fromkeys(route.group for route in self.routes)
@@ -354,12 +351,12 @@ class Router:
 
     @property
     def kafka_topics(self) -> frozenset[str]:
-        """The topics that settings name outright: those that must exist before the start."""
+        """The topics that settings name. They must exist before the start."""
         return frozenset(route.kafka_topic for route in self.routes if route.kafka_topic is not None)
 
     def before(self, older: Sequence[Router]) -> None:
-        """Leave to older routers, the latest first, what no route of this one takes: messages that a broker had queued
-        for filters which settings no longer have. What is reserved is no route's there either."""
+        """Ask older routers, the latest first, about messages that no route takes: the broker had queued them for
+        filters that the settings no longer have. Reserved topics stay reserved there."""
         finders = [router._trie.first for router in (self, *older)]  # noqa: SLF001 - routers of earlier settings
 
         def match(topic: str) -> Route | None:
@@ -372,7 +369,7 @@ class Router:
         self.match = match if older else self._trie.first
 
     def leaves(self, filters: Iterable[str]) -> list[str]:
-        """Those of the filters of which a topic may be no route's here."""
+        """The filters with topics that perhaps no route takes."""
         return [text for text in filters if not self._trie.covering(text)]
 
     def fetches(self, group: str, topic: str) -> bool:
@@ -389,12 +386,12 @@ class Router:
         group: str = "",
         present: Sequence[Collection[str]] = (),
     ) -> tuple[tuple[Subscription, ...], ...]:
-        """What each of a group's ``sessions`` sessions subscribes to, by its number.
+        """The subscriptions of each session of a group, by the session's number.
 
-        ``shared``: every session the same minimal cover, as ``$share/GROUP/FILTER``. ``partitioned``: plain filters,
-        no topic in two sessions; a session may get none when there are fewer separate filters than sessions. There, a
-        filter stays in the session that has it in ``present``.
-        Raises ConfigError when a filter and its share group together are more than MQTT allows.
+        ``shared``: each session gets the same minimal cover, as ``$share/GROUP/FILTER``. ``partitioned``: plain
+        filters, each topic in one session. A filter stays in the session that has it in ``present``; some sessions get
+        none if there are fewer separate filters than sessions. Raises ConfigError for a filter that is too long with
+        its share group.
         """
         if distribution == "partitioned":
             return split_disjoint(self.covers.get(group, NOTHING), sessions, present)
@@ -420,7 +417,7 @@ def _render_topic(template: Template, topic: str) -> bytes | None:
 
 
 def _check_levels(template: Template, filters: Sequence[str], where: str) -> None:
-    """Refuse ``${topic[n]}`` where a filter of fixed depth has no such level: it could never have a value."""
+    """Refuse ``${topic[n]}`` if a filter of fixed depth has no such level. It would never have a value."""
     for level in template.levels:
         for text in filters:
             depth = text.count("/") + 1
@@ -432,9 +429,9 @@ def _check_levels(template: Template, filters: Sequence[str], where: str) -> Non
 
 
 def _reachable(routes: Sequence[Route], reserved_filters: Sequence[str]) -> tuple[list[tuple[str, Route]], list[str]]:
-    """The filters that can match, with their routes, and a warning for each route that has others as well.
+    """The filters that can match, with their routes, and a warning for each route with filters that cannot.
 
-    Raises ConfigError for a route of which nothing can match, and for two routes of one name.
+    Raises ConfigError for a route that can never match, and for two routes of one name.
     """
     names: set[str] = set()
     before = [(text, "reserved for the gateways' own messages") for text in reserved_filters]
@@ -453,8 +450,8 @@ def _reachable(routes: Sequence[Route], reserved_filters: Sequence[str]) -> tupl
                 taken.append(f"{text!r} behind {wider[0]!r} ({wider[1]})")
         if len(taken) == len(route.filters):
             raise ConfigError(
-                f"route {route.name!r} can never match, as all it asks for is taken before it: {', '.join(taken)}; "
-                "the first route that matches wins: put the narrower one first"
+                f"route {route.name!r} can never match, because earlier filters take all of its topics: "
+                f"{', '.join(taken)}; put the narrower route first"
             )
         if taken:
             warnings.append(f"route {route.name!r} has filters that can never match: {', '.join(taken)}")

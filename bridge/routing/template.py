@@ -1,15 +1,12 @@
 """Templates that make a Kafka topic, a key or a header value from a message: ``devices-${topic[1]}``,
 ``${payload.id}``.
 
-A template knows what it needs, so that the caller renders it as seldom as possible: what needs only the topic once
-per topic, what needs only properties once per distinct properties, and only what needs the payload once per message.
-A value that is absent *or empty* is missing: two devices without a name are not one device. What a missing value
-means is the route's business (see ``bridge.routing.router``).
+A template tells what it reads, so that the caller renders it as seldom as possible: once per topic, once per distinct
+properties, or once per message. An absent or empty value is missing: two devices without a name are not one device.
+``bridge.routing.router`` says what a missing value means.
 """
 
 from __future__ import annotations
-
-__all__ = ["MissingValue", "Need", "Placeholder", "Template", "TemplateError"]
 
 import difflib
 import re
@@ -21,7 +18,7 @@ from bridge.message import MessageView, Properties
 from config.errors import ConfigError, GatewayError
 
 Need = Literal["topic", "flags", "properties", "payload", "device", "instance"]
-"""What a template reads. ``flags`` are QoS and retain; ``device`` and ``instance`` are gone once it is bound."""
+"""What a template reads. ``flags`` are QoS and retain. A bound template reads no ``device`` and ``instance``."""
 
 _NAMES: Final = (
     "topic", "topic[0]", "property.NAME", "content_type", "correlation_data", "response_topic",
@@ -40,8 +37,7 @@ class TemplateError(ConfigError):
 
 
 class MissingValue(GatewayError):  # noqa: N818 - a message without a value is an event, not an error of the gateway
-    """A message has no value for a placeholder. ``placeholder`` is its text, ``why`` says what was looked for and not
-    found."""
+    """A message has no value for a placeholder. ``placeholder`` is its text, ``why`` what was not found."""
 
     def __init__(self, placeholder: str, why: str) -> None:
         super().__init__(f"{placeholder} has no value: {why}")
@@ -54,7 +50,7 @@ _Part = bytes | Callable[[MessageView], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """One ``${…}``: its kind, what stands behind the dot or in the brackets, and its text as written."""
+    """One ``${…}``: its kind, the part after the dot or in brackets, and its text."""
 
     kind: str
     argument: str
@@ -65,7 +61,7 @@ class Template:
     """A parsed template. Immutable.
 
     - ``render(view)``: the text for a message; raises MissingValue;
-    - ``render_topic(topic)``: the same for a template that needs at most the topic, without a view;
+    - ``render_topic(topic)``: the same for a template that reads at most the topic;
     - ``needs``: what it reads;
     - ``levels``: the numbers in its ``${topic[n]}``.
     """
@@ -83,20 +79,21 @@ class Template:
         self.text = text
         self.parts = parts
         placeholders = [part for part in parts if isinstance(part, Placeholder)]
-        self.needs = frozenset(_NEEDS[part.kind] for part in placeholders)
+        self.needs = frozenset(_KINDS[part.kind][0] for part in placeholders)
         self.levels = tuple(int(part.argument) for part in placeholders if part.kind == "level")
-        self.render = _compile([part.encode() if isinstance(part, str) else _reader(part) for part in parts])
+        self.render = _compile(
+            [part.encode() if isinstance(part, str) else _KINDS[part.kind][1](part) for part in parts]
+        )
         self.render_topic = _compile_topic(parts)
 
     @classmethod
     def parse(cls, text: str, *, where: str = "the template") -> Template:
-        """Read ``text``; ``where`` names the setting in errors. Raises TemplateError (a ConfigError) with the
-        position."""
+        """Read ``text``; ``where`` names the setting in errors. Raises TemplateError with the position."""
         return cls(text, tuple(_parse(text, where)))
 
     @property
     def constant(self) -> bytes | None:
-        """What the template renders to when it needs nothing (``b""`` for an empty one), else None."""
+        """The result of a template without placeholders, else None."""
         if any(isinstance(part, Placeholder) for part in self.parts):
             return None
         return "".join(part for part in self.parts if isinstance(part, str)).encode()
@@ -104,7 +101,7 @@ class Template:
     def bind(self, *, instance: str, device: Template | None, where: str = "the template") -> Template:
         """This template with ``${instance}`` replaced by its value and ``${device}`` by the route's device template.
 
-        Raises ConfigError when it uses ``${device}`` and there is none.
+        Raises ConfigError if it uses ``${device}`` and the route has none.
         """
         parts: list[str | Placeholder] = []
         for part in self.parts:
@@ -160,7 +157,7 @@ def _placeholder(text: str, position: int, name: str, where: str) -> str | Place
     written = "${" + name + "}"
     if name == "$":
         return "$"
-    if name in _READERS and name not in ("level", "property", "payload"):
+    if name in _KINDS and name not in ("level", "property", "payload"):
         return Placeholder(name, "", written)
     if level := _LEVEL.fullmatch(name):
         return Placeholder("level", level[1], written)
@@ -172,8 +169,8 @@ def _placeholder(text: str, position: int, name: str, where: str) -> str | Place
             text,
             position,
             where,
-            f"asks for {written} there, which MQTT does not tell: a subscriber never learns who published a message. "
-            "Let the topic, a user property or the payload carry the device's name: "
+            f"asks for {written} there, but MQTT does not tell a subscriber who published a message. The topic, a user "
+            "property or the payload can carry the device's name: "
             "${topic[1]}, ${property.NAME}, ${payload.FIELD}",
         )
     if kind in ("property", "payload"):
@@ -198,7 +195,7 @@ def _level_missing(placeholder: str, topic: str) -> MissingValue:
 
 
 def _level_reader(placeholder: Placeholder) -> Callable[[str], bytes]:
-    """Cuts one level out of a topic, without splitting more of it than needed (a topic may have 65,535 levels)."""
+    """Reads one level of a topic. Splits no more of it than needed: a topic may have 65,535 levels."""
     index = int(placeholder.argument)
     written = placeholder.text
 
@@ -217,42 +214,38 @@ def _level_reader(placeholder: Placeholder) -> Callable[[str], bytes]:
     return from_left if index >= 0 else from_right
 
 
-def _text_reader(
-    placeholder: Placeholder, what: str, get: Callable[[Properties], str | None]
-) -> Callable[[MessageView], bytes]:
-    def read(view: MessageView) -> bytes:
-        value = get(view.properties)
-        if not value:
-            raise MissingValue(placeholder.text, f"the message has no {what}, or an empty one")
-        return value.encode()
+def _property_reader(
+    what: str, get: Callable[[Properties, str], bytes | None]
+) -> Callable[[Placeholder], Callable[[MessageView], bytes]]:
+    def reader(placeholder: Placeholder) -> Callable[[MessageView], bytes]:
+        argument = placeholder.argument
 
-    return read
+        def read(view: MessageView) -> bytes:
+            value = get(view.properties, argument)
+            if not value:
+                named = f"{what} {argument!r}" if argument else what
+                raise MissingValue(placeholder.text, f"the message has no {named}, or an empty one")
+            return value
+
+        return read
+
+    return reader
 
 
-def _user_property(name: str) -> Callable[[Properties], str | None]:
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def _user_property(properties: Properties, name: str) -> bytes | None:
     """The first user property of that name: MQTT lets names repeat."""
-
-    def get(properties: Properties) -> str | None:
-        for key, value in properties.user:
-            if key == name:
-                return value
-        return None
-
-    return get
-
-
-def _correlation_reader(placeholder: Placeholder) -> Callable[[MessageView], bytes]:
-    def read(view: MessageView) -> bytes:
-        value = view.properties.correlation_data
-        if not value:
-            raise MissingValue(placeholder.text, "the message has no correlation data, or empty ones")
-        return value
-
-    return read
+    for key, value in properties.user:
+        if key == name:
+            return value.encode()
+    return None
 
 
 def _payload_reader(placeholder: Placeholder) -> Callable[[MessageView], bytes]:
-    """Follows a path of object fields (and array positions) to a string, number or boolean."""
+    """Reads the string, number or boolean at a path of object fields and array positions."""
     path = placeholder.argument.split(".")
     written = placeholder.text
 
@@ -298,36 +291,20 @@ def _on_topic(placeholder: Placeholder) -> Callable[[MessageView], bytes]:
     return lambda view: of_topic(view.topic)
 
 
-_READERS: Final[dict[str, Callable[[Placeholder], Callable[[MessageView], bytes]]]] = {
-    "topic": lambda _: lambda view: view.topic.encode(),
-    "level": _on_topic,
-    "property": lambda p: _text_reader(p, f"user property {p.argument!r}", _user_property(p.argument)),
-    "content_type": lambda p: _text_reader(p, "content type", lambda properties: properties.content_type),
-    "response_topic": lambda p: _text_reader(p, "response topic", lambda properties: properties.response_topic),
-    "correlation_data": _correlation_reader,
-    "payload": _payload_reader,
-    "qos": lambda _: lambda view: b"%d" % view.qos,
-    "retain": lambda _: lambda view: b"%d" % view.retain,
-    "device": _unbound,
-    "instance": _unbound,
+_KINDS: Final[dict[str, tuple[Need, Callable[[Placeholder], Callable[[MessageView], bytes]]]]] = {
+    "topic": ("topic", lambda _: lambda view: view.topic.encode()),
+    "level": ("topic", _on_topic),
+    "property": ("properties", _property_reader("user property", _user_property)),
+    "content_type": ("properties", _property_reader("content type", lambda p, _: _encoded(p.content_type))),
+    "response_topic": ("properties", _property_reader("response topic", lambda p, _: _encoded(p.response_topic))),
+    "correlation_data": ("properties", _property_reader("correlation data", lambda p, _: p.correlation_data)),
+    "payload": ("payload", _payload_reader),
+    "qos": ("flags", lambda _: lambda view: b"%d" % view.qos),
+    "retain": ("flags", lambda _: lambda view: b"%d" % view.retain),
+    "device": ("device", _unbound),
+    "instance": ("instance", _unbound),
 }
-_NEEDS: Final[dict[str, Need]] = {
-    "topic": "topic",
-    "level": "topic",
-    "property": "properties",
-    "content_type": "properties",
-    "response_topic": "properties",
-    "correlation_data": "properties",
-    "payload": "payload",
-    "qos": "flags",
-    "retain": "flags",
-    "device": "device",
-    "instance": "instance",
-}
-
-
-def _reader(placeholder: Placeholder) -> Callable[[MessageView], bytes]:
-    return _READERS[placeholder.kind](placeholder)
+"""What each kind of placeholder reads, and what makes its reader."""
 
 
 def _compile(parts: list[_Part]) -> Callable[[MessageView], bytes]:
@@ -340,7 +317,7 @@ def _compile(parts: list[_Part]) -> Callable[[MessageView], bytes]:
 
 
 def _compile_topic(parts: tuple[str | Placeholder, ...]) -> Callable[[str], bytes]:
-    """The same for a template that needs at most the topic: no view is built on the way to a new topic."""
+    """As ``_compile``, for a template that reads at most the topic: a new topic needs no view."""
     if len(parts) == 1 and isinstance(parts[0], Placeholder) and parts[0].kind == "topic":
         return str.encode
     readers: list[bytes | Callable[[str], bytes]] = []

@@ -1,8 +1,6 @@
-"""Which Kafka topics a route may write to: names made from what devices send are not trusted."""
+"""Which Kafka topics a route may write to. Names made from device data are checked."""
 
 from __future__ import annotations
-
-__all__ = ["RouteError", "TopicRule"]
 
 import re
 from typing import TYPE_CHECKING, Final
@@ -20,7 +18,8 @@ _LEGAL_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class RouteError(BridgeError):
-    """A message its route cannot place: it belongs to the dead-letter topic. ``reason`` is its ``dlq.reason``."""
+    """A message that becomes a dead letter, because its route finds no topic or key. ``reason`` is its
+    ``dlq.reason``."""
 
     def __init__(self, sentence: str, *, reason: DeadLetterReason, route: str) -> None:
         super().__init__(sentence)
@@ -29,11 +28,11 @@ class RouteError(BridgeError):
 
 
 class TopicRule:
-    """Which Kafka topics a route may write to, and which its template has made so far."""
+    """The Kafka topics that a route may write to, and those that its template has made so far."""
 
     def __init__(self, settings: RouteSettings, reserved: frozenset[str]) -> None:
         self._route = settings.name
-        # A topic that Kafka does not allow is refused before: the default needs no engine.
+        # Without the default pattern: it allows every topic that Kafka allows.
         self._allowed = None if settings.allowed_topics == ANY_TOPIC else compile_pattern(settings.allowed_topics)
         self._pattern = settings.allowed_topics
         self._limit = settings.max_topics
@@ -41,7 +40,7 @@ class TopicRule:
         self._seen: dict[bytes, str] = {}
 
     def check_static(self, topic: str) -> str:
-        """A topic the settings name outright. Raises ConfigError."""
+        """A topic from the settings. Raises ConfigError."""
         why = self._illegal(topic)
         if why:
             raise ConfigError(f"route {self._route!r}, topic: {topic!r} cannot be written to: {why}")

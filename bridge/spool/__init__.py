@@ -1,17 +1,17 @@
 """The spool on disk: batches that Kafka cannot take now. ``bridge.produce.spooler`` decides what goes there.
 
-adoption.py   giving a spool to another instance: for a data directory that is taken over with all that waits in it
-files.py      the spool's folder: which file is what, the lock, and the small file of topics
-index.py      where each batch of the spool's log stands: a SQLite database
-inspect.py    looking at a spool without opening it: read-only, also while a gateway uses it
-opening.py    opening a spool, and making its index anew: a damaged one is put aside, never written over
-record.py     what the spool's log holds: batches that describe themselves
-recovery.py   what a spool holds, when it is opened or its index made anew: all that can be read is kept
-removal.py    removing batches and segments from a spool: index first, then files
-segments.py   the spool's log: files of some 16 MiB, written once from front to end
-spool.py      batches that Kafka cannot take now, on disk until it can: durable when ``append`` returns
-state.py      what the spool's thread knows while it works
-store.py      the spool as its thread sees it: append, read, remove, one after the other, each blocking on the disk
+adoption.py   gives a spool to another instance, with the data directory that it takes over
+files.py      the files of the spool's folder, its lock, and the small file of topics
+index.py      the place of each batch in the spool's log: a SQLite database
+inspect.py    reads a spool without opening it, also while a gateway uses it
+opening.py    opens a spool, and rebuilds its index; a damaged one is renamed and kept
+record.py     the records of the spool's log: a batch with its description
+recovery.py   finds the batches of a spool at its start; keeps all that can be read, counts the rest
+removal.py    removes batches and segments: first from the index, then files
+segments.py   the spool's log: files of some 16 MiB, each written once
+spool.py      the event loop's side: durable when ``append`` returns; refuses beyond ``spool.max_bytes``
+state.py      the open files and numbers of the spool's thread
+store.py      the thread's side: append, read, remove; each blocks on the disk
 tally.py      a few numbers per partition beside the index
-thread.py     the thread in which the spool waits for its disk, and how the event loop talks with it
+thread.py     the thread that waits for the disk, and its jobs
 """

@@ -1,12 +1,8 @@
-"""Giving a spool to another instance: for a data directory that is taken over with all that waits in it."""
-
-from __future__ import annotations
-
-__all__ = ["adopt_spool"]
+"""Gives a spool to another instance, with the data directory that it takes over."""
 
 import os
 import sqlite3
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from bridge.errors import SpoolError
 from bridge.spool.files import Files
@@ -14,14 +10,11 @@ from bridge.spool.index import Index
 from bridge.spool.segments import HEADER_BYTES, Segments, make_header, read_owner
 from config.error_words import words
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 def adopt_spool(folder: Path, instance: str) -> bool:
-    """Write the instance's name wherever a spool says whose it is; true when it was another's. Blocks.
+    """Write the instance's name into every file that has an owner. True when it was another's. Blocks.
 
-    May be called again after an interruption. A segment whose header is damaged is left for the start to judge. Raises
+    May be called again after an interruption. The next start judges a segment with a damaged header. Raises
     SpoolError while a process uses the folder, for a newer format, or when the disk fails.
     """
     files = Files(folder)

@@ -1,23 +1,17 @@
-"""The spool's folder: which file is what, the lock, and the small file of topics."""
-
-from __future__ import annotations
-
-__all__ = ["Files", "Topics", "put_aside"]
+"""The files of the spool's folder, its lock, and the small file of topics."""
 
 import contextlib
 import errno
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 from zlib import crc32
 
 from bridge import process_lock
 from bridge.errors import SpoolError
 from bridge.spool.segments import sync_folder
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Kept free for the index: on a full disk delivered batches must be removable, and the gateway able to start.
 RESERVE_BYTES: Final = 4 << 20
@@ -25,7 +19,7 @@ _SIDE_FILES: Final = ("", "-wal", "-shm", "-journal")
 
 
 class Files:
-    """Names of what is in the folder, and the lock on it."""
+    """The names of the files, and the lock on the folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -37,7 +31,7 @@ class Files:
         self._lock = -1
 
     def lock(self) -> None:
-        """Make the folder, and it ours alone. Raises SpoolError."""
+        """Create the folder and lock it. Raises SpoolError."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = process_lock.take(self._lock_path, 0o640)
@@ -54,12 +48,12 @@ class Files:
             ) from error
 
     def free_bytes(self) -> int:
-        """What the disk has left for us. Raises OSError."""
+        """Free bytes of the disk for this user. Raises OSError."""
         found = os.statvfs(self.folder)
         return found.f_bavail * found.f_frsize
 
     def reserve(self) -> None:
-        """Occupy some space, to have it when the disk is full. Without enough of it nothing is done."""
+        """Reserve some space for a full disk. Does nothing without enough free space."""
         if self._reserve_path.exists():
             return
         with contextlib.suppress(OSError):
@@ -71,8 +65,8 @@ class Files:
             finally:
                 os.close(fd)
 
-    def release(self) -> bool:
-        """Give the space back; whether there was any."""
+    def free_reserve(self) -> bool:
+        """Free the reserved space. Returns whether there was any."""
         try:
             self._reserve_path.unlink()
         except OSError:
@@ -80,18 +74,18 @@ class Files:
         return True
 
     def unlock(self) -> None:
-        """Give the folder back. The file stays: removing it would race with the next owner."""
+        """Unlock the folder. The lock file stays: its removal would race with the next owner."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def holder(self) -> str:
-        """The process that has the lock, "" when none has. Takes nothing."""
+        """The process that has the lock, or "". Takes no lock."""
         return process_lock.holder(self._lock_path)
 
 
 class Topics:
-    """How many partitions each topic had when Kafka was last asked: a start without Kafka needs it."""
+    """The last known number of partitions of each topic, for a start without Kafka."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -112,7 +106,7 @@ class Topics:
         return {}
 
     def write(self, counts: dict[str, int]) -> None:
-        """Durable on return. Raises OSError, and then the old file stands."""
+        """Write the file, durable on return. Raises OSError, and then the old file remains."""
         draft = self._path.with_suffix(".draft")
         with draft.open("w") as file:
             json.dump({"topics": counts, "checksum": _checksum(counts)}, file, indent=1)
@@ -128,7 +122,7 @@ def _checksum(counts: dict[str, int]) -> int:
 
 
 def put_aside(path: Path) -> Path:
-    """Rename a damaged database and what belongs to it; returns its new name."""
+    """Rename a damaged database with its companion files; returns the new name."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     number = 0
     while (aside := path.with_name(f"{path.name}.damaged-{stamp}" + (f"-{number}" if number else ""))).exists():

@@ -1,27 +1,22 @@
-"""Where each batch of the spool's log stands: a SQLite database, so that a million of them need no memory.
+"""The place of each batch in the spool's log, in a SQLite database. Memory does not grow with the number of batches.
 
-It can be made anew from the log, so its commits do not wait for the disk (WAL, synchronous=NORMAL): after a power cut
-it is whole but may be older than the log. ``spool_recovery`` makes good for that. Called from the spool's thread only.
+The index can be rebuilt from the log, so its commits do not wait for the disk (WAL, synchronous=NORMAL). After a power
+cut it is intact, but may be older than the log; ``bridge.spool.recovery`` adds the difference. Called from the spool's
+thread only.
 """
-
-from __future__ import annotations
-
-__all__ = ["DamagedError", "Index", "Row", "Sums", "is_damage", "is_full"]
 
 import errno
 import sqlite3
 import struct
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
 from zlib import crc32
 
 from bridge.errors import SpoolError
 from bridge.spool.record import ID_BITS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 FORMAT: Final = 1
 _APPLICATION_ID: Final = 0x4D4B4753  # "MKGS"
@@ -42,7 +37,7 @@ _ROW: Final = struct.Struct("<6q")
 
 
 class DamagedError(sqlite3.DatabaseError):
-    """SQLite sees nothing wrong, but what it returns is not what was stored."""
+    """SQLite reports no error, but a row differs from what was stored."""
 
 
 class Row(NamedTuple):
@@ -58,16 +53,27 @@ class Row(NamedTuple):
 
 @dataclass(slots=True)
 class Sums:
-    """Batches of a partition put together."""
+    """Totals of a partition's batches."""
 
     batches: int = 0
     messages: int = 0
     bytes: int = 0
-    oldest_ms: int = 0  # of the first
+    oldest_ms: int = 0  # of the first batch
+
+
+class Totals(NamedTuple):
+    """Batches on disk of a partition."""
+
+    topic: str
+    partition: int
+    batches: int
+    messages: int
+    bytes: int
+    oldest_ms: int
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether an error says that the database itself is broken, not that the disk is full or fails."""
+    """Whether an error means a damaged database, not a full or failing disk."""
     if isinstance(error, DamagedError):
         return True
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -75,7 +81,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def _text(text: bytes) -> str:
-    return text.decode(errors="replace")  # that it is damaged is found by its checksum
+    return text.decode(errors="replace")  # the checksum finds the damage
 
 
 def _checksum(*values: int | str) -> int:
@@ -83,22 +89,22 @@ def _checksum(*values: int | str) -> int:
 
 
 def _row_checksum(*numbers: int) -> int:
-    """The same for batches, of which there may be a million to check at a start: a quarter of the time."""
+    """The checksum of a batch's row, in a quarter of the time: a start may check a million."""
     try:
         return crc32(_ROW.pack(*numbers))
     except struct.error:
-        return -1  # what stands there is no number any more
+        return -1  # damage: it is no number
 
 
 def is_full(error: Exception) -> bool:
-    """Whether an error says that the disk has no space left."""
+    """Whether an error means a full disk."""
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
     return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
 
 
 class Index:
-    """The database, open. Every method may raise sqlite3.Error."""
+    """The open database. Every method may raise sqlite3.Error."""
 
     def __init__(self, path: Path, instance: str) -> None:
         self.path = path
@@ -111,7 +117,7 @@ class Index:
 
     @classmethod
     def read_only(cls, path: Path) -> Self:
-        """The database as it is, also while another process writes it. Let go of it by ``release``."""
+        """Open the database read-only, also while another process writes it. Close it with ``release``."""
         index = cls.__new__(cls)
         index.path = path
         index._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)  # noqa: SLF001 - its own
@@ -119,13 +125,13 @@ class Index:
         return index
 
     def release(self) -> None:
-        """Close it without writing anything."""
+        """Close the database without a write."""
         self._db.close()
 
     def _prepare(self, instance: str) -> None:
         run = self._db.execute
         self._db.text_factory = _text
-        run("PRAGMA cache_size = -512")  # KiB: its size is memory, and the pages in use are few
+        run("PRAGMA cache_size = -512")  # KiB of memory; few pages are in use
         version, application = self._number("user_version"), self._number("application_id")
         if version > FORMAT:
             raise SpoolError(
@@ -143,7 +149,7 @@ class Index:
 
     def _create(self, instance: str) -> None:
         run = self._db.execute
-        run("PRAGMA journal_mode = DELETE")  # so that what the file is stands in the file itself from the start
+        run("PRAGMA journal_mode = DELETE")  # the file itself has its application id from the start
         with self.transaction():
             for statement in _SCHEMA.split(";"):
                 run(statement)
@@ -156,7 +162,7 @@ class Index:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or nothing."""
+        """A transaction: commits at the end of the block, or undoes everything."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -167,7 +173,7 @@ class Index:
             raise
 
     def sound(self) -> bool:
-        """Whether the database's own check finds nothing."""
+        """Whether the database's own check finds no error."""
         return bool(self._db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
 
     def fact(self, key: str) -> str:
@@ -188,7 +194,7 @@ class Index:
         return [(n, end, damaged) for n, end, damaged in self._checked("SELECT * FROM segments ORDER BY number")]
 
     def survey(self) -> tuple[dict[int, Sums], dict[int, list[int]]]:
-        """What is stored by partition number; batches and bytes by segment. Reads and checks the whole index."""
+        """Totals by partition number; batches and bytes by segment. Reads and checks the whole index."""
         sums: dict[int, Sums] = {}
         live: dict[int, list[int]] = {}
         for id_, segment, _, size, messages, opened_ms in self._checked("SELECT * FROM batches ORDER BY id"):
@@ -204,7 +210,7 @@ class Index:
         return sums, live
 
     def add(self, rows: Sequence[Row], partitions: Sequence[tuple[int, str, int, int]]) -> None:
-        """Add batches, and what is known of their partitions. Within a transaction."""
+        """Add batches, and update their partitions. Within a transaction."""
         self._db.executemany(
             "INSERT OR IGNORE INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)", [(*row, _row_checksum(*row)) for row in rows]
         )
@@ -213,17 +219,17 @@ class Index:
         )
 
     def set_segment(self, segment: int, end: int, *, damaged: bool) -> None:
-        """Everything of a segment up to ``end`` is indexed; whether to keep its file when it is no longer needed."""
+        """Note that a segment is indexed up to ``end``, and whether its file is kept when no batch needs it."""
         known = (segment, end, int(damaged))
         self._db.execute("REPLACE INTO segments VALUES (?, ?, ?, ?)", (*known, _checksum(*known)))
 
     def set_damaged(self, segment: int) -> None:
-        """Keep the file of a segment when it is no longer needed. Within a transaction."""
+        """Keep the file of a segment when no batch needs it. Within a transaction."""
         for number, end, _ in self._checked("SELECT * FROM segments WHERE number = ?", segment):
             self.set_segment(number, end, damaged=True)
 
     def forget_segment(self, segment: int) -> None:
-        """A segment is not there any more."""
+        """Remove a segment from the index."""
         self._db.execute("DELETE FROM segments WHERE number = ?", (segment,))
 
     def rows(self, after: int, last: int, limit: int) -> list[Row]:
@@ -257,7 +263,7 @@ class Index:
             yield row
 
     def delete(self, first: int, last: int) -> list[tuple[int, int, int, int]]:
-        """Forget the batches of a range of ids; returns segment, batches, messages and bytes of what was there."""
+        """Delete a range of ids. Returns segment, batches, messages and bytes of the deleted ones."""
         span = (first, last)
         gone = self._db.execute(
             "SELECT segment, count(*), sum(messages), sum(size) FROM batches WHERE id BETWEEN ? AND ? GROUP BY segment",
@@ -268,7 +274,7 @@ class Index:
         return gone
 
     def move(self, row: Row, segment: int, offset: int) -> None:
-        """A batch stands elsewhere now. Within a transaction."""
+        """Note a batch's new place. Within a transaction."""
         moved = row._replace(segment=segment, offset=offset)
         self._db.execute("REPLACE INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)", (*moved, _row_checksum(*moved)))
 
@@ -277,13 +283,13 @@ class Index:
         self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def shrink(self) -> None:
-        """Give free pages back to the disk when that is worth it."""
+        """Return free pages to the disk when they are many."""
         if self._number("freelist_count") > _VACUUM_PAGES:
             self._db.execute("VACUUM")
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
-        """Close it, all of it in the one file."""
+        """Close the database, with all data in its one file."""
         try:
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         finally:

@@ -1,44 +1,26 @@
-"""Looking at a spool without opening it: read-only, also while a gateway uses it."""
-
-from __future__ import annotations
-
-__all__ = ["PartitionStatus", "SpoolStatus", "inspect", "unreadable"]
+"""Reads a spool without opening it, also while a gateway uses it."""
 
 import sqlite3
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
 
 from bridge.errors import SpoolError
 from bridge.spool.files import Files
-from bridge.spool.index import Index
+from bridge.spool.index import Index, Totals
 from bridge.spool.segments import Segments
 from config.error_words import words
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
-class PartitionStatus(NamedTuple):
-    """What waits for a partition."""
-
-    topic: str
-    partition: int
-    batches: int
-    messages: int
-    bytes: int
-    oldest_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolStatus:
-    """A spool as its index describes it; what was appended last may not be in it after a kill."""
+    """A spool by its index. After a kill the last appends may be missing."""
 
     folder: Path
     instance: str
     holder: str  # the process that uses it, "" if none does
     clean: bool  # whether it was closed properly
     disk_bytes: int
-    partitions: tuple[PartitionStatus, ...]
+    partitions: tuple[Totals, ...]
 
     @property
     def batches(self) -> int:
@@ -66,7 +48,7 @@ def inspect(folder: Path) -> SpoolStatus | None:
             sums, _ = index.survey()
             partitions = tuple(
                 sorted(
-                    PartitionStatus(*names[number], found.batches, found.messages, found.bytes, found.oldest_ms)
+                    Totals(*names[number], found.batches, found.messages, found.bytes, found.oldest_ms)
                     for number, found in sums.items()
                 )
             )
@@ -82,8 +64,8 @@ def inspect(folder: Path) -> SpoolStatus | None:
     return SpoolStatus(folder, instance, holder, clean, disk, partitions)
 
 
-def unreadable(folder: Path) -> list[PartitionStatus]:
-    """Reads every batch that the index knows; what cannot be read, by partition. Of a spool that nobody uses."""
+def unreadable(folder: Path) -> list[Totals]:
+    """Read every batch of the index. Returns the unreadable ones by partition. Only while no gateway uses the spool."""
     files = Files(folder)
     segments = Segments(folder, "")
     index = Index.read_only(files.index)
@@ -92,11 +74,10 @@ def unreadable(folder: Path) -> list[PartitionStatus]:
         for number, topic, partition, _ in index.partitions():
             batches = messages = size = 0
             for row in index.of_partition(number):
-                found = segments.read(row.segment, row.offset)
-                if found is None or found[0].id != row.id:
+                if segments.read(row.segment, row.offset, row.id) is None:
                     batches, messages, size = batches + 1, messages + row.messages, size + row.size
             if batches:
-                bad.append(PartitionStatus(topic, partition, batches, messages, size, 0))
+                bad.append(Totals(topic, partition, batches, messages, size, 0))
     except sqlite3.Error as error:
         raise SpoolError(f"The index {files.index.absolute()} cannot be read ({words(error)}).") from error
     finally:

@@ -1,40 +1,31 @@
-"""Opening a spool, and making its index anew: a damaged one is put aside, never written over."""
-
-from __future__ import annotations
-
-__all__ = ["open_state", "rebuild"]
+"""Opens a spool, and rebuilds its index. A damaged index is renamed and kept."""
 
 import contextlib
 import dataclasses
 import sqlite3
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from bridge.errors import SpoolError, SpoolWriteError
 from bridge.spool.files import Files, Topics, put_aside
 from bridge.spool.index import Index, is_damage, is_full
-from bridge.spool.recovery import Loading, Losses
+from bridge.spool.recovery import Loading, Losses, SpoolReport
 from bridge.spool.segments import HEADER_BYTES, Segments, check_header
 from bridge.spool.state import State
 from bridge.spool.tally import Tally
 from config.error_words import words
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from bridge.spool.recovery import SpoolReport
-
 
 def open_state(folder: Path, instance: str, step: Callable[[], None]) -> tuple[State, SpoolReport]:
-    """Open a spool, and make good what a crash or damage left. Blocks; raises SpoolError. ``step`` is called again and
-    again while a log that must be read goes on being read."""
+    """Open a spool and repair what a crash or damage left. Blocks; raises SpoolError. ``step`` is called again
+    and again while the log is read, so that a long start shows progress."""
     files = Files(folder)
     try:
         files.lock()
         try:
             return _open_locked(files, instance, step)
         except (sqlite3.Error, OSError) as error:
-            if not (is_full(error) and files.release()):
+            if not (is_full(error) and files.free_reserve()):
                 raise
             return _open_locked(files, instance, step)
     except (sqlite3.Error, OSError) as error:
@@ -94,7 +85,7 @@ def _open_locked(files: Files, instance: str, step: Callable[[], None]) -> tuple
 
 
 def _sound_index(files: Files, instance: str, *, certainly_ours: bool) -> Index | None:
-    """The index, None when it is damaged. Raises SpoolError when it is another's, sqlite3.Error when the disk fails."""
+    """The index, or None when it is damaged. Raises SpoolError for another owner, sqlite3.Error when the disk fails."""
     try:
         index = Index(files.index, instance)
     except sqlite3.Error as error:
@@ -125,9 +116,9 @@ def _close(index: Index) -> None:
 
 
 def rebuild(state: State, step: Callable[[], None]) -> SpoolReport:
-    """Make the index of a running spool anew from its log, since it turned out to be damaged; ``step`` as above.
+    """Rebuild the damaged index of a running spool from its log. ``step`` is called as by ``open_state``.
 
-    Raises OSError and sqlite3.Error when the disk does not allow it; the spool can then be tried again, no more.
+    Raises OSError and sqlite3.Error when the disk fails. The call may then be repeated; nothing else is possible.
     """
     losses = Losses(said=["its index was damaged while in use and was made anew from the log"])
     _close(state.index)

@@ -1,4 +1,4 @@
-"""What the spool's log holds: batches that describe themselves, so that each can be read whatever else is damaged.
+"""The records of the spool's log. Each describes its batch, so it can be read whatever else is damaged.
 
 A record is a header of fixed size, the names, and the Kafka batch as it will be sent; all integers little-endian:
 
@@ -9,21 +9,17 @@ A record is a header of fixed size, the names, and the Kafka batch as it will be
     B   QoS                      B  1 for dead letters               2x unused, 0
     then topic, route (UTF-8), and a 32-bit number for each record that is not the last of its message.
 
-An append writes its records in one go; ``following`` says after a crash whether the last one is whole.
+An append writes all its records at once. After a crash ``following`` tells whether the last append is complete.
 """
 
-from __future__ import annotations
-
-__all__ = ["ID_BITS", "Head", "SpoolBatch", "check_data", "decode", "encode"]
-
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from zlib import crc32
 
 MAGIC: Final = b"MKGB"
 ID_BITS: Final = 40  # of a batch's number within its partition; the partition's own number stands above them
-LARGEST_HEAD: Final = 64 << 20  # more would be damage: a batch of 100 MiB has fewer records than this has room for
+LARGEST_HEAD: Final = 64 << 20  # a longer head is damage: the records of a batch of 100 MiB need less
 _FIXED: Final = struct.Struct("<4sIIIIIQqIiHHBB2x")
 _CHECKED_FROM: Final = 8
 FIXED_BYTES: Final = _FIXED.size
@@ -45,7 +41,7 @@ class SpoolBatch:
 
     @property
     def stored_bytes(self) -> int:
-        """What it takes in the spool."""
+        """Bytes on disk."""
         names = len(self.topic.encode()) + len(self.route.encode())
         return FIXED_BYTES + names + 4 * len(self.unfinished) + len(self.data)
 
@@ -55,17 +51,10 @@ class SpoolBatch:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the spool knows of a record without its batch."""
+    """A record without the data of its batch."""
 
     id: int
-    topic: str
-    partition: int
-    route: str
-    qos: int
-    dead_letter: bool
-    messages: int
-    unfinished: tuple[int, ...]
-    opened_ms: int
+    batch: SpoolBatch  # its ``data`` are empty
     following: int
     head_bytes: int
     data_bytes: int
@@ -75,23 +64,17 @@ class Head:
     def size(self) -> int:
         return self.head_bytes + self.data_bytes
 
-    def batch(self, data: bytes) -> SpoolBatch:
-        """The batch as it was stored."""
-        return SpoolBatch(
-            self.topic,
-            self.partition,
-            self.route,
-            self.qos,
-            self.dead_letter,
-            self.messages,
-            self.unfinished,
-            self.opened_ms,
-            data,
-        )
+    def with_data(self, data: bytes) -> SpoolBatch | None:
+        """The batch as it was stored; None if the data have not their checksum."""
+        return replace(self.batch, data=data) if self.is_of(data) else None
+
+    def is_of(self, data: bytes) -> bool:
+        """Whether the data have their checksum."""
+        return len(data) == self.data_bytes and crc32(data) == self.data_crc
 
 
 def encode(batch: SpoolBatch, id_: int, following: int) -> bytes:
-    """Header and names of a batch; its data goes right behind."""
+    """Header and names of a batch. Its data follow directly."""
     topic, route = batch.topic.encode(), batch.route.encode()
     names = topic + route + struct.pack(f"<{len(batch.unfinished)}I", *batch.unfinished)
     header = _FIXED.pack(
@@ -115,7 +98,7 @@ def encode(batch: SpoolBatch, id_: int, following: int) -> bytes:
 
 
 def head_bytes(start: bytes) -> int:
-    """How long header and names are, by the first bytes of a record; 0 when no record starts so."""
+    """Length of header and names by the first bytes of a record; 0 when these are no record."""
     if len(start) < FIXED_BYTES or not start.startswith(MAGIC):
         return 0
     size = int.from_bytes(start[12:16], "little")
@@ -123,7 +106,7 @@ def head_bytes(start: bytes) -> int:
 
 
 def decode(head: bytes) -> Head | None:
-    """What header and names say; None when their checksum is wrong."""
+    """Parse header and names; None when their checksum is wrong."""
     if crc32(head[_CHECKED_FROM:]) != int.from_bytes(head[4:8], "little"):
         return None
     fields = _FIXED.unpack_from(head)
@@ -139,23 +122,5 @@ def decode(head: bytes) -> Head | None:
     except UnicodeDecodeError:
         return None
     unfinished = struct.unpack_from(f"<{numbers // 4}I", head, at + routes)
-    return Head(
-        id_,
-        topic,
-        partition,
-        route,
-        qos,
-        bool(dead),
-        messages,
-        unfinished,
-        opened_ms,
-        following,
-        size,
-        data_bytes,
-        data_crc,
-    )
-
-
-def check_data(head: Head, data: bytes) -> bool:
-    """Whether a batch's data is what was stored."""
-    return len(data) == head.data_bytes and crc32(data) == head.data_crc
+    batch = SpoolBatch(topic, partition, route, qos, bool(dead), messages, unfinished, opened_ms, b"")
+    return Head(id_, batch, following, size, data_bytes, data_crc)

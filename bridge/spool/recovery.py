@@ -1,56 +1,48 @@
-"""What a spool holds, when it is opened or its index made anew: all that can be read is kept, the rest counted.
+"""Finds the batches of a spool at its opening, or for a new index. Keeps readable batches, and counts the others.
 
-Log, index and tally are witnesses of each other. Usually only the last few records of the log have to be added to the
-index. Damage in the log costs the records it touches; the index, or else the tally, says how many messages were in
-them.
+Log, index and tally are compared with each other. Usually only the last few records of the log are added to the index.
+Damage in the log loses the records that it touches. The index has their number of messages, or else the tally.
 """
 
 from __future__ import annotations
 
-__all__ = ["Loading", "Losses", "SpoolReport"]
-
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import structlog
 
-from bridge.spool.index import DamagedError, Row
-from bridge.spool.record import ID_BITS
+from bridge.spool.index import DamagedError, Row, Sums
+from bridge.spool.record import ID_BITS, Head
 from bridge.spool.removal import drop_lost, drop_segments
 from bridge.spool.segments import HEADER_BYTES, Segments
 from bridge.spool.state import PartitionState, State
 from config.error_words import words
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from bridge.spool.index import Sums
-    from bridge.spool.record import Head
-
 log = structlog.get_logger("spool")
 
 _SEQUENCE: Final = (1 << ID_BITS) - 1
-_ROWS: Final = 500  # at a time: what is held in memory does not grow with the spool
+_ROWS: Final = 500  # at a time, to bound memory
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolReport:
-    """What was found in a spool when it was opened, or salvaged."""
+    """The result of opening a spool, or of salvaging a running one."""
 
     recovered_batches: int = 0
     recovered_messages: int = 0
     lost_batches: int = 0
     lost_messages: int = 0
-    exact: bool = True  # whether the two numbers lost are all, or at least so many
+    exact: bool = True  # False: more may be lost
     put_aside: tuple[Path, ...] = ()  # damaged files, renamed
-    sentence: str = ""  # what happened, for people; empty when nothing did
+    sentence: str = ""  # about the damage; empty without damage
 
 
 @dataclass(slots=True)
 class Losses:
-    """Damage as it is found."""
+    """The damage found so far."""
 
     batches: int = 0
     messages: int = 0
@@ -59,7 +51,7 @@ class Losses:
     said: list[str] = field(default_factory=list)
 
     def report(self, state: State) -> SpoolReport:
-        """The report, with what there is now."""
+        """The report, with the present totals."""
         stored = state.partitions.values()
         batches, messages = sum(p.batches for p in stored), sum(p.messages for p in stored)
         sentence = ""
@@ -79,7 +71,7 @@ class Losses:
 
 
 class Loading:
-    """Fills a state's numbers from index, log and tally. ``rebuilt``: the index is new, whatever the log holds."""
+    """Fills a state's numbers from index, log and tally. ``rebuilt``: the index is new and empty."""
 
     def __init__(self, state: State, losses: Losses, *, rebuilt: bool, step: Callable[[], None]) -> None:
         self.state = state
@@ -87,9 +79,10 @@ class Loading:
         self.rebuilt = rebuilt
         self._step = step
         self.slots = state.tally.read()
+        self._changed: dict[int, int] = {}  # id and messages of batches in the log that cannot be read
 
     def load(self, *, verify: bool) -> None:
-        """All of it. ``verify`` reads every batch; that is also done when a segment is too short."""
+        """Load everything. ``verify`` reads every batch; so does a segment that is too short."""
         state, index = self.state, self.state.index
         was_clean = index.fact("clean") == "yes"
         index.note("clean", "no")
@@ -101,8 +94,9 @@ class Loading:
         self._catch_up()
         with index.transaction():
             for number, slot in self.slots.items():
-                # The index may be older than the tally: what was delivered since must not be delivered again.
+                # The tally may be newer than the index: batches delivered since must not be delivered again.
                 index.delete((number << ID_BITS) + 1, (number << ID_BITS) + slot.removed)
+        self._count_changed()
         if (verify or short) and not self.rebuilt:
             self._verify()
             with index.transaction():
@@ -112,7 +106,7 @@ class Loading:
         self._settle(was_clean=was_clean)
 
     def _short_segments(self) -> list[tuple[int, int]]:
-        """Segments that end before the index says so, and how many bytes they miss."""
+        """Segments that are shorter than in the index, with the number of missing bytes."""
         segments = self.state.log
         short = []
         for number, end, damaged in self.state.index.segments():
@@ -129,7 +123,7 @@ class Loading:
         return short
 
     def _catch_up(self) -> None:
-        """Add to the index what the log has beyond it."""
+        """Add records of the log that the index lacks."""
         segments = self.state.log
         ends = {number: end for number, end, _ in self.state.index.segments()}
         floors = {p.number: max(p.last, self._removed(p.number)) for p in self.state.partitions.values()}
@@ -143,33 +137,59 @@ class Loading:
     def _index_tail(self, number: int, start: int, floors: dict[int, int], *, newest: bool) -> None:
         state = self.state
         rows: list[Row] = []
-        end = start
+        end, is_cut = start, False
         for append in _appends(state.log, number, start):
             self._step()
-            if append.damage:
+            if append.damage or append.changed:
                 state.damaged.add(number)
-                self.losses.said.append(f"{append.damage} bytes of segment {state.log.path(number).name} have changed")
-                self.losses.exact = False  # unless the tally knows what they were
+                size = append.damage + sum(head.size for head in append.changed)
+                self.losses.said.append(f"{size} bytes of segment {state.log.path(number).name} have changed")
+            if append.damage:
+                self.losses.exact = False  # the tally may correct this
+            for head in append.changed:
+                if not self._was_stored(head, append, newest=newest):
+                    is_cut = True
+                    break
+                _learn(state, head)
+                self._changed[head.id] = head.batch.messages
             for offset, head in append.records:
+                if not self._was_stored(head, append, newest=newest):
+                    is_cut = True
+                    break
                 partition, sequence = head.id >> ID_BITS, head.id & _SEQUENCE
-                slot = self.slots.get(partition)
-                if newest and not append.whole and (slot is None or sequence > slot.last):
-                    break  # a crash came in the middle: nobody was told that it is stored
                 _learn(state, head)
                 if sequence > floors.setdefault(partition, self._removed(partition)):
-                    rows.append(Row(head.id, number, offset, head.size, head.messages, head.opened_ms))
+                    rows.append(Row(head.id, number, offset, head.size, head.batch.messages, head.batch.opened_ms))
                 end = offset + head.size
             if len(rows) >= _ROWS:
                 _store(state, rows, number, end)
                 rows = []
-        _store(state, rows, number, end)
         size = state.log.size(number)
+        if number in state.damaged and not is_cut:
+            end = size  # changed bytes are kept for analysis; records of a cut append are not: their ids are used again
+        _store(state, rows, number, end)
         if end < size:
             log.info("spool_tail_cut", segment=number, bytes=size - end)
             os.truncate(state.log.path(number), end)
 
+    def _was_stored(self, head: Head, append: _Append, *, newest: bool) -> bool:
+        """Whether an append may have been acknowledged: not when a crash interrupted its write."""
+        slot = self.slots.get(head.id >> ID_BITS)
+        return not newest or append.whole or (slot is not None and head.id & _SEQUENCE <= slot.last)
+
+    def _count_changed(self) -> None:
+        """Count the batches of the log with an intact head and changed data. A batch may be in two segments. With a new
+        index the tally has the counts of an earlier start."""
+        for id_ in list(self._changed):
+            slot = self.slots.get(id_ >> ID_BITS)
+            known = slot is not None and id_ & _SEQUENCE <= (slot.last if self.rebuilt else slot.removed)
+            if known or self.state.index.rows(id_ - 1, id_, 1):
+                del self._changed[id_]
+        self.losses.batches += len(self._changed)
+        self.losses.messages += sum(self._changed.values())
+
     def _verify(self) -> None:
-        """Read every batch that the index knows; forget and count those that cannot be read."""
+        """Read every batch of the index. Drop and count unreadable ones."""
         for partition in self.state.partitions.values():
             after, last = partition.base, partition.base + _SEQUENCE
             while rows := self.state.index.rows(after, last, _ROWS):
@@ -182,15 +202,21 @@ class Loading:
                     self.losses.messages += sum(row.messages for row in bad)
 
     def _compare(self) -> None:
-        """Ask the tally for batches that neither index nor log have any more."""
+        """Compare with the tally: batches that neither index nor log have are lost."""
         newest = {p.number: p.last for p in self.state.partitions.values()}
         missing = 0
         for number, slot in self.slots.items():
             if not self.rebuilt and newest.get(number, 0) >= slot.last:
-                continue  # the index is at least as new, and has said itself what is missing
+                continue  # the index is at least as new as the tally
             batches, messages = self.state.index.count(
                 (number << ID_BITS) + slot.removed, (number << ID_BITS) + slot.last
             )
+            counted = [
+                self._changed[id_]
+                for id_ in self._changed
+                if (number << ID_BITS) < id_ <= (number << ID_BITS) + slot.last
+            ]
+            batches, messages = batches + len(counted), messages + sum(counted)
             if batches < slot.batches:
                 missing += slot.batches - batches
                 self.losses.messages += max(0, slot.messages - messages)
@@ -198,11 +224,11 @@ class Loading:
         if missing and not self.losses.said:
             self.losses.said.append("its newest batches are missing")
         if self.rebuilt:
-            # Exact where the tally covers everything; without it nobody knows what a damaged log held.
+            # Exact where the tally covers everything. Without it the content of a damaged log is unknown.
             self.losses.exact = newest.keys() <= self.slots.keys() if self.losses.said else True
 
     def _settle(self, *, was_clean: bool) -> None:
-        """Totals from the index, segments that nobody needs away, the tally as it should be."""
+        """Set totals from the index, remove unneeded segments, and correct the tally."""
         state = self.state
         sums, state.live = state.index.survey()
         state.sizes = {number: state.log.size(number) for number in state.live}
@@ -212,7 +238,7 @@ class Loading:
         for partition in state.partitions.values():
             slot = self.slots.get(partition.number)
             if slot is not None:
-                partition.last = max(partition.last, slot.last)  # a sequence number is never given twice
+                partition.last = max(partition.last, slot.last)  # a sequence number is never used twice
             first = state.index.rows(partition.base, partition.base + _SEQUENCE, 1)
             partition.removed = (first[0].id & _SEQUENCE) - 1 if first else partition.last
             found = sums.get(partition.number)
@@ -227,7 +253,7 @@ class Loading:
             state.tally.write(partition.slot)
 
     def _check_sums(self, sums: dict[int, Sums]) -> None:
-        """After a clean stop index and tally agree; that they do not is the only sign of entries that have changed."""
+        """Compare index and tally after a clean stop. A difference is the only sign of changed entries."""
         for number, slot in self.slots.items():
             found = sums.get(number)
             if (slot.batches, slot.messages) != ((found.batches, found.messages) if found else (0, 0)):
@@ -240,37 +266,39 @@ class Loading:
 
 @dataclass(slots=True)
 class _Append:
-    """Records that were written together, and how many bytes right before or between them have changed since."""
+    """Records of one append, with the damaged ones around them."""
 
     records: list[tuple[int, Head]] = field(default_factory=list)
-    damage: int = 0
-    whole: bool = False  # its last record is there, or something later
+    changed: list[Head] = field(default_factory=list)  # their batches cannot be read
+    damage: int = 0  # bytes that are no record
+    whole: bool = False  # whether its last record, or a later one, is in the log
 
 
 def _appends(segments: Segments, number: int, start: int) -> Iterator[_Append]:
     append = _Append()
-    damage = 0
     for span in segments.scan(number, start):
         if span.head is None:
-            damage = span.end - span.offset  # counts when a record follows: else it may never have been written
+            append.damage += 0 if span.intact else span.end - span.offset
             continue
-        append.damage += damage
-        damage = 0
-        append.records.append((span.offset, span.head))
+        if span.intact:
+            append.records.append((span.offset, span.head))
+        else:
+            append.changed.append(span.head)
         if not span.head.following:
             append.whole = True
             yield append
             append = _Append()
-    if append.records:
+    if append.records or append.changed or append.damage:
         yield append
 
 
 def _learn(state: State, head: Head) -> None:
-    partition = state.partitions.get((head.topic, head.partition))
+    name = head.batch.topic, head.batch.partition
+    partition = state.partitions.get(name)
     if partition is None:
         number = head.id >> ID_BITS
-        partition = PartitionState(number, head.topic, head.partition)
-        state.partitions[head.topic, head.partition] = partition
+        partition = PartitionState(number, *name)
+        state.partitions[name] = partition
         state.highest = max(state.highest, number)
     partition.last = max(partition.last, head.id & _SEQUENCE)
 
@@ -282,10 +310,9 @@ def _store(state: State, rows: list[Row], segment: int, end: int) -> None:
 
 
 def readable(state: State, row: Row) -> bool:
-    """Whether the log still has a batch as the index describes it."""
+    """Whether the log has a batch as the index describes it."""
     try:
-        found = state.log.read(row.segment, row.offset)
+        return state.log.read(row.segment, row.offset, row.id) is not None
     except OSError as error:
         log.warning("spool_read_failed", segment=row.segment, error=words(error))
         return False
-    return found is not None and found[0].id == row.id

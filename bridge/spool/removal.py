@@ -1,8 +1,6 @@
-"""Removing batches and segments from a spool: index first, then files, so that a power cut invents no losses."""
+"""Removes batches and segments: first from the index, then files. So a power cut cannot seem to lose batches."""
 
 from __future__ import annotations
-
-__all__ = ["drop_lost", "drop_segments"]
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def drop_lost(state: State, rows: list[Row]) -> None:
-    """Forget batches that cannot be read; their segments are to be kept when they go."""
+    """Delete unreadable batches from the index. Their segments are kept as files for analysis."""
     with state.index.transaction():
         for row in rows:
             state.index.delete(row.id, row.id)
@@ -21,13 +19,13 @@ def drop_lost(state: State, rows: list[Row]) -> None:
 
 
 def drop_segments(state: State, numbers: list[int]) -> None:
-    """Remove segments in which nothing is needed; damaged ones are renamed."""
+    """Remove segments that no batch needs. Damaged ones are renamed."""
     if not numbers:
         return
     with state.index.transaction():
         for number in numbers:
             state.index.forget_segment(number)
-    # Else a power cut could bring back index rows of files that are gone, and they would be called lost.
+    # Otherwise a power cut could restore index rows of removed files, and count these batches as lost.
     state.index.sync()
     for number in numbers:
         state.forget(number)

@@ -1,11 +1,7 @@
-"""The spool's log: files of some 16 MiB, written once from front to end, removed when nothing in them is needed.
+"""The spool's log: files of some 16 MiB, each written once, and removed when no batch needs it.
 
 Called from the spool's thread only; every function blocks on the disk.
 """
-
-from __future__ import annotations
-
-__all__ = ["HEADER_BYTES", "Segments", "Span", "check_header", "make_header", "read_owner"]
 
 import contextlib
 import os
@@ -13,19 +9,17 @@ import re
 import struct
 import time
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 from zlib import crc32
 
 from bridge.errors import SpoolError
-from bridge.spool.record import FIXED_BYTES, MAGIC, Head, check_data, decode, head_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+from bridge.spool.record import FIXED_BYTES, MAGIC, Head, SpoolBatch, decode, head_bytes
 
 FORMAT: Final = 1
-SEGMENT_BYTES: Final = 16 << 20  # what is freed at a time; 64 files for the default of 1 GiB
+SEGMENT_BYTES: Final = 16 << 20  # freed at a time; 64 files for the default of 1 GiB
 _HEADER: Final = struct.Struct("<8sII64s48x")  # magic, format, CRC-32 of the instance's name, the name
 _MAGIC: Final = b"MKGSPOOL"
 HEADER_BYTES: Final = _HEADER.size
@@ -36,11 +30,16 @@ _WINDOW: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A record in a segment, or bytes that are none (``head`` is None)."""
+    """A record in a segment, or bytes that are no record (``head`` is None).
+
+    ``intact`` is False for changed bytes, and for a record whose batch has changed. Bytes of an interrupted write are
+    intact.
+    """
 
     offset: int
     end: int
     head: Head | None
+    intact: bool = True
 
 
 class Segments:
@@ -54,20 +53,20 @@ class Segments:
         self.active = 0  # number of the segment being written; 0: none
         self.end = 0  # where its next record goes
         self.last = 0  # the highest number ever used here
-        self.uncut: dict[int, int] = {}  # segments that go on behind their end with what nobody was told is stored
-        self.took_ns = 0  # what the disk took for the last write
+        self.uncut: dict[int, int] = {}  # segments with unacknowledged bytes behind their end
+        self.took_ns = 0  # time of the last write
 
     def path(self, number: int) -> Path:
-        """Where a segment is."""
+        """The path of a segment."""
         return self.folder / f"{number:012d}.log"
 
     def numbers(self) -> list[int]:
-        """The segments there are, oldest first."""
+        """The existing segments, oldest first."""
         names = (re.fullmatch(r"(\d{12})\.log", path.name) for path in self.folder.iterdir())
         return sorted(int(name[1]) for name in names if name)
 
     def size(self, number: int) -> int:
-        """Bytes in a segment; 0 if it is not there."""
+        """Bytes in a segment; 0 without a file."""
         try:
             return self.path(number).stat().st_size
         except FileNotFoundError:
@@ -76,7 +75,7 @@ class Segments:
     def write(self, pieces: Sequence[bytes]) -> int:
         """Append the pieces and make them durable; returns their offset in the ``active`` segment.
 
-        Raises OSError, and then nothing of them is there.
+        Raises OSError, and then none of them is stored.
         """
         self._cut()
         if self.active and self.end >= SEGMENT_BYTES:
@@ -89,8 +88,8 @@ class Segments:
             end = _write_all(self._fd, pieces, offset)
             os.fdatasync(self._fd)
         except OSError:
-            # What was written must not be there, or a crash would bring it back. Whether fdatasync left it on the disk
-            # nobody knows, so the file is cut; if that fails too, it is written no more, and cut as soon as it can be.
+            # A crash must not restore these bytes, and fdatasync may have left them on disk. So the file is cut. If
+            # that fails too, no more is written to it, and it is cut later.
             try:
                 os.ftruncate(self._fd, offset)
             except OSError:
@@ -103,7 +102,7 @@ class Segments:
         return offset
 
     def _cut(self) -> None:
-        """Try again to cut what could not be cut."""
+        """Try again to truncate segments."""
         for number, end in tuple(self.uncut.items()):
             try:
                 os.truncate(self.path(number), end)
@@ -134,40 +133,40 @@ class Segments:
             raise
         self._fd, self.active, self.end, self.last = fd, number, HEADER_BYTES, number
 
-    def read(self, number: int, offset: int) -> tuple[Head, bytes] | None:
-        """The record at an offset; None when it is not there as it was written. Raises OSError."""
+    def read(self, number: int, offset: int, id_: int) -> SpoolBatch | None:
+        """The batch of this id at an offset; None when it has changed. Raises OSError."""
         try:
             fd = self._reader(number)
         except FileNotFoundError:
             return None
         head = _read_head(fd, offset)
-        if head is None:
+        if head is None or head.id != id_:
             return None
-        data = os.pread(fd, head.data_bytes, offset + head.head_bytes)
-        return (head, data) if check_data(head, data) else None
+        return head.with_data(os.pread(fd, head.data_bytes, offset + head.head_bytes))
 
     def scan(self, number: int, offset: int) -> Iterator[Span]:
-        """Records from an offset on, and between them what is none. Never ends early: after damage it finds the next
-        whole record."""
+        """Records from an offset on, changed ones included, and the bytes between them. After damage it continues at
+        the next intact record."""
         fd = self._reader(number)
         end = os.fstat(fd).st_size
         bad = None
         while offset < end:
             head = _read_head(fd, offset)
-            if head is not None and check_data(head, os.pread(fd, head.data_bytes, offset + head.head_bytes)):
+            if head is not None and offset + head.size <= end:
                 if bad is not None:
-                    yield Span(bad, offset, None)
+                    yield Span(bad, offset, None, intact=False)
                     bad = None
-                yield Span(offset, offset + head.size, head)
+                intact = head.is_of(os.pread(fd, head.data_bytes, offset + head.head_bytes))
+                yield Span(offset, offset + head.size, head, intact)
                 offset += head.size
             else:
                 bad = offset if bad is None else bad
                 offset = _next_magic(fd, offset + 1, end)
         if bad is not None:
-            yield Span(bad, end, None)
+            yield Span(bad, end, None, _is_cut_short(fd, bad, end))
 
     def drop(self, number: int, *, keep_as: str = "") -> None:
-        """Remove a segment; with ``keep_as`` rename it, for somebody to look at."""
+        """Remove a segment; with ``keep_as`` rename it instead, for analysis."""
         if number == self.active:
             self.seal()
         fd = self._files.pop(number, None)
@@ -204,7 +203,7 @@ def _write_all(fd: int, pieces: Sequence[bytes], offset: int) -> int:
         some = pieces[first : first + _VECTOR]
         wanted = sum(map(len, some))
         written = os.pwritev(fd, some, offset)
-        if written != wanted:  # the disk is nearly full: what is left says so by an error, or fits after all
+        if written != wanted:  # the disk is nearly full: the rest fits, or raises
             rest = memoryview(b"".join(some))
             while written < wanted:
                 written += os.pwrite(fd, rest[written:], offset + written)
@@ -218,6 +217,17 @@ def _read_head(fd: int, offset: int) -> Head | None:
     if not size:
         return None
     return decode(start[:size] if size <= len(start) else os.pread(fd, size, offset))
+
+
+def _is_cut_short(fd: int, offset: int, end: int) -> bool:
+    """Whether the last bytes of a file are the beginning of a record, or zeros after a power cut."""
+    start = os.pread(fd, min(FIXED_BYTES, end - offset), offset)
+    if not any(start):
+        return True
+    if len(start) < FIXED_BYTES:
+        return start.startswith(MAGIC) or MAGIC.startswith(start)
+    size = head_bytes(start)
+    return bool(size) and (size > end - offset or decode(os.pread(fd, size, offset)) is not None)
 
 
 def _next_magic(fd: int, offset: int, end: int) -> int:
@@ -255,7 +265,7 @@ def read_owner(path: Path) -> str | None:
 
 
 def check_header(path: Path, instance: str) -> bool:
-    """Whether a segment's header is whole. Raises SpoolError when a newer gateway or another instance wrote it."""
+    """Whether a segment's header is intact. Raises SpoolError for a newer format or another instance."""
     owner = read_owner(path)
     if owner is None:
         return False
@@ -268,7 +278,7 @@ def check_header(path: Path, instance: str) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make new and removed names in a folder durable."""
+    """Make created and removed file names of a folder durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

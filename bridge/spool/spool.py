@@ -1,42 +1,30 @@
-"""Batches that Kafka cannot take now, on disk until it can: durable when ``append`` returns, in order per partition.
+"""The event loop's side of the spool: batches on disk, durable when ``append`` returns, in order per partition.
 
-The event loop's side. A thread of its own does everything that touches the disk, so the loop never waits for one; what
-several tasks append meanwhile is written together, with one fsync. See docs/spool.md for files and formats.
+A thread does all work on the disk, so the loop never waits for it. Appends of several tasks are written together, with
+one fsync. docs/spool.md names the files, ``record.py`` has the format.
 
-Nothing in memory grows with what is stored: per partition there are a few numbers, and the sizes of those batches that
+Memory does not grow with the number of stored batches. Each partition has a few numbers, and the sizes of batches that
 were read and not removed yet.
 """
 
-from __future__ import annotations
-
-__all__ = [
-    "ReadResult",
-    "Spool",
-    "SpoolBatch",
-    "SpoolReport",
-    "StoredBatch",
-    "spool_path",
-]
-
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
 
 import structlog
 
 from bridge.errors import SpoolFullError, SpoolWriteError
+from bridge.spool.index import Totals
 from bridge.spool.record import SpoolBatch
 from bridge.spool.recovery import SpoolReport
-from bridge.spool.store import ReadResult, Removal, Removed, Store, StoredBatch, Totals
+from bridge.spool.store import ReadResult, Removal, Removed, Store
 from bridge.spool.thread import SpoolThread
 from config.errors import forget_frames
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
 log = structlog.get_logger("spool")
 
-REMOVE_EVERY_S: Final = 0.1  # removals are collected so long; a crash in between delivers them again
+REMOVE_EVERY_S: Final = 0.1  # removals are collected for so long
 REMOVE_AT: Final = 256  # or until there are so many
 RETRY_S: Final = 1.0
 _KNOWN: Final = 64  # appended batches whose size is remembered per partition: those a late answer may still remove
@@ -58,15 +46,15 @@ class _Partition:
         self.bytes = 0
         self.oldest_ms = 0
         self.known: dict[int, tuple[int, int]] = {}  # id: messages, bytes
-        self.removed: list[int] = []  # counted as gone here; the thread has not been told
+        self.removed: list[int] = []  # removed from the totals; the thread does not have them yet
         self.uncounted: list[tuple[int, int]] = []  # ranges of ids whose numbers only the thread can find
-        self.removing: set[int] = set()  # counted as gone; may still come out of a read that is under way
+        self.removing: set[int] = set()  # removed from the totals; a read in progress may still return them
 
 
 class Spool:
     """The spool of one worker. ``path`` is its folder. Every method belongs to the event loop's thread.
 
-    ``salvaged`` is called (on the loop) when damage was found while running and repaired: totals may have changed.
+    ``salvaged`` is called on the loop after a repair while running: totals may have changed.
     """
 
     def __init__(
@@ -78,9 +66,9 @@ class Spool:
         self._store = Store(path, instance, self._salvaged_in_thread)
         self._thread = SpoolThread(self._store)
         self._partitions: dict[tuple[str, int], _Partition] = {}
-        self._messages = 0
-        self._bytes = 0
-        self._batches = 0
+        self.messages = 0  # stored and not removed, as bytes and batches are
+        self.bytes = 0
+        self.batches = 0
         self._reserved = 0  # bytes of appends under way
         self._salvages = 0  # how often all numbers were replaced
         self._timer: asyncio.TimerHandle | None = None
@@ -89,11 +77,11 @@ class Spool:
         self._failing = False
 
     def watch_writes(self, wrote: Callable[[int], None]) -> None:
-        """``wrote`` is told how many nanoseconds the disk took for each write."""
+        """Call ``wrote`` with the nanoseconds of each write."""
         self._thread.wrote = wrote
 
     async def open(self) -> SpoolReport:
-        """Make or open it, and make good what a crash or damage left. Raises SpoolError with a sentence."""
+        """Create or open it, and repair what a crash or damage left. Raises SpoolError with a sentence."""
         self._thread.start(asyncio.get_running_loop())
         try:
             report = await self._thread.run(self._store.open)
@@ -107,21 +95,6 @@ class Spool:
         return report
 
     # --- what is stored: exact, and without I/O
-
-    @property
-    def messages(self) -> int:
-        """Messages stored and not removed."""
-        return self._messages
-
-    @property
-    def bytes(self) -> int:
-        """Bytes stored and not removed."""
-        return self._bytes
-
-    @property
-    def batches(self) -> int:
-        """Batches stored and not removed."""
-        return self._batches
 
     @property
     def segments(self) -> int:
@@ -139,7 +112,7 @@ class Spool:
 
     def has_room(self, size: int) -> bool:
         """Whether batches that take so many bytes (``SpoolBatch.stored_bytes``) fit."""
-        return self._bytes + self._reserved + size <= self.max_bytes
+        return self.bytes + self._reserved + size <= self.max_bytes
 
     def partitions(self) -> Iterable[tuple[str, int]]:
         """Partitions with stored batches."""
@@ -172,14 +145,14 @@ class Spool:
         size = sum(batch.stored_bytes for batch in batches)
         if not self.has_room(size):
             raise SpoolFullError(
-                f"The spool in {self.path.absolute()} is full: {self._bytes} bytes are stored, {size} more would pass "
+                f"The spool in {self.path.absolute()} is full: {self.bytes} bytes are stored, {size} more would pass "
                 f"spool.max_bytes = {self.max_bytes}. It empties once Kafka takes batches again."
             )
         self._reserved += size
         return await self._thread.append(batches, lambda ids: self._appended(batches, size, ids))
 
     def _appended(self, batches: Sequence[SpoolBatch], size: int, ids: list[int] | None) -> None:
-        """On the loop, before the caller goes on, and even when it no longer waits."""
+        """Count an append, on the loop, before the caller continues or even when it was cancelled."""
         self._reserved -= size
         if ids is None:
             return
@@ -197,8 +170,8 @@ class Spool:
     async def read(self, topic: str, partition: int, after_id: int, max_bytes: int) -> ReadResult:
         """The next batches of a partition after an id (0: from the first), in order, at least one if there is one.
 
-        A batch whose bytes on the disk have changed is left out and removed; the result says how many messages were
-        lost so. Raises SpoolWriteError when the disk does not answer.
+        A batch whose bytes have changed on disk is omitted and removed; the result counts the lost messages. Raises
+        SpoolWriteError when the disk fails.
         """
         found = self._partitions.get((topic, partition))
         if found is None:
@@ -212,11 +185,11 @@ class Spool:
         return ReadResult(batches, result.lost_batches, result.lost_messages, result.lost_bytes)
 
     def remove(self, topic: str, partition: int, ids: Sequence[int]) -> None:
-        """Forget delivered batches. The totals change at once; the disk follows within ``REMOVE_EVERY_S``, and a
-        crash before that delivers them again.
+        """Remove delivered batches. Totals change at once, the disk within ``REMOVE_EVERY_S``. A crash before that
+        delivers them again.
 
-        Ids that are not stored are ignored. Of batches that were neither read nor among the first few appended since
-        the start only the thread knows the sizes: those leave the totals when it has looked.
+        Ids that are not stored are ignored. Some sizes only the thread knows: those of batches neither read nor among
+        the first few appended since the start. These leave the totals when the thread has removed them.
         """
         found = self._partitions.get((topic, partition))
         if found is None or not ids:
@@ -310,7 +283,7 @@ class Spool:
             self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._submit_removals)
 
     async def remember_topic(self, topic: str, partitions: int) -> None:
-        """Keep a topic's number of partitions over restarts: a gateway that starts while Kafka is away needs it.
+        """Keep a topic's number of partitions over restarts, for a start without Kafka.
 
         Costs nothing when it is known already. Raises SpoolWriteError.
         """
@@ -319,7 +292,7 @@ class Spool:
             self._topics[topic] = partitions
 
     async def close(self) -> None:
-        """Tell the disk of every removal, bring it in order, and let go of the folder. May be called twice."""
+        """Write every removal, tidy the disk, and unlock the folder. May be called twice."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -344,12 +317,12 @@ class Spool:
         partition.batches += batches
         partition.messages += messages
         partition.bytes += size
-        self._batches += batches
-        self._messages += messages
-        self._bytes += size
+        self.batches += batches
+        self.messages += messages
+        self.bytes += size
 
     def _replace_totals(self, totals: list[Totals]) -> None:
-        self._batches = self._messages = self._bytes = 0
+        self.batches = self.messages = self.bytes = 0
         for partition in self._partitions.values():
             partition.batches = partition.messages = partition.bytes = 0
         for total in totals:
@@ -362,7 +335,7 @@ class Spool:
         self._thread.post(lambda: self._salvaged(report, totals))
 
     def _salvaged(self, report: SpoolReport, totals: list[Totals]) -> None:
-        """The store's numbers are new: what was counted here as gone but not yet told to the thread counts again."""
+        """Use the store's new numbers. Removals that the thread does not have yet count again."""
         self._salvages += 1
         for partition in self._partitions.values():
             partition.known.clear()
@@ -375,7 +348,7 @@ class Spool:
 
 
 def _nothing() -> None:
-    """A job that is over when all before it are."""
+    """A job that ends after all earlier ones."""
 
 
 def _ranges(ids: list[int]) -> list[tuple[int, int]]:

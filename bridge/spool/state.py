@@ -1,20 +1,17 @@
-"""What the spool's thread knows while it works: the open files, and per partition and segment a few numbers."""
+"""The open files of the spool's thread, and a few numbers per partition and segment."""
 
 from __future__ import annotations
-
-__all__ = ["PartitionState", "State"]
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bridge.spool.record import ID_BITS
-from bridge.spool.tally import Slot
+from bridge.spool.tally import Slot, Tally
 
 if TYPE_CHECKING:
     from bridge.spool.files import Files, Topics
     from bridge.spool.index import Index
     from bridge.spool.segments import Segments
-    from bridge.spool.tally import Tally
 
 
 @dataclass(slots=True)
@@ -25,7 +22,7 @@ class PartitionState:
     topic: str
     partition: int
     last: int = 0  # sequence number of the newest batch
-    removed: int = 0  # every batch up to there is gone
+    removed: int = 0  # every batch up to it is removed
     batches: int = 0
     messages: int = 0
     bytes: int = 0
@@ -55,7 +52,7 @@ class State:
     sizes: dict[int, int] = field(default_factory=dict)  # of the segments' files, but for a few bytes
     needed: int = 0  # bytes, of all segments
     written: int = 0  # the same, needed or not
-    damaged: set[int] = field(default_factory=set)  # segments to be kept for somebody to look at
+    damaged: set[int] = field(default_factory=set)  # segments to keep for analysis
     highest: int = 0  # partition number
 
     def partition(self, topic: str, partition: int) -> PartitionState:
@@ -67,7 +64,7 @@ class State:
         return state
 
     def count(self, segment: int, batches: int, size: int) -> None:
-        """Batches and bytes of a segment came (or went, negative)."""
+        """Add batches and bytes to a segment's numbers; negative ones were removed."""
         counts = self.live.setdefault(segment, [0, 0])
         counts[0] += batches
         counts[1] += size
@@ -77,6 +74,6 @@ class State:
             self.written += size
 
     def forget(self, segment: int) -> None:
-        """A segment's file is gone."""
+        """Drop the numbers of a removed segment."""
         self.live.pop(segment, None)
         self.written -= self.sizes.pop(segment, 0)

@@ -1,37 +1,29 @@
-"""The spool as its thread sees it: append, read, remove, one after the other, each blocking on the disk.
+"""The thread's side of the spool: append, read and remove, one after the other. Each blocks on the disk.
 
-The log is what counts: an append is durable, and answered, when the log has it. The index follows at once without
-waiting for the disk; should the process die in between, the next start adds the rest from the log.
+An append is durable, and answered, when the log has it. The index follows at once without waiting for the disk. If the
+process dies in between, the next start adds the rest from the log.
 """
-
-from __future__ import annotations
-
-__all__ = ["ReadResult", "Removal", "Removed", "Store", "StoredBatch"]
 
 import errno
 import os
 import sqlite3
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import structlog
 
 from bridge.errors import SpoolWriteError
 from bridge.spool.files import RESERVE_BYTES
-from bridge.spool.index import Row, is_damage, is_full
+from bridge.spool.index import Row, Sums, Totals, is_damage, is_full
 from bridge.spool.opening import open_state, rebuild
-from bridge.spool.record import ID_BITS, encode
+from bridge.spool.record import ID_BITS, SpoolBatch, encode
+from bridge.spool.recovery import SpoolReport
 from bridge.spool.removal import drop_lost, drop_segments
 from bridge.spool.segments import SEGMENT_BYTES
+from bridge.spool.state import PartitionState, State
 from config.error_words import words
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from bridge.spool.record import SpoolBatch
-    from bridge.spool.recovery import SpoolReport
-    from bridge.spool.state import PartitionState, State
 
 log = structlog.get_logger("spool")
 
@@ -53,7 +45,7 @@ class StoredBatch:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """Batches in order, and what was lost among them: their bytes on the disk had changed."""
+    """Batches in order, and the number of lost ones, whose bytes on disk had changed."""
 
     batches: list[StoredBatch]
     lost_batches: int = 0
@@ -62,7 +54,7 @@ class ReadResult:
 
 
 class Removal(NamedTuple):
-    """What is to be forgotten of a partition: ranges of ids whose numbers the caller knows, and others."""
+    """Ids to remove of a partition: ranges that the caller has counted, and others."""
 
     topic: str
     partition: int
@@ -71,33 +63,8 @@ class Removal(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """What went that the caller could not count, and the age of what is the oldest now (0: nothing)."""
+    """Removed batches that the caller could not count, and the time of the oldest one left (0: none)."""
 
-    batches: int
-    messages: int
-    bytes: int
-    oldest_ms: int
-
-
-@dataclass(slots=True)
-class Counted:
-    """A sum under way."""
-
-    batches: int = 0
-    messages: int = 0
-    bytes: int = 0
-
-    def add(self, batches: int, messages: int, size: int) -> None:
-        self.batches += batches
-        self.messages += messages
-        self.bytes += size
-
-
-class Totals(NamedTuple):
-    """What is stored for a partition."""
-
-    topic: str
-    partition: int
     batches: int
     messages: int
     bytes: int
@@ -105,7 +72,7 @@ class Totals(NamedTuple):
 
 
 class Store:
-    """``salvaged`` is called when the index had to be made anew: all numbers may have changed."""
+    """The spool in its thread. ``salvaged`` is called after a rebuilt index: all numbers may have changed."""
 
     def __init__(self, folder: Path, instance: str, salvaged: Callable[[SpoolReport], None]) -> None:
         self.folder = folder
@@ -115,7 +82,7 @@ class Store:
         self._unindexed: list[tuple[PartitionState, Row]] = []  # in the log, not yet in the index
         self._ends: dict[int, int] = {}  # where those segments end
         self._behind = False  # the index could not be written
-        self._untidy: set[int] = set()  # segments with damage, which only a read may discover
+        self._untidy: set[int] = set()  # segments whose damage only a read may find
         self.salvages = 0  # how often all numbers were replaced
         self.opening_steps = 0  # grows while a log is read; other threads may look at it
 
@@ -126,7 +93,7 @@ class Store:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something to work with."""
+        """Whether it is open."""
         return self._state is not None
 
     @property
@@ -209,12 +176,12 @@ class Store:
             files.reserve()
 
     def imported(self, export: str) -> int:
-        """How many batches of an export are stored already."""
+        """The number of batches of an export that are stored already."""
         return int(self.state.index.fact(f"import {export}") or 0)
 
     def index_appended(self, *, imported: tuple[str, int] | None = None) -> None:
-        """Add to the index what the log has gained, and how far an import has come. Raises SpoolWriteError; the next
-        call tries again."""
+        """Add appended batches to the index, and the progress of an import. Raises SpoolWriteError; the next call
+        tries again."""
         if not self._unindexed:
             return
         state = self.state
@@ -269,14 +236,14 @@ class Store:
                     more = False
                     break
                 try:
-                    found = self.state.log.read(row.segment, row.offset)
+                    found = self.state.log.read(row.segment, row.offset, row.id)
                 except OSError as error:
                     log.warning("spool_read_failed", segment=row.segment, error=words(error))
                     found = None
-                if found is None or found[0].id != row.id:
+                if found is None:
                     bad.append(row)
                     continue
-                batches.append(StoredBatch(row.id, found[0].batch(found[1]), row.size))
+                batches.append(StoredBatch(row.id, found, row.size))
                 size += row.size
         if bad:
             self._lose(partition, bad)
@@ -300,22 +267,22 @@ class Store:
     # --- removing
 
     def remove(self, removals: Iterable[Removal], *, count_all: bool = False) -> list[Removed]:
-        """Forget batches; the disk learns of it when it likes. Raises SpoolWriteError, and then all are still there.
+        """Remove batches, without waiting for the disk. Raises SpoolWriteError, and then all are still stored.
 
-        count_all: the caller's numbers are from before a salvage, so count what goes in any case.
+        ``count_all``: count every removed batch, because the caller's numbers are from before a salvage.
         """
         self.index_appended()
         removals = list(removals)
         state = self.state
         touched: list[PartitionState | None] = []
         gone: list[tuple[PartitionState, int, int, int, int]] = []
-        sums: list[Counted] = []
+        sums: list[Sums] = []
         try:
             with state.index.transaction():
                 for removal in removals:
                     partition = state.partitions.get((removal.topic, removal.partition))
                     touched.append(partition)
-                    sums.append(Counted())
+                    sums.append(Sums())
                     if partition is None:
                         continue
                     for ranges, counted in ((removal.counted, not count_all), (removal.uncounted, False)):
@@ -324,7 +291,9 @@ class Store:
                             for segment, batches, messages, size in state.index.delete(first, last):
                                 gone.append((partition, segment, batches, messages, size))
                                 if not counted:
-                                    sums[-1].add(batches, messages, size)
+                                    sums[-1].batches += batches
+                                    sums[-1].messages += messages
+                                    sums[-1].bytes += size
         except sqlite3.Error as error:
             if self._released(error):
                 return self.remove(removals, count_all=count_all)
@@ -345,7 +314,7 @@ class Store:
         self.state.count(segment, -batches, -size)
 
     def _went(self, partitions: Iterable[PartitionState]) -> None:
-        """After batches went: what is the oldest now, and which files nobody needs. What fails is done next time."""
+        """After a removal: find the oldest batch and remove unneeded files. The next call repeats what fails."""
         state = self.state
         try:
             for partition in partitions:
@@ -363,7 +332,7 @@ class Store:
             log.warning("spool_clean_up_failed", error=words(error))
 
     def tidy(self) -> None:
-        """Rewrite one segment of which little is needed, if there are more of such on the disk than should be.
+        """Rewrite one segment with few needed batches, when there are too many such segments.
 
         Blocks for at most 8 MiB of reading and writing, since the emptiest one is at most half full then. Raises
         SpoolWriteError.
@@ -391,11 +360,11 @@ class Store:
         rows = state.index.in_segment(segment)
         pieces: list[bytes] = []
         for row in rows:
-            found = state.log.read(segment, row.offset)
-            if found is None or found[0].id != row.id:
-                self._untidy.add(segment)  # it is told when somebody reads it
+            found = state.log.read(segment, row.offset, row.id)
+            if found is None:
+                self._untidy.add(segment)  # reported when it is read
                 return
-            pieces += (encode(found[0].batch(found[1]), row.id, 0), found[1])
+            pieces += (encode(found, row.id, 0), found.data)
         at = state.log.write(pieces)
         active = state.log.active
         with state.index.transaction():
@@ -411,7 +380,7 @@ class Store:
     # --- the rest
 
     def topics(self) -> dict[str, int]:
-        """Partition counts as last remembered."""
+        """The last known partition counts."""
         return dict(self.state.topics.counts)
 
     def remember_topic(self, topic: str, partitions: int) -> None:
@@ -424,7 +393,7 @@ class Store:
                 raise self._write_error(error) from error
 
     def close(self) -> None:
-        """Everything in its place. Raises SpoolWriteError when the disk does not take it; the log is safe then too."""
+        """Write everything and close. Raises SpoolWriteError when the disk fails; the log is complete all the same."""
         if self._state is None:
             return
         state = self._state
@@ -446,17 +415,17 @@ class Store:
             for partition in partitions:
                 self.state.tally.write(partition.slot)
         except OSError as error:
-            log.warning("spool_tally_failed", error=words(error))  # a witness less; nothing that is stored needs it
+            log.warning("spool_tally_failed", error=words(error))  # delivery does not need the tally
 
     def _released(self, error: sqlite3.Error) -> bool:
-        """Whether the disk is full and there was space in reserve: then the same may be tried once more."""
-        if is_full(error) and self.state.files.release():
+        """Free the reserved space of a full disk. True when the operation may be tried once more."""
+        if is_full(error) and self.state.files.free_reserve():
             log.warning("spool_reserve_used", error=words(error))
             return True
         return False
 
     def _index_failed(self, error: sqlite3.Error) -> None:
-        """Make the index anew when it is damaged; raises SpoolWriteError when it is not, or the disk forbids it."""
+        """Rebuild a damaged index. Raises SpoolWriteError when it is not damaged, or the disk fails."""
         if not is_damage(error):
             raise self._write_error(error) from error
         log.error("spool_index_damaged", error=words(error))

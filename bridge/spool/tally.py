@@ -1,20 +1,14 @@
-"""A few numbers per partition beside the index, so that after damage it can be said exactly what is missing.
+"""Counts per partition beside the index. After damage they give the exact number of lost messages.
 
-One slot of 48 bytes for each partition, rewritten in place after each change and not synced: the numbers outlive the
-process, and are a witness of their own when the index or the log is damaged. They are no part of what is delivered.
+Each partition has a slot of 48 bytes, rewritten after each change without fsync: it survives the process. The counts
+are independent of index and log. Delivery does not use them.
 """
-
-from __future__ import annotations
-
-__all__ = ["Slot", "Tally"]
 
 import os
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 from zlib import crc32
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _SLOT: Final = struct.Struct("<4sIIQQQQ4x")
 _MAGIC: Final = b"MKGT"
@@ -22,23 +16,23 @@ _CHECKED_FROM: Final = 8
 
 
 class Slot(NamedTuple):
-    """What is stored for a partition, by its number."""
+    """The counts of a partition, by its number."""
 
     number: int
     removed: int  # every batch up to this sequence number is delivered
-    last: int  # the last sequence number that was given
+    last: int  # the highest sequence number so far
     batches: int
     messages: int
 
 
 class Tally:
-    """The file, open. ``write`` and ``read`` raise OSError."""
+    """The open file. ``write`` and ``read`` raise OSError."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o640)
 
     def read(self) -> dict[int, Slot]:
-        """The slots whose checksum is right, by partition number."""
+        """The slots with a right checksum, by partition number."""
         content = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
         found = {}
         for at in range(0, len(content) - _SLOT.size + 1, _SLOT.size):

@@ -1,11 +1,10 @@
-"""The thread in which the spool waits for its disk, and how the event loop talks with it."""
+"""The thread that waits for the spool's disk, and its jobs."""
 
 from __future__ import annotations
 
-__all__ = ["SpoolThread"]
-
 import contextlib
 import threading
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
@@ -15,7 +14,6 @@ from bridge.errors import SpoolWriteError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
 
     from bridge.spool.record import SpoolBatch
     from bridge.spool.store import Store
@@ -25,11 +23,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 AWAIT_MORE_S: Final = 0.001
-TOGETHER_BYTES: Final = 8 << 20  # appends that wait are written together up to so many bytes
+TOGETHER_BYTES: Final = 8 << 20  # waiting appends are written together, up to this size
 
 
 class _Append:
-    """A call of append on its way: ``counted`` runs on the loop before the future is done, with None on failure."""
+    """A waiting append. ``counted`` runs on the loop before the future is done, with None after a failure."""
 
     __slots__ = ("batches", "counted", "future", "size")
 
@@ -46,7 +44,7 @@ class _Append:
 
 
 class _Job:
-    """Anything else. ``done`` runs on the loop with result or error."""
+    """Any other work. ``done`` runs on the loop with the result or the error."""
 
     __slots__ = ("done", "work")
 
@@ -56,39 +54,39 @@ class _Job:
 
 
 class SpoolThread:
-    """Runs jobs one after the other, in the order they came."""
+    """Runs jobs one after the other, in their order."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._jobs: SimpleQueue[_Append | _Job | None] = SimpleQueue()
-        self._ahead: list[_Job] = []  # taken from the queue and not done yet; the thread's own
-        self._appended = False  # the last job was an append, so the index lags; the thread's own
+        self._ahead: list[_Job] = []  # taken from the queue, not done yet; only the thread uses it
+        self._appended = False  # the last job was an append, so the index is behind; only the thread uses it
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self.stopping = False
-        self.wrote: Callable[[int], None] = _unwatched  # told on the loop how many ns the disk took for a write
+        self.wrote: Callable[[int], None] = _unwatched  # called on the loop with the nanoseconds of each write
 
     @property
     def running(self) -> bool:
-        """Whether jobs are taken."""
+        """Whether the thread takes jobs."""
         return self._thread is not None and not self.stopping
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take jobs from now on; their results go to that loop."""
+        """Take jobs from now on. Results go to that loop."""
         self._loop = loop
-        # A daemon: what is durable is so already, and a process that forgot to close must be able to end.
+        # A daemon thread, so that a process which forgot to close can end. Answered appends are durable already.
         self._thread = threading.Thread(target=self._run, name="spool", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more jobs and wait for the end of the thread, which has nothing left to do."""
+        """Take no more jobs, and wait for the thread's end."""
         if self._thread is not None and not self.stopping:
             self.stopping = True
             self._jobs.put(None)
             self._thread.join()
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run in the thread; returns or raises what it does."""
+        """Run ``work`` in the thread; returns its result or raises its error."""
         assert self._loop is not None
         future: asyncio.Future[T] = self._loop.create_future()
 
@@ -104,20 +102,20 @@ class SpoolThread:
         return await future
 
     def submit(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
-        """Run in the thread, then ``done`` on the loop."""
+        """Run ``work`` in the thread, then ``done`` on the loop."""
         self._jobs.put(_Job(work, done))
 
     async def append(self, batches: Sequence[SpoolBatch], counted: Callable[[list[int] | None], None]) -> list[int]:
-        """Append in the thread, together with what else waits."""
+        """Append in the thread, together with other waiting appends."""
         assert self._loop is not None
         future: asyncio.Future[list[int]] = self._loop.create_future()
         self._jobs.put(_Append(batches, counted, future))
         return await future
 
     def post(self, callback: Callable[[], None]) -> None:
-        """From the thread: run something on the loop."""
+        """Run ``callback`` on the loop. For the thread."""
         assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(callback)
 
     def _run(self) -> None:
@@ -134,7 +132,7 @@ class SpoolThread:
                 return
 
     def _next(self, wait_s: float | None) -> _Append | _Job | None:
-        """The next job; None at the end, or when none comes in time. ``wait_s`` None: for ever."""
+        """The next job; None at the end, or after ``wait_s``. ``wait_s`` None: waits without limit."""
         if self._ahead:
             return self._ahead.pop()
         try:
@@ -146,7 +144,7 @@ class SpoolThread:
         done = job.done
         try:
             result = job.work()
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+        except BaseException as error:  # noqa: BLE001 - the waiting task gets it
             failure = error
             self.post(lambda: done(None, failure))
         else:
@@ -154,7 +152,7 @@ class SpoolThread:
             self._afterwards()
 
     def _append(self, first: _Append) -> None:
-        """Append what waits. The index follows when no more comes at once: a third of the cost of small ones."""
+        """Write all waiting appends. The index, a third of the cost of small ones, follows when none wait."""
         together = [first]
         size = first.size
         while size < TOGETHER_BYTES and (job := self._next(0)) is not None:
@@ -165,7 +163,7 @@ class SpoolThread:
             size += job.size
         try:
             ids = self._store.append([call.batches for call in together])
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+        except BaseException as error:  # noqa: BLE001 - the waiting tasks get it
             failure = error
             self.post(lambda: _fail(together, failure))
         else:
@@ -181,7 +179,7 @@ class SpoolThread:
                 call.future.set_result(given)
 
     def _afterwards(self) -> None:
-        """What can be done after the answer is on its way."""
+        """Write the index and remove segments, after the answer was posted."""
         if not self._store.is_open:
             return
         try:
@@ -190,11 +188,11 @@ class SpoolThread:
         except SpoolWriteError as error:
             log.warning("spool_behind", error=str(error))  # the next job tries again first
         except Exception as error:
-            log.exception("spool_thread_failed", error=repr(error))  # and goes on: others wait for it
+            log.exception("spool_thread_failed", error=repr(error))  # the thread continues: other jobs wait
 
 
 def _unwatched(_took_ns: int) -> None:
-    """Nobody wants to know."""
+    """The default of ``wrote``."""
 
 
 def _fail(calls: list[_Append], error: BaseException) -> None:

@@ -1,0 +1,167 @@
+"""A partition that this member owns: its commands, what earlier owners wrote of it, and what may be committed of it."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from bridge.commands.command import Command, State
+from bridge.commands.model import Status
+from bridge.commands.offset_map import Mark, OffsetMap
+from bridge.commands.ports import Committed, Partition
+
+if TYPE_CHECKING:
+    from bridge.dead_letters.reading import LoggedRecord
+
+SENT: Final = (Status.SENT, Status.DELIVERED, Status.IN_PROGRESS)
+SKEW_MS: Final = 60_000  # the clock of a record's producer may be ahead of ours by so much
+_MOST_LATE: Final = 10_000  # timed-out commands whose late answer is still noted
+_METADATA_LIMIT: Final = 4096  # offset.metadata.max.bytes, as brokers have it unless told otherwise
+_METADATA_SHARE: Final = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a record from its last status, or the commit alone: its mark, how often it was sent, and whether
+    it is in progress."""
+
+    mark: Mark
+    attempt: int = 1
+    is_in_progress: bool = False
+    at_ms: int = 0
+
+
+def _earlier(partition: Partition, records: Iterable[LoggedRecord]) -> dict[int, Known]:
+    """By offset of the command, in rising order: what the statuses of a partition say that its commit does not."""
+    found: dict[int, Known] = {}
+    for record in records:
+        try:
+            fields = json.loads(record.value or b"")
+            topic_and_partition, _, offset = fields["command"].rpartition(":")
+            at, status, attempt, at_ms = int(offset), fields["status"], int(fields["attempt"]), int(fields["at_ms"])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue  # a tombstone, or somebody else's record
+        if topic_and_partition == f"{partition[0]}/{partition[1]}":
+            mark = Mark.AWAITING if status in SENT else Mark.TAKEN
+            if fields.get("terminal") is True:
+                mark = Mark.FINISHED
+            found[at] = Known(mark, attempt, status == Status.IN_PROGRESS, at_ms)
+    return dict(sorted(found.items()))
+
+
+class OwnedPartition:
+    """The dispatcher's state of one partition.
+
+    ``burying`` are records whose dead letter or status is not in Kafka yet, ``unwritten`` statuses that it does not
+    have. ``late`` are commands that have timed out, whose answers may still come.
+
+    Until a record is read again its earlier status is kept, and the commit's status offset stays in front of it: the
+    next owner may need it.
+    """
+
+    def __init__(self, key: Partition, committed: Committed | None, statuses: Iterable[LoggedRecord]) -> None:
+        self.key = key
+        self.map = OffsetMap(0) if committed is None else OffsetMap.parse(committed.offset, committed.metadata)
+        self.commands: dict[int, Command] = {}
+        self.late: OrderedDict[int, Command] = OrderedDict()
+        self.is_closing = False
+        self.burying = 0
+        self.unwritten = 0
+        self._earlier = _earlier(key, statuses)
+        self._status_offset = 0  # behind the last status that Kafka has
+        self._committed = committed
+        self._text = ""  # of the last ``commit``
+        self._text_limit = _METADATA_LIMIT
+        self._is_changed = True  # the map, since then
+        self._is_unknown = committed is None  # the topic may have been made anew, and offsets begin again
+        if committed is None:
+            self.map.end = -1  # the first record says where it begins
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing waits for the broker or for Kafka."""
+        is_sending = any(command.state is State.SENDING for command in self.commands.values())
+        return not (self.burying or self.unwritten or is_sending)
+
+    # --- records and statuses ------------------------------------------------------------------------
+
+    def take(self, record: LoggedRecord) -> Known | None:
+        """Note a record. Returns what is known of it; None for a new one."""
+        map_, offset = self.map, record.place.offset
+        self._is_changed = True
+        if map_.end < 0:
+            map_.low = map_.end = offset
+        mark = map_.mark(offset)
+        map_.take(offset)
+        known = self._earlier_of(offset)
+        if known is not None and self._is_unknown and known.at_ms + SKEW_MS < record.timestamp_ms:
+            known = None  # it is of a record that had this place before
+        if mark is Mark.FINISHED or (known is None and mark is not None):
+            known = Known(mark)
+        if known is not None:
+            if known.mark is Mark.FINISHED:
+                map_.finish(offset)
+            elif known.mark is Mark.AWAITING:
+                map_.await_(offset)
+        return known
+
+    def _earlier_of(self, offset: int) -> Known | None:
+        """What an earlier status says of a record that is taken. Forgets it, and those before it."""
+        earlier, found = self._earlier, None
+        while earlier and (first := next(iter(earlier))) <= offset:
+            status = earlier.pop(first)
+            found = status if first == offset else None
+            if not earlier:
+                self._move_status_offset()
+        return found
+
+    def stored(self, offset: int) -> None:
+        """Kafka has a status, at that offset."""
+        self._is_changed = True
+        self._status_offset = max(self._status_offset, offset + 1)
+        if not self._earlier:
+            self._move_status_offset()
+
+    def _move_status_offset(self) -> None:
+        self.map.status_offset = max(self.map.status_offset, self._status_offset)
+
+    def finish(self, offset: int) -> None:
+        """The command's terminal status, or that of a dead letter, is in Kafka."""
+        self._is_changed = True
+        self.map.finish(offset)
+        self.commands.pop(offset, None)
+
+    def time_out(self, command: Command) -> None:
+        """Remember a command for its late answer."""
+        self.late[command.offset] = command
+        if len(self.late) > _MOST_LATE:
+            self.late.popitem(last=False)
+
+    def deleted(self, first: int) -> int:
+        """Kafka has deleted records below ``first`` unread. Returns how many unfinished ones are gone."""
+        self._is_changed = True
+        return self.map.pass_over(first, self.commands) if self.map.end >= 0 else 0
+
+    # --- commits -------------------------------------------------------------------------------------
+
+    def commit(self) -> Committed | None:
+        """What is to be committed; None if Kafka has it."""
+        if self._is_changed:
+            self._text, self._is_changed = self.map.text(), False
+        now = Committed(self.map.low, self._text)
+        return None if self.map.end < 0 or now == self._committed else now
+
+    def committed(self, commit: Committed, *, is_too_large: bool) -> None:
+        """Kafka has a commit, or found its metadata too large."""
+        if is_too_large:
+            self._text_limit = max(64, len(commit.metadata) - 1)
+        else:
+            self._committed = commit
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more may be read: the map was near its limit at the last ``commit``."""
+        return self.is_closing or len(self._text) >= _METADATA_SHARE * self._text_limit

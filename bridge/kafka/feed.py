@@ -1,0 +1,77 @@
+"""Readers of commands' other topics: new records for every worker, and the statuses of a partition's earlier owners."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from bridge.errors import BridgeError, UnreachableError
+from bridge.kafka.login import KafkaLogin
+from bridge.kafka.reader import TopicReader
+
+if TYPE_CHECKING:
+    from bridge.commands.ports import Partition
+    from bridge.dead_letters.reading import LoggedRecord
+    from config.settings import KafkaSettings
+
+
+class TopicFeed:
+    """``bridge.commands.ports.Feed``: all new records of some topics. ``rewind`` and ``read`` are one task's."""
+
+    def __init__(
+        self, settings: KafkaSettings, client_id: str, topics: Sequence[str], login: KafkaLogin | None = None
+    ) -> None:
+        self._reader = TopicReader(settings, client_id, topics, login)
+        self._open = contextlib.AsyncExitStack()
+        self._positions: dict[Partition, int] = {}
+        self._records: AsyncIterator[list[LoggedRecord]] | None = None
+
+    async def start(self) -> None:
+        await self._open.enter_async_context(self._reader)
+        try:
+            self._positions = await self._reader.ends()
+        except BridgeError:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        await self._open.aclose()
+
+    async def read(self) -> Sequence[LoggedRecord]:
+        if self._records is None:
+            self._records = self._reader.follow(self._positions)
+        try:
+            found = await anext(self._records)
+        except BaseException as error:  # the iterator has ended with it: the next call begins another
+            self._records = None
+            if isinstance(error, UnreachableError):
+                return ()
+            raise
+        for record in found:
+            self._positions[record.place[:2]] = record.place.offset + 1
+        return found
+
+    async def rewind(self, moment_ms: int) -> None:
+        for partition, offset in (await self._reader.offsets_at(moment_ms)).items():
+            self._positions[partition] = min(offset, self._positions.get(partition, offset))
+        self._records = None
+
+
+class StatusTail:
+    """``bridge.commands.ports.StatusReader``: connects for each question, which comes at a rebalance alone."""
+
+    def __init__(self, settings: KafkaSettings, client_id: str, topic: str, login: KafkaLogin | None = None) -> None:
+        self._settings, self._client_id, self._topic = settings, client_id, topic
+        self._login = login or KafkaLogin(settings)
+
+    async def read(self, starts: Mapping[int, int]) -> Mapping[int, tuple[Sequence[LoggedRecord], int]]:
+        found: dict[int, list[LoggedRecord]] = {number: [] for number in starts}
+        async with TopicReader(self._settings, self._client_id, [self._topic], self._login) as reader:
+            ends = {
+                (self._topic, number): end for (_, number), end in (await reader.ends()).items() if number in starts
+            }
+            wanted = {at: max(first, starts[at[1]]) for at, first in (await reader.beginnings()).items() if at in ends}
+            async for record in reader.read(wanted, ends):
+                found[record.place.partition].append(record)
+        return {number: (records, ends.get((self._topic, number), 0)) for number, records in found.items()}
