@@ -22,10 +22,11 @@ What has bitten elsewhere and must stay true:
     hashing.py     checks and makes password hashes without holding up the event loop
     model.py       what a login and an access are asked about, who a device then is, and what the answers are
     moments.py     moments as people write them: ``2027-01-31``, ``2027-01-31T12:00:00+01:00``, ``30d`` from now
+    names.py       names that strangers chose: fit for logs, the longest that is looked up (``NAME_MAX``), and as
+                   lock-outs and bans compare them (``lock_name``, ``ban_name``)
     networks.py    addresses and networks as the database keeps them: one spelling each
     passwords.py   how passwords are stored, and whether one matches what is stored
     ports.py       what the chain, the decisions and the outward credentials ask of their parts
-    service.py     the service that EMQX asks: who may connect (``auth.logins.logins``)
+    service.py     the service that EMQX asks: logins to ``auth.logins.logins``, topics to ``auth.logins.accesses``
     waiting.py     waiting for an event with an end to it
-    wording.py     names that strangers chose, made fit for logs, memory and terminals
 """

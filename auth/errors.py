@@ -1,29 +1,15 @@
-"""What can go wrong here.
+"""The errors of credentials and access decisions.
 
 GatewayError
 └── AuthError                   anything below
-    ├── BackendDownError        a source of users cannot be asked; the chain says what follows
-    │   └── OverloadedError     this service itself has no room for the question
+    ├── BackendDownError        a source of users did not answer; the chain decides what follows
+    │   └── OverloadedError     this service has no room for the question
     ├── StoreError              the built-in database cannot be used, or an edit of it is refused
     │   └── NotStoredError      what was named is not in it
     ├── ImportFormatError       a file of users or rules that cannot be read
     ├── RuleFormatError         access rules of a token or of EMQX that are not in their form
-    └── CredentialError         no credential can be had to show to EMQX or Kafka
+    └── CredentialError         no credential for EMQX or Kafka
 """
-
-from __future__ import annotations
-
-__all__ = [
-    "AuthError",
-    "BackendDownError",
-    "CredentialError",
-    "DownCause",
-    "ImportFormatError",
-    "NotStoredError",
-    "OverloadedError",
-    "RuleFormatError",
-    "StoreError",
-]
 
 from typing import Literal
 
@@ -59,7 +45,7 @@ class BackendDownError(AuthError):
 
 
 class OverloadedError(BackendDownError):
-    """The question was shed: too many are under way. Not a defect of the backend it was for."""
+    """The question was shed, because too many are under way. The backend is not at fault."""
 
     def __init__(self, backend: str, sentence: str, cause: DownCause = "overload") -> None:
         super().__init__(backend, sentence, cause)
@@ -82,12 +68,12 @@ class ImportFormatError(AuthError):
 
 
 class RuleFormatError(AuthError):
-    """An access rule in one of EMQX's forms says something that rules here cannot, or nothing that anybody could."""
+    """An access rule in one of EMQX's forms that is wrong, or that has no counterpart here."""
 
     exit_status = ExitStatus.CONFIG
 
 
 class CredentialError(AuthError):
-    """A token or certificate for EMQX or Kafka cannot be had now; the sentence says from where and why."""
+    """No token or certificate for EMQX or Kafka; the sentence names its source and the reason."""
 
     exit_status = ExitStatus.UNAVAILABLE

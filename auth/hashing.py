@@ -1,21 +1,17 @@
-"""Checks and makes password hashes without holding up the event loop.
+"""Checks and makes password hashes without blocking the event loop.
 
-Fast kinds are computed at once. Slow ones take tens of milliseconds of a core by design, so they run in a few threads
-of a lower priority: an answer out of the cache goes before them. Waiters stand in a bounded queue; who is cancelled
-(the answer's deadline has passed) leaves it at once, so that nobody's hash is computed for a caller that has gone.
+Fast kinds are computed at once. Slow kinds take tens of milliseconds of a core by design, so they run in a few threads
+of a lower priority. Waiters are in a bounded queue. A cancelled waiter leaves it, and its hash is not computed.
 
-The queue takes no more than will be answered in time: how long a hash takes is measured, and a login whose hash could
-not be done before its deadline is shed at once. Else, in a storm, every hash is begun just before its login is given
-up, and the threads work for nobody.
+The time of a hash is measured. A login whose hash would miss its deadline is shed at once. Otherwise, in a storm, each
+hash would begin just before its login expires.
 
-Every check that fails costs an argon2id hash with today's settings, whatever kind the stored password is of: a wrong
-device secret takes as long as an unknown user. A hash of bcrypt or PBKDF2, or of argon2id with other settings, costs
-its own time besides or instead; that tells such a user from an unknown one until its hash is renewed at its next login.
+Every failed check costs an argon2id hash with today's settings, whatever kind is stored: a wrong device secret takes
+as long as an unknown user. A hash of bcrypt or PBKDF2, or of argon2id with other settings, costs its own time too. That
+distinguishes such a user from an unknown one until its hash is renewed at its next login.
 """
 
 from __future__ import annotations
-
-__all__ = ["DEADLINE_S", "Hasher"]
 
 import asyncio
 import contextlib
@@ -24,6 +20,7 @@ import secrets
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -33,23 +30,22 @@ from auth.errors import OverloadedError
 from auth.passwords import Argon2Cost, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
     from config.auth import AuthHashingSettings
 
 T = TypeVar("T")
-_NICENESS: Final = 10  # about a ninth of the event loop's weight when both want the same core
+_NICENESS: Final = 10  # about a ninth of the event loop's share of a common core
 _SHARE_OF_NEW: Final = 0.125  # of the latest hash in the measured time of one
 
 DEADLINE_S: Final[ContextVar[float]] = ContextVar("deadline_s", default=float("inf"))
-"""Until when a login needs its hash, by the event loop's clock. Set by whoever bounds its time."""
+"""The deadline of a login's hash, by the event loop's clock. Set by the caller."""
 
 _NOBODYS: Final = "nobody has this password"
 
 
 class Hasher:
-    """Implements ``auth.ports.PasswordHasher``. Belongs to one event loop; ``close`` lets go of the threads.
+    """Implements ``auth.ports.PasswordHasher``. Belongs to one event loop; ``close`` ends the threads.
 
     Making one raises ConfigError when a library is not installed.
     """
@@ -59,14 +55,14 @@ class Hasher:
         self.cost: Final = Argon2Cost(settings.memory >> 10, settings.passes)
         self._keys = dict(keys or {})
         key = secrets.token_bytes(passwords.DEVICE_KEY_BYTES)
-        self._no_key = {passwords.device_key_id(key): key}
-        self._no_secret = passwords.hash_device_secret(passwords.generate_secret(), key)
+        self._decoy_key = {passwords.device_key_id(key): key}
+        self._decoy_secret = passwords.hash_device_secret(passwords.generate_secret(), key)
         self._renew = settings.renew
         self._threads = settings.threads
         self._queue = settings.queue
-        self._busy = 0  # threads that compute, or are promised to a waiter
-        self.observe: Callable[[int], None] | None = None  # is told how many ns a slow hash took, its wait included
-        self._hash_s = 0.0  # how long one takes a thread, as measured; written by the threads
+        self.busy = 0  # threads that compute, or are reserved for a waiter
+        self.observe: Callable[[int], None] | None = None  # receives the ns of a slow hash, its wait included
+        self._hash_s = 0.0  # measured time of a hash in a thread; written by the threads
         self._waiting: dict[
             asyncio.Future[None], float
         ] = {}  # with their deadlines, in the order they came; a dict, to leave in the middle
@@ -74,16 +70,11 @@ class Hasher:
 
     @property
     def waiting(self) -> int:
-        """Hashes that wait for a thread."""
+        """Number of hashes that wait for a thread."""
         return len(self._waiting)
 
-    @property
-    def busy(self) -> int:
-        """Hashes that are computed now."""
-        return self._busy
-
     def learn(self, keys: Mapping[str, bytes]) -> None:
-        """Know these keys of device secrets, by id, from now on."""
+        """Use these keys of device secrets, by id, from now on."""
         self._keys.update(keys)
 
     async def verify(
@@ -96,8 +87,8 @@ class Hasher:
         salt_position: str = "prefix",
         iterations: int = 0,
     ) -> bool:
-        """Whether ``password`` is the one that ``stored`` was made of. When it is not, an argon2id hash has been
-        computed, whatever kind ``stored`` is of. Raises OverloadedError, and ValueError for a text of no known kind."""
+        """Whether ``password`` matches ``stored``. A False costs an argon2id hash, whatever the kind of ``stored``.
+        Raises OverloadedError, and ValueError for a text of no known kind."""
         read = passwords.parse(
             stored, salt=salt, algorithm=algorithm, salt_position=salt_position, iterations=iterations
         )
@@ -105,7 +96,7 @@ class Hasher:
             return True
 
         def judge() -> bool:
-            # In one go: a second turn in a full queue would come too late, and the first hash be computed for nobody.
+            # Both hashes in one job: a second wait in a full queue would miss the deadline.
             good = read.kind.slow and passwords.matches(read, password, self._keys)
             if not good and read.kind is not Kind.ARGON2:
                 passwords.hash_argon2id(_NOBODYS, self.cost)
@@ -114,7 +105,7 @@ class Hasher:
         return await self._run(judge)
 
     def verify_at_once(self, stored: str, password: str) -> bool | None:
-        """The same for a fast kind, without waiting; None when a thread is needed, be it to burn a failure."""
+        """As ``verify`` for a fast kind, without waiting. None if a thread is needed, also after a failure."""
         device = passwords.device_secret_matches(stored, password, self._keys)
         if device is not None:
             return device or None
@@ -122,12 +113,13 @@ class Hasher:
         return True if not read.kind.slow and passwords.matches(read, password, self._keys) else None
 
     def generated_matches(self, stored: str, password: str) -> bool:
-        """Whether ``stored`` is a generated device secret and ``password`` is it. Does the same work for every other
-        text, so that a lock-out does not tell which users have such a secret. Raises ValueError when its key is not
-        here."""
+        """Whether ``stored`` is a generated device secret and ``password`` matches it.
+
+        A matching secret passes a lock-out. Other kinds of hashes cost the same work on a decoy, so the time of an
+        answer does not tell who has such a secret. Raises ValueError when the key of ``stored`` is not loaded."""
         good = passwords.device_secret_matches(stored, password, self._keys)
         if good is None:
-            passwords.device_secret_matches(self._no_secret, password, self._no_key)
+            passwords.device_secret_matches(self._decoy_secret, password, self._decoy_key)
         return good is True
 
     async def burn(self) -> None:
@@ -151,7 +143,7 @@ class Hasher:
         return read.cost.memory_kib < self.cost.memory_kib or read.cost.passes < self.cost.passes
 
     def close(self) -> None:
-        """Let go of the threads, without waiting for what they compute."""
+        """End the threads, without waiting for their present work."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, work: Callable[[], T]) -> T:
@@ -160,8 +152,8 @@ class Hasher:
         loop = asyncio.get_running_loop()
 
         def give_back(_future: Future[T]) -> None:
-            # The thread is free when its work is done, not when the caller stops waiting: else ever more work would
-            # be handed over while the old still runs. After the loop's end nobody waits any more.
+            # The thread is free when its work is done, not when the caller stops waiting. Otherwise more work would
+            # be submitted while the old work still runs. RuntimeError: the loop has ended.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._give_thread_back)
 
@@ -186,8 +178,8 @@ class Hasher:
         return done
 
     async def _take_a_thread(self) -> None:
-        if self._busy < self._threads:
-            self._busy += 1
+        if self.busy < self._threads:
+            self.busy += 1
             return
         if len(self._waiting) >= self._queue:
             raise OverloadedError(
@@ -205,7 +197,7 @@ class Hasher:
             await turn
         except asyncio.CancelledError:
             if self._waiting.pop(turn, None) is None and not turn.cancelled() and turn.exception() is None:
-                self._give_thread_back()  # it had been promised to us
+                self._give_thread_back()  # this thread was reserved for the caller
             raise
 
     def _late(self, needed_s: float) -> OverloadedError:
@@ -221,11 +213,11 @@ class Hasher:
             turn, deadline_s = next(iter(self._waiting.items()))
             del self._waiting[turn]
             if not turn.done() and now_s + self._hash_s > deadline_s:
-                turn.set_exception(self._late(self._hash_s))  # hashes have become slower since it came
+                turn.set_exception(self._late(self._hash_s))  # hashes have become slower meanwhile
             elif not turn.done():
-                turn.set_result(None)  # the thread passes on; it stays counted as busy
+                turn.set_result(None)  # the waiter gets the thread, which stays busy
                 return
-        self._busy -= 1
+        self.busy -= 1
 
 
 def _lower_priority() -> None:

@@ -1,47 +1,25 @@
-"""What a login and an access are asked about, who a device then is, and what the answers are.
+"""Requests, answers and verdicts of logins and accesses, and the rules, tenants and bans that decide them.
 
-EMQX renders absent values as empty text, or as ``undefined`` in some places; ``gateway.auth_service.dialect`` turns
-both into empty text, so here "" is always "there is none".
+EMQX writes absent values as empty text, or as ``undefined``. ``gateway.auth_service.dialect`` turns both into empty
+text, so "" always means "absent" here.
 
-What is made for each login is not frozen, though nobody changes it: a frozen dataclass takes four times as long to
-make, which was a tenth of a login that no cache knows.
+Objects made for each login are not frozen, although nothing changes them: a frozen dataclass takes four times as long
+to make, which was a tenth of a login without the cache.
 """
 
-from __future__ import annotations
-
-__all__ = [
-    "AccessAnswer",
-    "AccessRequest",
-    "Action",
-    "Allow",
-    "Ban",
-    "BanKind",
-    "Decision",
-    "Deny",
-    "Ignore",
-    "LoginAnswer",
-    "LoginRequest",
-    "Permission",
-    "Result",
-    "Rule",
-    "Subject",
-    "SubjectKind",
-    "Tenant",
-    "Verdict",
-]
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Literal
 
 Action = Literal["publish", "subscribe"]
 Permission = Literal["allow", "deny"]
 Result = Literal["allow", "deny", "ignore"]
 BanKind = Literal["clientid", "username", "address"]
 SubjectKind = Literal["username", "clientid", "group", "tenant", "address", "common_name", "attribute", "all"]
+Condition = tuple[SubjectKind, str]
+Who = tuple[Condition, ...]
+EVERYBODY: Who = (("all", ""),)
 _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -52,21 +30,18 @@ def _no_attributes() -> Mapping[str, str]:
 
 @dataclass(slots=True)
 class LoginRequest:
-    """What EMQX says of a client that wants to connect. Texts as the client sent them: hostile until proven."""
+    """A client that wants to connect. The texts come from the client and are not trusted."""
 
     username: str = ""
     clientid: str = ""
     password: str = field(default="", repr=False)
     peerhost: str = ""  # the client's address as EMQX sees it, without port
-    cert_common_name: str = ""  # out of a client certificate that EMQX's listener has verified
-    cert_subject: str = ""
-    listener: str = ""
-    zone: str = ""
+    cert_common_name: str = ""  # of the client certificate that EMQX's listener verified
 
 
 @dataclass(slots=True)
 class Subject:
-    """Who a client is, as far as rules can ask."""
+    """A client, as rules see it."""
 
     username: str = ""
     clientid: str = ""
@@ -101,7 +76,7 @@ class Rule:
 
     permission: Permission
     topic: str
-    who: tuple[tuple[SubjectKind, str], ...] = (("all", ""),)
+    who: Who = EVERYBODY
     actions: frozenset[Action] = frozenset({"publish", "subscribe"})
     eq: bool = False
     qos: frozenset[int] = frozenset()
@@ -111,33 +86,33 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Ban:
-    """Who is kept out, whatever it shows: a client id, a user name, or an address (a network, as CIDR)."""
+    """A ban of a client id, a user name or an address (a network, as CIDR), whatever the password."""
 
     kind: BanKind
     value: str
     reason: str = ""  # for people
     until_s: int | None = None  # Unix seconds; None: until it is lifted
-    by: str = ""  # who has laid it down
+    by: str = ""  # who made it
     created_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """What holds for all users of a tenant. One that is named nowhere has no limits of its own."""
+    """The settings of all users of a tenant. A tenant without an entry has no limits of its own."""
 
     name: str
-    enabled: bool = True  # else none of its users may log in, publish or subscribe
+    enabled: bool = True  # False: none of its users may log in, publish or subscribe
     logins_per_second: int | None = None  # None: auth.limits.tenant_logins_per_second; 0: no limit
     users_max: int | None = None  # in the built-in database; None: no limit
-    attributes: Mapping[str, str] = field(default_factory=_no_attributes)  # of each of its users who lacks them
+    attributes: Mapping[str, str] = field(default_factory=_no_attributes)  # of its users that do not set them
     created_s: int = 0
     changed_s: int = 0
-    revision: int = 0  # the version of the database that its last change made
+    revision: int = 0  # version of the database after its last change
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether an access is allowed, and what decided: ``rule`` is None when none matched (then it is denied)."""
+    """Whether an access is allowed. ``rule`` decided; None if none matched, which denies."""
 
     allowed: bool
     rule: Rule | None
@@ -146,18 +121,18 @@ class Decision:
 
 @dataclass(slots=True)
 class Allow:
-    """An authenticator knows the client and lets it in. ``source`` says which one, for logs and ``explain``."""
+    """An authenticator knows the client and admits it. ``source`` names the authenticator, for logs and ``explain``."""
 
     source: str
-    user: str = ""  # what it was found by, e.g. the user's name in that backend
+    user: str = ""  # the name by which it was found in that backend
     tenant: str = ""
     groups: frozenset[str] = frozenset()
     attributes: Mapping[str, str] = field(default_factory=_no_attributes)
     is_superuser: bool = False
-    expires_at_s: int | None = None  # Unix seconds; the login is not good beyond it
-    rules: tuple[Rule, ...] = ()  # that come with the login itself (a token's acl claim); before all others
-    closed: bool = False  # those rules are a white list: what none of them allows is denied
-    version: int = 0  # of the data it was decided from, where the source counts that: see auth.ports.Stamping
+    expires_at_s: int | None = None  # Unix seconds; the end of the login
+    rules: tuple[Rule, ...] = ()  # of the login itself (a token's acl claim); they come before all others
+    closed: bool = False  # whether those rules are a white list, which denies all else
+    version: int = 0  # of the data behind the verdict, if the source counts versions: see auth.ports.Stamping
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +142,8 @@ class Deny:
     source: str
     reason: str
     user: str = ""
-    hashed: bool = False  # it has cost an argon2id hash (PasswordHasher.verify said False): no burn is due
-    detail: str = ""  # a sentence for `explain` and logs where the reason leaves a question; never a hash or password
+    hashed: bool = False  # whether it cost an argon2id hash (PasswordHasher.verify was False), so no burn is needed
+    detail: str = ""  # a sentence for `explain` and logs; never a hash or password
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +152,7 @@ class Ignore:
 
     source: str
     reason: str = "unknown"
-    final: bool = True  # else it may know the client in a moment: its refusal is no guess, and is not remembered
+    final: bool = True  # False: it may know the client soon, so a refusal is no guess and is not remembered
 
 
 Verdict = Allow | Deny | Ignore
@@ -185,7 +160,7 @@ Verdict = Allow | Deny | Ignore
 
 @dataclass(slots=True)
 class LoginAnswer:
-    """What EMQX is told of a login. ``body`` is the JSON, ready to be sent: a cached login costs no encoding."""
+    """The answer to a login. ``body`` is the JSON to send, so a cached login costs no encoding."""
 
     result: Result
     body: bytes = field(repr=False)
@@ -194,7 +169,7 @@ class LoginAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AccessAnswer:
-    """What EMQX is told of an access; ``body`` as with LoginAnswer."""
+    """The answer to an access; ``body`` as with LoginAnswer."""
 
     result: Result
     body: bytes = field(repr=False)

@@ -1,9 +1,5 @@
 """Moments as people write them: ``2027-01-31``, ``2027-01-31T12:00:00+01:00``, ``30d`` from now, ``never``."""
 
-from __future__ import annotations
-
-__all__ = ["format_moment", "parse_moment"]
-
 from datetime import UTC, datetime
 from typing import Final
 
@@ -16,8 +12,8 @@ _GRAMMAR: Final = (
 
 
 def parse_moment(text: str, now_s: float | None = None) -> int | None:
-    """Unix seconds, None for ``never``. Without ``now_s`` a length of time is refused: in a file, it would be from when
-    somebody reads it. Raises ValueError with a sentence."""
+    """Unix seconds, None for ``never``. Without ``now_s`` a length of time is refused, because a file has no "now".
+    Raises ValueError with a sentence."""
     text = text.strip()
     if text == "never":
         return None
@@ -27,7 +23,7 @@ def parse_moment(text: str, now_s: float | None = None) -> int | None:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             if len(text) > len("2027-01-31"):
-                raise ValueError(_GRAMMAR)  # noqa: TRY301 - a time without zone is a guess of an hour or more
+                raise ValueError(_GRAMMAR)  # noqa: TRY301 - without a zone it may be wrong by hours
             moment = moment.replace(tzinfo=UTC)
         return int(moment.timestamp())
     except (ValueError, OverflowError):
@@ -35,7 +31,7 @@ def parse_moment(text: str, now_s: float | None = None) -> int | None:
 
 
 def format_moment(moment_s: int | None) -> str:
-    """The same as ``parse_moment`` reads it back; one beyond the year 9999 as a number of seconds."""
+    """The text that ``parse_moment`` reads back; a moment after the year 9999 as a number of seconds."""
     if moment_s is None:
         return "never"
     try:

@@ -11,43 +11,18 @@ A stored password is one text that says itself how it was made::
 A table that others fill (PostgreSQL, Redis, …) holds the bare forms of EMQX instead; ``parse`` is then told the
 algorithm and where the salt stood.
 
-**Device secrets are hashed fast, on purpose.** A slow hash protects a password that somebody has thought up: it makes
-each guess expensive. A device secret has 190 random bits made here, which nobody can guess at any speed, so slowness
-would protect nothing and would cost 20 ms for each of 100,000 devices that reconnect at once. Keyed BLAKE2b with a
-salt is a few microseconds. The key belongs to the database: hashes of two databases cannot be matched with each
-other, and a hash that lost its database is of no use. Never make this kind of a password that a person chose.
+**Device secrets have a fast hash, on purpose.** A slow hash makes each guess of a chosen password expensive. A device
+secret has 190 random bits, which cannot be guessed at any speed. A slow hash would only cost 20 ms for each of 100,000
+reconnecting devices. Keyed BLAKE2b with a salt takes a few microseconds. The key belongs to the database, so hashes of
+two databases cannot be compared, and a hash without its database is useless. Never use this kind for a password that a
+person chose.
 
-**bcrypt looks at 72 bytes.** What EMQX runs is the usual C code: of a longer password it hashes the first 72 bytes, and
-it stops at a null byte. Migrated hashes are checked the same way, else those devices could not log in; but a null byte
-is refused, and a password longer than 72 bytes is not hashed anew on login (``is_proof``), since its rest was never
-compared.
+**bcrypt uses 72 bytes.** EMQX's C code hashes the first 72 bytes of a password and stops at a null byte. Migrated
+hashes are checked the same way, so that those devices can log in. A null byte is refused. A password longer than 72
+bytes is not hashed anew at its login (``is_proof``), because its rest was never compared.
 
 All comparisons are of digests, in constant time.
 """
-
-from __future__ import annotations
-
-__all__ = [
-    "DEVICE_KEY_BYTES",
-    "PASSWORD_BYTES",
-    "Algorithm",
-    "Argon2Cost",
-    "Kind",
-    "SaltPosition",
-    "Stored",
-    "UnknownKindError",
-    "device_key_id",
-    "generate_secret",
-    "hash_argon2id",
-    "hash_device_secret",
-    "is_proof",
-    "load_libraries",
-    "matches",
-    "parse",
-    "pbkdf2_text",
-    "plain_text",
-    "salted_text",
-]
 
 import base64
 import binascii
@@ -57,18 +32,15 @@ import re
 import secrets
 import string
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from config.errors import ConfigError
 from config.extras import how_to_install
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 Algorithm = Literal["auto", "plain", "md5", "sha", "sha256", "sha512", "bcrypt", "pbkdf2"]
-SaltPosition = Literal["prefix", "suffix", "disable"]
 
 PASSWORD_BYTES: Final = 65_535  # MQTT 5.0 section 1.5.6: binary data has a length of two bytes
 DEVICE_KEY_BYTES: Final = 32
@@ -76,7 +48,7 @@ _BCRYPT_BYTES: Final = 72
 _SECRET_CHARACTERS: Final = string.ascii_letters + string.digits  # none that a shell or a URL takes for its own
 _SECRET_LENGTH: Final = 32  # 190 bits
 
-# A stored text may come out of a foreign table: what it asks for must not stop the service.
+# A stored text may come from a foreign table. Its cost is limited, so that it cannot stop the service.
 _MOST_MEMORY_KIB: Final = 1 << 22
 _MOST_PASSES: Final = 100
 _MOST_LANES: Final = 64
@@ -102,7 +74,7 @@ _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})+", re.ASCII)
 
 
 class Kind(Enum):
-    """How a stored password was made."""
+    """The kind of a stored password."""
 
     ARGON2 = "argon2"
     DEVICE = "device"
@@ -112,7 +84,7 @@ class Kind(Enum):
 
     @property
     def slow(self) -> bool:
-        """Whether checking takes milliseconds by design, and so belongs in a thread."""
+        """Whether a check takes milliseconds by design, and so runs in a thread."""
         return self in _SLOW
 
 
@@ -124,7 +96,7 @@ class UnknownKindError(ValueError):
 
 
 class Argon2Cost(NamedTuple):
-    """What an argon2id hash costs."""
+    """The cost of an argon2id hash."""
 
     memory_kib: int
     passes: int
@@ -133,7 +105,7 @@ class Argon2Cost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A stored password, read. What does not belong to ``kind`` is empty."""
+    """The parts of a stored password. Fields of other kinds are empty."""
 
     kind: Kind
     digest: str  # algorithm of hashlib, or "plain"; of argon2 and bcrypt the kind says it all
@@ -149,8 +121,8 @@ class Stored:
 def parse(
     stored: str, *, salt: str = "", algorithm: str = "auto", salt_position: str = "prefix", iterations: int = 0
 ) -> Stored:
-    """What ``stored`` says. A text that names its own kind is read as that kind whatever ``algorithm`` says, unless
-    that is ``plain`` or a digest, which mean the text itself.
+    """The parts of ``stored``. A text that names its kind is read so, whatever ``algorithm`` is, except for ``plain``
+    and digests, which mean the text itself.
 
     ``iterations`` is for a bare PBKDF2 hash (hex, as EMQX stores it, SHA-256); 0 means EMQX's own 4096. Raises
     UnknownKindError.
@@ -293,10 +265,10 @@ def _passlib_text(data: bytes) -> str:
 
 
 def matches(stored: Stored, password: str, keys: Mapping[str, bytes]) -> bool:
-    """Whether ``password`` is the one. ``keys``: of device secrets, by id. Blocks as long as the kind takes.
+    """Whether ``password`` matches. ``keys`` are those of device secrets, by id. Blocks as long as the kind takes.
 
-    Text that no MQTT client can have sent (longer than 64 KiB, or not UTF-8) is nobody's password. Raises
-    UnknownKindError for a device secret whose key is missing.
+    False for text that MQTT cannot carry (longer than 64 KiB, or not UTF-8). Raises UnknownKindError for a device
+    secret whose key is missing.
     """
     data = _password_bytes(password)
     if data is None:
@@ -316,8 +288,8 @@ def matches(stored: Stored, password: str, keys: Mapping[str, bytes]) -> bool:
 
 
 def device_secret_matches(stored: str, secret: str, keys: Mapping[str, bytes]) -> bool | None:
-    """``parse`` and ``matches`` for a stored device secret in a third of their time, since each device of a fleet that
-    comes back is one. None: it is of another kind. Raises UnknownKindError as ``matches`` does."""
+    """``parse`` and ``matches`` for a stored device secret, in a third of their time, for reconnecting fleets. None for
+    another kind. Raises UnknownKindError as ``matches`` does."""
     found = _DEVICE.fullmatch(stored)
     if found is None:
         return None
@@ -334,14 +306,14 @@ def _key(key_id: str, keys: Mapping[str, bytes]) -> bytes:
     key = keys.get(key_id)
     if key is None:
         raise UnknownKindError(
-            f"a device secret was made with key {key_id}, which is not here: it is in the database, or the export, "
+            f"a device secret was made with key {key_id}, which is missing here: it is in the database, or the export, "
             "that the user came from"
         )
     return key
 
 
 def is_proof(stored: Stored, password: str) -> bool:
-    """Whether a match says that all of ``password`` is right, not only what bcrypt looks at."""
+    """Whether a match covers the whole password: bcrypt compares 72 bytes only."""
     return stored.kind is not Kind.BCRYPT or len(password.encode()) <= _BCRYPT_BYTES
 
 
@@ -358,8 +330,7 @@ def _digest(name: str, data: bytes) -> bytes:
 
 
 def load_libraries() -> None:
-    """Import what the slow kinds need, so that the first login does not pay for it. Raises ConfigError when something
-    is not installed."""
+    """Import the libraries of the slow kinds before the first login. Raises ConfigError if one is not installed."""
     try:
         import argon2.low_level  # noqa: F401 - loading them is all that is wanted
         import bcrypt  # noqa: F401
@@ -386,12 +357,11 @@ def _argon2_matches(stored: str, data: bytes) -> bool:
     try:
         return verify_secret(stored.encode(), data, kind)
     except VerificationError:
-        return False  # a mismatch, or a hash that the library cannot decode, which nothing matches
+        return False  # a mismatch, or a hash that the library cannot decode
 
 
 def hash_argon2id(password: str, cost: Argon2Cost) -> str:
-    """A new hash of a person's password. Blocks for some 20 ms. Raises ValueError for text that no MQTT client can
-    send."""
+    """A new hash of a person's password. Blocks for some 20 ms. Raises ValueError for text that MQTT cannot carry."""
     if "argon2.low_level" not in sys.modules:
         load_libraries()
     from argon2.low_level import Type, hash_secret
@@ -408,12 +378,12 @@ def generate_secret() -> str:
 
 
 def device_key_id(key: bytes) -> str:
-    """What stands in a stored device secret for the key it was made with."""
+    """The id of a key in stored device secrets."""
     return hashlib.blake2b(key, digest_size=4, person=b"device key id").hexdigest()
 
 
 def hash_device_secret(secret: str, key: bytes) -> str:
-    """The stored form of a secret that ``generate_secret`` made, and of nothing else: see above."""
+    """The stored form of a secret from ``generate_secret``; never of another password (see above)."""
     salt = secrets.token_bytes(16)
     return f"$device${device_key_id(key)}${_text(salt)}${_text(_device_digest(secret.encode(), key, salt))}"
 
@@ -423,18 +393,18 @@ def _device_digest(data: bytes, key: bytes, salt: bytes) -> bytes:
 
 
 def salted_text(hash_: str, *, salt: str, algorithm: str, salt_position: str) -> str:
-    """A bare hash of EMQX's as one text that says how it was made. Raises UnknownKindError."""
+    """A bare hash of EMQX as one text with its kind. Raises UnknownKindError."""
     stored = _bare_salted(hash_, salt, algorithm, salt_position)
     return f"$salted-{algorithm}${salt_position}${_text(stored.salt)}${_text(stored.hash)}"
 
 
 def plain_text(password: str) -> str:
-    """A readable password as one text, for what is kept in memory alone."""
+    """A readable password as one text, for use in memory only."""
     return salted_text(password, salt="", algorithm="plain", salt_position="disable")
 
 
 def pbkdf2_text(hash_: str, *, salt: str, digest: str, iterations: int) -> str:
-    """The same for PBKDF2. ``digest`` as EMQX calls it (``sha`` is SHA-1). Raises UnknownKindError."""
+    """As ``salted_text`` for PBKDF2. ``digest`` is EMQX's name (``sha`` is SHA-1). Raises UnknownKindError."""
     if not _HEX.fullmatch(hash_):
         raise UnknownKindError("a stored PBKDF2 hash is not hexadecimal")
     name = _DIGESTS.get(digest, digest)

@@ -1,17 +1,6 @@
-"""What the chain, the decisions and the outward credentials ask of their parts. Implementations match by shape."""
+"""The protocols of the chain's parts, of decisions and of outward credentials. Implementations match by shape."""
 
 from __future__ import annotations
-
-__all__ = [
-    "AccessDecisions",
-    "AccessStore",
-    "AnsweringAtOnce",
-    "Authenticator",
-    "KnowingSecrets",
-    "PasswordHasher",
-    "RuleSource",
-    "Stamping",
-]
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -32,25 +21,24 @@ if TYPE_CHECKING:
 
 
 class AccessDecisions(Protocol):
-    """What the server that EMQX asks needs: an answer to each question. Belongs to the service's event loop.
+    """Decides for the HTTP server that EMQX asks. Belongs to the service's event loop.
 
-    The server bounds the time (``auth.answer_timeout``) by cancelling ``login``; what is raised is a defect, which it
-    logs and answers with deny.
+    The server cancels ``login`` after ``auth.answer_timeout``. An exception is a defect, which the server logs and
+    answers with deny.
     """
 
     def login_at_once(self, request: LoginRequest) -> LoginAnswer | None:
-        """The answer, where it is known without waiting for anybody: from a cache, a ban, a lock-out, or because the
-        login is shed. None: ``login`` has to be awaited. Most logins of a reconnecting fleet end here, without a
-        task of their own."""
+        """The answer without waiting: from the cache, a ban or a lock-out, or for a shed login. None: await ``login``.
+        Most logins of a reconnecting fleet end here, without a task."""
 
     async def login(self, request: LoginRequest) -> LoginAnswer:
-        """The answer of the chain; called after ``login_at_once`` returned None."""
+        """The answer of the chain, after ``login_at_once`` returned None."""
 
     def authorise(self, request: AccessRequest) -> AccessAnswer:
-        """The answer of the rules; does not wait for anybody."""
+        """The answer of the rules. Does not wait."""
 
     def backend_down(self, reason: str) -> LoginAnswer:
-        """What ``auth.backend_down`` says, for a login that could not be decided in time or for want of room."""
+        """The answer of ``auth.backend_down``, for a login without a verdict in time or without room."""
 
 
 class Authenticator(Protocol):
@@ -59,51 +47,49 @@ class Authenticator(Protocol):
     name: str  # as in auth.chain
 
     async def start(self) -> None:
-        """Open what is needed. A backend that is down does not fail the start; a setting that cannot work raises
-        ConfigError."""
+        """Open connections. A backend that is down does not end the start. Raises ConfigError for a wrong setting."""
 
     async def authenticate(self, request: LoginRequest) -> Verdict:
-        """What it says of this login. Raises BackendDownError (its own time-out kept) when it cannot tell; anything
-        else raised is a defect, and counts as down."""
+        """The verdict on this login. Raises BackendDownError (after its own time-out) when there is none. Any other
+        exception is a defect and counts as down."""
 
     @property
     def up(self) -> bool:
         """Whether the last question was answered (or none was asked yet); for /readyz and a metric."""
 
     async def close(self) -> None:
-        """Let go of connections. Never raises."""
+        """Close all connections. Never raises."""
 
 
 @runtime_checkable
 class AnsweringAtOnce(Protocol):
-    """An authenticator that knows many verdicts without waiting for anybody."""
+    """An authenticator that decides about many logins without waiting."""
 
     def at_once(self, request: LoginRequest) -> Verdict | None:
-        """What ``authenticate`` would say, where it needs no slow hash and nobody else's answer; else None. Raises
-        BackendDownError."""
+        """The verdict of ``authenticate`` without a slow hash or another server; else None. Raises BackendDownError."""
 
 
 @runtime_checkable
 class KnowingSecrets(Protocol):
-    """An authenticator that can tell at once whether a password is a secret that was generated for its user."""
+    """An authenticator that checks generated secrets without waiting."""
 
     def past_lock_out(self, request: LoginRequest) -> Allow | Ignore | None:
-        """Allow: it is, and the user may log in, locked out or not. Ignore: it does not know the user. None: anything
-        else. Takes the same work whether or not the user has such a secret, and checks no slow hash. Raises
+        """Allow: the secret is right, so the user may log in despite a lock-out. Ignore: the user is unknown. None:
+        anything else. The work is the same with and without such a secret, and has no slow hash. Raises
         BackendDownError."""
 
 
 @runtime_checkable
 class Stamping(Protocol):
-    """An authenticator that can tell whether an earlier verdict of it still holds, without checking a password. The
-    built-in database does: a cached login then outlives changes of all users but its own."""
+    """An authenticator that tells without a password whether its earlier verdict still holds. With the built-in
+    database a cached login stays valid when other users change."""
 
     def stamp(self, request: LoginRequest) -> int:
-        """What an Allow for this request would have as ``version`` now; 0 for an Ignore. Raises BackendDownError."""
+        """The ``version`` of an Allow for this request now; 0 for an Ignore. Raises BackendDownError."""
 
 
 class PasswordHasher(Protocol):
-    """Verifies passwords; slow kinds run in threads of their own, a bounded number at a time."""
+    """Verifies passwords. Slow kinds run in a bounded number of threads."""
 
     async def verify(
         self,
@@ -115,15 +101,13 @@ class PasswordHasher(Protocol):
         salt_position: str = "prefix",
         iterations: int = 0,
     ) -> bool:
-        """Whether ``password`` is the one that ``stored`` was made of. Fast kinds (keyed, sha…) are computed at once
-        on the loop; slow ones (argon2id, bcrypt, pbkdf2) in a thread. A False has always cost an argon2id hash,
-        whatever kind ``stored`` is of, so the refusal that follows is ``hashed``. Raises OverloadedError when too many
-        wait, and ValueError for a stored text of no known kind (never the text itself in the message).
-        ``iterations``: of a bare PBKDF2 hash, 0 for EMQX's default."""
+        """Whether ``password`` matches ``stored``. Fast kinds (keyed, sha…) are computed on the loop, slow kinds
+        (argon2id, bcrypt, pbkdf2) in a thread. A False costs an argon2id hash, whatever the kind of ``stored``, so the
+        refusal is ``hashed``. Raises OverloadedError when too many wait, and ValueError for a text of no known kind,
+        without the text. ``iterations``: of a bare PBKDF2 hash, 0 for EMQX's default."""
 
     async def burn(self) -> None:
-        """Takes as long as verifying a wrong argon2id password: what a login costs whose user does not exist. Raises
-        OverloadedError as ``verify`` does."""
+        """Take as long as a wrong argon2id password, for an unknown user. Raises OverloadedError."""
 
     async def hash(self, password: str) -> str:
         """A new argon2id hash (``$argon2id$…``)."""
@@ -136,35 +120,35 @@ class RuleSource(Protocol):
     """Where a subject's rules come from."""
 
     def rules_for(self, subject: Subject) -> tuple[Rule, ...]:
-        """The rules that can concern this subject, in order; conditions on who it is may still be checked by the
-        caller. Does not block longer than a read of a local file. Raises BackendDownError."""
+        """The rules that may concern this subject, in order. The caller checks their conditions. Blocks for a read of a
+        local file at most. Raises BackendDownError."""
 
     @property
     def version(self) -> int:
-        """Grows with every change of rules, users or tenants that anybody has made. Not with bans, which are asked for
-        at each login: else banning one client would make the service forget the logins of all others."""
+        """Grows with each change of rules, users or tenants by any process. Bans have their own version: otherwise one
+        ban would discard all cached logins."""
 
 
 class AccessStore(RuleSource, Protocol):
-    """The built-in database, as the decisions see it. Reads are of a local file and done on the event loop; each of
-    them raises BackendDownError when the file cannot be read."""
+    """The built-in database for decisions. Each read is of a local file, on the event loop, and raises
+    BackendDownError when the file cannot be read."""
 
     def refresh(self) -> bool:
-        """Look whether anybody has changed anything; ``version`` has moved if so. Cheap enough for every second."""
+        """Whether the database has changed; ``version`` is then higher. Cheap."""
 
     @property
     def ban_version(self) -> int:
-        """Grows with every change of bans; ``version`` does not, so that a ban makes nobody's login forgotten."""
+        """Grows with every change of bans. ``version`` does not, so a ban discards no cached login."""
 
     @property
     def problem(self) -> str:
         """Why the last read failed, as a sentence; empty when it did not."""
 
     def find_ban(self, clientid: str, username: str, address: str, now_s: float) -> Ban | None:
-        """The ban that keeps this client out now, if any. "" matches no ban."""
+        """The present ban of this client, if any. "" matches no ban."""
 
     def tenant(self, name: str) -> Tenant | None:
-        """What was laid down for a tenant; None for one that is not named anywhere."""
+        """The settings of a tenant; None without an entry."""
 
     async def ban(self, ban: Ban, *, by: str) -> None:
-        """Write a ban, with its line in the audit; a writer thread does it. Raises StoreError."""
+        """Write a ban and its audit line, in the writer's thread. Raises StoreError."""

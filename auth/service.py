@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-__all__ = ["AccessService"]
-
 import asyncio
 import itertools
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -19,19 +18,16 @@ from auth.logins.events import Events
 from auth.logins.logins import Logins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from auth.logins.chain import Chain
     from auth.logins.counts import Counts
-    from auth.logins.protection import LockedNow
-    from auth.model import AccessAnswer, AccessRequest, LoginAnswer, LoginRequest
+    from auth.logins.lockouts import LockedNow
     from auth.ports import AccessStore
     from config.auth import AuthSettings
 
 _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("auth")
 
-_REFRESH_S: Final = 0.1  # how long a change of the database may go unnoticed; a look costs some five microseconds
-_SWEEP_NS: Final = 1_000_000_000  # between two looks through what is remembered
+_REFRESH_S: Final = 0.1  # between two checks of the database for changes; a check takes some 5 µs
+_SWEEP_NS: Final = 1_000_000_000  # between two sweeps of expired entries
 
 
 class AccessService:
@@ -40,7 +36,7 @@ class AccessService:
     Args:
         settings: of ``[auth]``.
         store: the built-in database, open.
-        chain: who is asked about logins; ``start`` and ``close`` here are its too.
+        chain: the authenticators; ``start`` and ``close`` start and close them too.
         clock: monotonic, in nanoseconds.
         wall: Unix seconds.
     """
@@ -59,7 +55,10 @@ class AccessService:
         self._store = store
         self._events = Events(self.counts, clock)
         self.logins: Final = Logins(settings, store, chain, self._events, clock, wall)
-        self._accesses = Accesses(settings, store, self.counts, self._events, wall)
+        self.login_at_once = self.logins.login_at_once
+        self.login = self.logins.login
+        self.backend_down = self.logins.backend_down
+        self.authorise = Accesses(settings, store, self.counts, self._events, wall).authorise
         self._down_result = settings.backend_down
         self._now_ns = clock
         self._swept_ns = 0
@@ -72,33 +71,16 @@ class AccessService:
         self._refreshing = asyncio.get_running_loop().create_task(self._keep_refreshing(), name="auth refresh")
 
     async def close(self) -> None:
-        """End what is under way and let go of the backends. Never raises."""
+        """End what is under way and close the backends. Never raises."""
         if self._refreshing is not None:
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)
         await self.logins.close()
         await self.chain.close()
 
-    def login_at_once(self, request: LoginRequest) -> LoginAnswer | None:
-        """The answer, where it is known without waiting for anybody; None: await ``login``."""
-        return self.logins.login_at_once(request)
-
-    async def login(self, request: LoginRequest) -> LoginAnswer:
-        """The answer. A waiter that is cancelled does not end the verification, which others may wait for and the
-        cache will know."""
-        return await self.logins.login(request)
-
-    def backend_down(self, reason: str) -> LoginAnswer:
-        """What ``auth.backend_down`` says, for a login that was not decided in time."""
-        return self.logins.backend_down(reason)
-
-    def authorise(self, request: AccessRequest) -> AccessAnswer:
-        """What the rules of the database say. EMQX does not ask about superusers."""
-        return self._accesses.authorise(request)
-
     def refresh(self) -> bool:
-        """Notice changes of the database and of the backends, and let go of what is over. Whether anything in the
-        database has changed. ``start`` sees to it that it is called; cheap."""
+        """Check the database and the backends for changes, and drop expired entries. Returns whether the database has
+        changed. Called ten times a second after ``start``; a call is cheap."""
         try:
             changed = self._store.refresh()
         except BackendDownError as error:
@@ -115,15 +97,15 @@ class AccessService:
 
     def locked_out(self, limit: int) -> list[LockedNow]:
         """The lock-outs that last, ``limit`` of them at most."""
-        return list(itertools.islice(self.logins.protection.locked_now(self._now_ns()), limit))
+        return list(itertools.islice(self.logins.lockouts.locked_now(self._now_ns()), limit))
 
     def check(self) -> list[str]:
-        """What keeps the service from answering as it should, a sentence each; empty: ready."""
+        """Sentences about faults of the database and the backends; empty when the service is ready."""
         problems = []
         if self._store.problem:
             problems.append(f"The built-in database cannot be read: {self._store.problem}")
         for one in self.chain.authenticators:
-            if one.up or one.name == "database":  # the database's trouble is said already
+            if one.up or one.name == "database":  # the database's fault is in the list already
                 continue
             problem = getattr(one, "problem", "") or f"Check auth.{one.name}, and what it asks."
             problems.append(
@@ -137,5 +119,5 @@ class AccessService:
             await asyncio.sleep(_REFRESH_S)
             try:
                 self.refresh()
-            except Exception:  # noqa: BLE001 - a defect there must not end the watching
+            except Exception:  # noqa: BLE001 - a defect must not end the checks
                 _log.exception("auth_defect", at="refresh", repeat_key="refresh")

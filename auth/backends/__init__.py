@@ -3,12 +3,13 @@ then only those that are in it: each pulls in its client library.
 
     breaker.py           whether a backend is worth asking: a circuit breaker that decides from events and the time
     database.py          the built-in database in the chain
+    foreign.py           what the authenticators over somebody else's table or hashes have in common
     jwt.py               logins by JSON Web Token
     ldap.py              users in an LDAP directory, which checks the password itself
     ldap_connection.py   one connection to a directory: a question at a time, and whom it is bound as
     ldap_filter.py       a search filter (RFC 4515) with placeholders, read once; values are put into its encoded form
     ldap_messages.py     the few LDAP messages that a login takes (RFC 4511), to bytes and back; no I/O
-    local_users.py       what follows for a login from a user that this service itself keeps
+    local_users.py       the base of authenticators over users that this service itself keeps
     mysql.py             users in MariaDB or MySQL, through aiomysql
     network_causes.py    why a server could not be reached, as far as the operating system and TLS say
     postgresql.py        users in PostgreSQL, through asyncpg

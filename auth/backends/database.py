@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-__all__ = ["DatabaseAuthenticator"]
-
 import asyncio
 import time
+from collections.abc import Callable
+from itertools import starmap
 from typing import TYPE_CHECKING, Final
 
 from auth import passwords
-from auth.backends.local_users import LocalJudge, asked_identities
+from auth.backends.local_users import Found, LocalUsers, asked_identities
 from auth.errors import BackendDownError
-from auth.model import Allow, Ignore
+from auth.model import Allow, Deny, Ignore, LoginRequest, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from auth.hashing import Hasher
-    from auth.model import LoginRequest, Tenant, Verdict
     from auth.store.records import User
     from auth.store.store import Store
     from config.auth import AuthSettings
 
-_REHASHES: Final = 4  # at a time; a fleet that comes over from elsewhere renews its hashes over its next logins
+_REHASHES: Final = 4  # at a time; an imported fleet renews its hashes over its next logins
 
 
-class DatabaseAuthenticator:
-    """Looks a client up by what ``auth.database.identities`` says, in that order; the first that names a user decides.
+class DatabaseAuthenticator(LocalUsers):
+    """Looks a client up by the identities of ``auth.database.identities``; the first that names a user decides.
 
-    Hashes of older kinds are renewed when their password is seen. Implements ``auth.ports.Authenticator`` and
-    ``auth.ports.Stamping``.
+    Renews hashes of older kinds after a login. Implements ``auth.ports.Authenticator`` and ``AnsweringAtOnce``.
     """
 
     def __init__(
@@ -39,11 +35,8 @@ class DatabaseAuthenticator:
         hasher: Hasher,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.name: Final = "database"
+        super().__init__("database", store, hasher, clock)
         self._identities = settings.database.identities
-        self._store = store
-        self._hasher = hasher
-        self._judge = LocalJudge(self.name, hasher, clock)
         self._rehashes: set[asyncio.Task[None]] = set()
         self._keys_of = -1  # the version of the database whose keys the hasher knows
 
@@ -57,7 +50,7 @@ class DatabaseAuthenticator:
 
     @property
     def problem(self) -> str:
-        """Why the last read failed; empty when it did not."""
+        """Why the last read failed; empty after a good one."""
         return self._store.problem
 
     async def close(self) -> None:
@@ -67,80 +60,50 @@ class DatabaseAuthenticator:
         await asyncio.gather(*self._rehashes, return_exceptions=True)
 
     def at_once(self, request: LoginRequest) -> Verdict | None:
-        """The verdict where it needs no slow hash: unknown users, disabled ones, right device secrets. None:
-        ``authenticate`` has to be awaited. Raises BackendDownError."""
-        user = self._find(request)
-        if user is None:
+        """The verdict without a slow hash: on unknown and disabled users, and right device secrets. None: await
+        ``authenticate``. Raises BackendDownError."""
+        found = self._find(request)
+        if found is None:
             return Ignore(self.name)
-        tenant = self._tenant(user)
-        version = self._version(user, tenant)
         try:
-            if self._keys_of == self._store.version:
-                try:
-                    return self._judge.at_once(user, tenant, request.password, version)
-                except ValueError:
-                    pass  # the user, and the key of its secret, may have come with an import a moment ago
-            self._hasher.learn(self._store.device_keys())
-            self._keys_of = self._store.version
-            return self._judge.at_once(user, tenant, request.password, version)
+            return self._judged_at_once(found, request.password)
         except ValueError as error:
-            return self._judge.unreadable(user, error)
+            return self._unreadable(found.user, error)
 
-    def past_lock_out(self, request: LoginRequest) -> Allow | Ignore | None:
-        """See ``auth.ports.KnowingSecrets``."""
-        user = self._find(request)
-        tenant = None if user is None else self._tenant(user)
-        if self._keys_of != self._store.version:
-            self._hasher.learn(self._store.device_keys())
-            self._keys_of = self._store.version
-        version = 0 if user is None else self._version(user, tenant)
+    def _judged_at_once(self, found: Found, password: str) -> Verdict | None:
         try:
-            allow = self._judge.past_lock_out(user, tenant, request.password, version)
+            verdict = super()._judged_at_once(found, password)
         except ValueError:
-            return None  # the key of its secret is missing: ``authenticate`` says so when nobody is locked out
-        return Ignore(self.name) if user is None else allow
-
-    async def authenticate(self, request: LoginRequest) -> Verdict:
-        """See ``auth.ports.Authenticator``."""
-        verdict = self.at_once(request)
-        if verdict is not None:
-            return verdict
-        user = self._find(request)
-        if user is None:
-            return Ignore(self.name)
-        tenant = self._tenant(user)
-        try:
-            verdict = await self._judge.judge(user, tenant, request.password, self._version(user, tenant))
-        except ValueError as error:
-            return self._judge.unreadable(user, error)
-        if isinstance(verdict, Allow):
-            self._renew(user, request.password)
+            self._learn_keys()  # an import may have just added the user and the key of its secret
+            verdict = super()._judged_at_once(found, password)
+        if isinstance(verdict, Allow) and not found.user.password.startswith("$device$"):  # the usual one costs no look
+            self._renew(found.user, password)
         return verdict
 
-    def stamp(self, request: LoginRequest) -> int:
-        """What an earlier verdict on the same request has as ``Allow.version`` as long as nothing that it was made
-        from has changed; 0 when no user is found. Some ten microseconds. Raises BackendDownError."""
-        user = self._find(request)
-        return 0 if user is None else self._version(user, self._tenant(user))
+    async def _judged(self, found: Found, password: str) -> Allow | Deny:
+        verdict = await super()._judged(found, password)
+        if isinstance(verdict, Allow):
+            self._renew(found.user, password)
+        return verdict
 
-    def _find(self, request: LoginRequest) -> User | None:
-        for kind, identity in asked_identities(request, self._identities):
-            user = self._store.find_user(kind, identity)
-            if user is not None:
-                return user
-        return None
-
-    def _tenant(self, user: User) -> Tenant | None:
-        return self._store.tenant(user.tenant) if user.tenant else None
-
-    def _version(self, user: User, tenant: Tenant | None) -> int:
-        # Who it is belongs to it: of users that one import has made, all have the same revision. When the one that a
-        # login found by its user name is removed, the next that it finds (by its client id) must not look like it.
+    def _find(self, request: LoginRequest) -> Found | None:
+        user = next(filter(None, starmap(self._store.find_user, asked_identities(request, self._identities))), None)
+        if self._keys_of != self._store.version:
+            self._learn_keys()
+        if user is None:
+            return None
+        tenant = self._store.tenant(user.tenant) if user.tenant else None
+        # With the identity: all users of one import have the same revision. If a login's user is removed, and the
+        # login then finds another user by its client id, the version must differ.
         revision = max(user.revision, 0 if tenant is None else tenant.revision)
-        return hash((user.kind, user.identity, self._store.epoch + revision))
+        return Found(user, tenant, hash((user.kind, user.identity, self._store.epoch + revision)))
+
+    def _learn_keys(self) -> None:
+        self._hasher.learn(self._store.device_keys())
+        self._keys_of = self._store.version
 
     def _renew(self, user: User, password: str) -> None:
-        """Have the hash replaced by one of today's kind, after the answer and only if there is nothing better to do."""
+        """Replace an outdated hash, after the answer and only while nothing else waits."""
         if (
             not user.password
             or len(self._rehashes) >= _REHASHES
@@ -156,5 +119,5 @@ class DatabaseAuthenticator:
         try:
             stored = await self._hasher.hash(password)
         except BackendDownError:
-            return  # too much to do; the next login comes
+            return  # no room now; the next login renews it
         self._store.writer.submit(lambda edit: edit.users.rehash(user, stored))

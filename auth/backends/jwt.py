@@ -1,14 +1,13 @@
 """Logins by JSON Web Token.
 
-No token, no JWT, or no key whose signature it is: ignore, since it may be a password that the next in the chain knows.
-A token that a key of ours has signed and whose claims are wrong: deny. Both as EMQX itself does (emqx_authn_jwt).
+Ignore: no token, no JWT, or none of the keys signed it. It may be a password for the next authenticator.
+Deny: one of the keys signed the token, but its claims are wrong. EMQX does the same (emqx_authn_jwt).
 """
 
 from __future__ import annotations
 
-__all__ = ["JwtAuthenticator"]
-
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,14 +15,10 @@ from auth.errors import BackendDownError
 from auth.jwt.claims import ClaimRules
 from auth.jwt.jwks import JwksKeys
 from auth.jwt.keys import FileKeys, KeySource, SecretKeys
-from auth.jwt.parsing import json_object, parse_token
-from auth.model import Allow, Deny, Ignore
+from auth.jwt.parsing import Token, json_object, parse_token
+from auth.model import Allow, Deny, Ignore, LoginRequest, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from auth.jwt.parsing import Token
-    from auth.model import LoginRequest, Verdict
     from config.auth import AuthJwtKeySettings, AuthJwtSettings
 
 
@@ -36,8 +31,8 @@ class _Key:
 
 
 class JwtAuthenticator:
-    """The ``jwt`` of ``auth.chain``. ``clock`` gives Unix seconds, by which tokens are judged; ``monotonic_ns`` says
-    when keys are looked after."""
+    """The ``jwt`` of ``auth.chain``. ``clock`` gives Unix seconds for tokens, ``monotonic_ns`` the time for refreshing
+    keys."""
 
     name = "jwt"
 
@@ -80,13 +75,13 @@ class JwtAuthenticator:
             if token.algorithm not in key.algorithms:
                 continue
             try:
-                signed = await _signed(token, key)
+                signed = any(one.fits(token) for one in await key.source.candidates(token))
             except BackendDownError as error:
                 down = error
                 continue
             awaited = awaited or (not signed and key.source.awaits(token))
             if signed:
-                # Of two entries that trust the same issuer, for one audience each, the second has its say too.
+                # Two keys may be of one issuer, with an audience each: the second one judges too.
                 verdict = self._judge(token, key, request)
                 if isinstance(verdict, Allow):
                     return verdict
@@ -100,7 +95,7 @@ class JwtAuthenticator:
         return Ignore(self.name, "no key that its signature is of")
 
     def past_lock_out(self, request: LoginRequest) -> Ignore | None:
-        """See ``auth.ports.KnowingSecrets``. A token is none of those secrets, and no secret is a token."""
+        """See ``auth.ports.KnowingSecrets``. A token is no generated secret."""
         text = request.username if self._from_username else request.password
         return Ignore(self.name, "no token") if text.count(".") != 2 else None
 
@@ -123,10 +118,6 @@ class JwtAuthenticator:
     async def close(self) -> None:
         for key in self._keys:
             await key.source.close()
-
-
-async def _signed(token: Token, key: _Key) -> bool:
-    return any(one.fits(token) for one in await key.source.candidates(token))
 
 
 def _source(key: AuthJwtKeySettings, where: str, monotonic_ns: Callable[[], int]) -> KeySource:

@@ -1,15 +1,13 @@
-"""Users in an LDAP directory, which checks the password itself: a bind as the user is the question.
+"""Users in an LDAP directory, which checks the password itself: the question is a bind as the user.
 
-Without a password a bind says yes for every name (RFC 4513 section 5.1.2), so none is ever sent without one.
+A bind without a password succeeds for every name (RFC 4513 section 5.1.2), so none is sent without one.
 
-What a bind with a wrong password and one with an unknown name say is the same code (invalidCredentials) in most
-directories, for good reason. So with ``bind_dn`` an unknown user is refused, not passed on to the next in the chain;
-with ``search_base`` it is passed on, after a bind that cannot succeed, so that it takes no less time.
+Most directories answer a wrong password and an unknown name with the same code (invalidCredentials). So with
+``bind_dn`` an unknown user is refused, and the next in the chain is not asked. With ``search_base`` the next is asked,
+after a bind that cannot succeed, so that it takes the same time.
 """
 
 from __future__ import annotations
-
-__all__ = ["LdapAuthenticator"]
 
 import math
 import secrets
@@ -20,23 +18,19 @@ from urllib.parse import urlsplit
 from auth.backends.ldap_connection import DirectoryConnection, EndedError
 from auth.backends.ldap_filter import FilterTemplate, compared_in_name, escape_name, first_name_part
 from auth.backends.ldap_messages import Entry, MalformedError, Result, element
-from auth.backends.network_causes import causes, network_cause
 from auth.backends.record import RecordError, read_record
 from auth.backends.remote import RemoteAuthenticator
 from auth.backends.templates import LoginTemplate, usable
-from auth.errors import BackendDownError
-from auth.model import Allow, Deny, Ignore
+from auth.model import Allow, Deny, Ignore, LoginRequest, Verdict
 from bridge.fresh_secret import fresh
 from bridge.tls import tls_context
-from config.error_words import words
 from config.errors import ConfigError
 from config.tls import TlsSettings
 
 if TYPE_CHECKING:
     import ssl
 
-    from auth.errors import DownCause
-    from auth.model import LoginRequest, Verdict
+    from auth.errors import BackendDownError
     from config.auth import AuthLdapSettings
 
 # Result codes (RFC 4511 appendix A).
@@ -50,14 +44,14 @@ _NEEDS_TLS: Final = frozenset({8, 13})
 _NEEDS_RIGHTS: Final = frozenset({1, 50})  # Active Directory says operationsError to who has not bound
 _BUSY: Final = frozenset({3, 51, 52})
 
-_TYPED: Final = frozenset({"username", "clientid"})  # what the client itself says, and what rules and bans compare
+_TYPED: Final = frozenset({"username", "clientid"})  # names from the client, which rules and bans compare
 _ANY: Final = element(0x87, b"objectClass")  # (objectClass=*)
 _NO_ATTRIBUTES: Final = "1.1"  # RFC 4511 section 4.5.1.8
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the directory said: ``code`` of the bind (None: it was not asked), and the user's groups if let in."""
+    """The directory's answer: the ``code`` of the bind (None without one), and the groups of an admitted user."""
 
     code: int | None
     groups: tuple[str, ...] = ()
@@ -135,7 +129,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
         try:
             password = request.password.encode()
         except UnicodeEncodeError:
-            password = b""  # half a surrogate pair is nobody's
+            password = b""  # half a surrogate pair is no password
         if self._filter is None:
             name = self._template.filled(tuple(escape_name(value) for value in values)).encode()
             found = await self._bind(connection, name, password)
@@ -148,13 +142,13 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
         if len(entries) > 1:
             return _SEVERAL
         if not entries or not self._spelled(entries[0], values):
-            # Nobody; but that must not take less time than a wrong password.
+            # An unknown user must take as long as a wrong password.
             nobody = f"cn={secrets.token_hex(8)},{self._settings.search_base}".encode()
             if password:
                 await connection.bind(nobody, password)
             return _NOBODY
         entry = entries[0]
-        if self._compared and self._settings.group_attribute is not None:  # as who may search, so before the bind
+        if self._compared and self._settings.group_attribute is not None:  # before the bind, with the searcher's rights
             entry = await self._entry(connection, entry.name, self._group_attributes) or Entry(entry.name, ())
         found = await self._bind(connection, entry.name, password, known=entry)
         return _Found(_WRONG_PASSWORD) if found.code in {_NO_SUCH_OBJECT, _INVALID_NAME} else found  # it is there
@@ -162,7 +156,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
     async def _probe(self, connection: DirectoryConnection) -> None:
         if self._filter is not None:
             await self._find(connection, ("probe",) * len(self._template.names))
-        else:  # the directory's own entry, which all may read; that it answers is all that is asked
+        else:  # the directory's own entry, which all may read
             await connection.search(b"", _ANY, whole_tree=False, attributes=[_NO_ATTRIBUTES], limit=1, seconds=1)
 
     async def _judge(self, request: LoginRequest, answer: _Found) -> Verdict:
@@ -226,15 +220,15 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
         return found
 
     async def _entry(self, connection: DirectoryConnection, name: bytes, attributes: list[str]) -> Entry | None:
-        """The entry of this name with these attributes, as far as the connection's user may read them."""
+        """The entry of this name, with the attributes that the connection's user may read."""
         result, found = await connection.search(
             name, _ANY, whole_tree=False, attributes=attributes, limit=1, seconds=self._seconds
         )
         return found[0] if result.code == 0 and found else None
 
     def _spelled(self, entry: Entry, values: tuple[str, ...]) -> bool:
-        """Whether the client spells its name as its entry does. To a directory ``DEV1`` and ``dev1`` are one; rules and
-        EMQX see what the client wrote. Raises BackendDownError when the entry's spelling cannot be read."""
+        """Whether the client spells its name exactly as its entry does. A directory takes ``DEV1`` and ``dev1`` for
+        one, but rules and EMQX compare exactly. Raises BackendDownError when the entry's spelling cannot be read."""
         if not self._compared:
             return True
         if not entry.values:
@@ -266,7 +260,7 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
         return found
 
     async def _become_searcher(self, connection: DirectoryConnection) -> None:
-        """Bind as who may search, unless it is that already. A user's own rights must not decide what is found."""
+        """Bind as ``search_username`` unless bound so already, because a user's own rights may hide entries."""
         settings = self._settings
         name = (settings.search_username or "").encode()
         if connection.bound_as == name:
@@ -309,24 +303,15 @@ class LdapAuthenticator(RemoteAuthenticator[DirectoryConnection, _Found]):
             return self._down(f"cannot take the question now ({words})", "busy")
         return self._down(f"refuses {what} ({words})", "other")
 
-    def _explain(self, error: Exception) -> BackendDownError:
-        if isinstance(error, BackendDownError):
-            return error
-        for one in causes(error):
-            if isinstance(one, EndedError):
-                if one.result.code in {
-                    2,
-                    12,
-                    53,
-                }:  # protocolError, unavailableCriticalExtension, unwilling: of StartTLS
-                    return self._down("offers no StartTLS, which auth.ldap.tls asks for at ldap://", "tls")
-                return self._down(f"ended the connection (result {one.result.code})", "lost")
-            if isinstance(one, MalformedError):
+    def _explained(self, error: BaseException) -> BackendDownError | None:
+        match error:
+            case EndedError(result=Result(code=2 | 12 | 53)):  # what servers say of a StartTLS that they do not know
+                return self._down("offers no StartTLS, which auth.ldap.tls asks for at ldap://", "tls")
+            case EndedError():
+                return self._down(f"ended the connection (result {error.result.code})", "lost")
+            case MalformedError():
                 return self._down(
-                    f"does not speak LDAP as it should ({one}): is it one, and is TLS as auth.ldap.address says?",
+                    f"does not speak LDAP as it should ({error}): is it one, and is TLS as auth.ldap.address says?",
                     "other",
                 )
-        known: tuple[DownCause, str] | None = network_cause(error, "auth.ldap")
-        if known is not None:
-            return self._down(known[1], known[0])
-        return self._down(f"could not be asked ({words(error)})", "other")
+        return None

@@ -1,11 +1,10 @@
-"""One connection to a directory: a question at a time, and whom it is bound as."""
+"""One connection to a directory, with one question at a time."""
 
 from __future__ import annotations
 
-__all__ = ["DirectoryConnection", "EndedError"]
-
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from auth.backends.ldap_messages import (
@@ -22,13 +21,12 @@ from auth.backends.ldap_messages import (
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Sequence
 
-_ENTRIES_MAX: Final = 100  # a server that ignores the limit it was given is not listened to for ever
+_ENTRIES_MAX: Final = 100  # for a server that ignores the search's limit
 
 
 class EndedError(ConnectionError):
-    """The server says goodbye in the middle (a notice of disconnection)."""
+    """The server ended the connection during a question (notice of disconnection)."""
 
     def __init__(self, result: Result) -> None:
         super().__init__("the server ended the connection")
@@ -36,7 +34,7 @@ class EndedError(ConnectionError):
 
 
 class DirectoryConnection:
-    """Made by ``connect``. What is raised here leaves it in an unknown state: ``abort`` it then."""
+    """Made by ``connect``. After an exception its state is unknown: call ``abort``."""
 
     def __init__(self, reader: asyncio.StreamReader, transport: asyncio.Transport) -> None:
         self._reader = reader
@@ -69,12 +67,12 @@ class DirectoryConnection:
         return self._transport.is_closing() or self._reader.at_eof()
 
     def abort(self) -> None:
-        """End it now. Never raises."""
+        """Close the connection. Never raises."""
         with contextlib.suppress(Exception):
             self._transport.abort()
 
     async def bind(self, name: bytes, password: bytes) -> Result:
-        """Whether the server takes this password for this name; both empty: become anonymous."""
+        """The result of a bind with this name and password; both empty: anonymous."""
         self.bound_as = None
         result = await self._one(bind_request(self._next(), name, password), Operation.BIND_RESPONSE)
         if result.code == 0:
@@ -106,7 +104,7 @@ class DirectoryConnection:
         result = await self._one(start_tls_request(self._next()), Operation.EXTENDED_RESPONSE)
         if result.code != 0:
             raise EndedError(result)
-        # A new reader: what somebody on the way may have sent along in the open is not taken for the server's.
+        # A new reader discards plain-text bytes that an attacker may have sent before TLS.
         self._reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(self._reader)
         secured = await asyncio.get_running_loop().start_tls(self._transport, protocol, context, server_hostname=host)

@@ -1,23 +1,18 @@
-"""A search filter (RFC 4515) with placeholders, read once; values are put into its encoded form.
+"""A search filter (RFC 4515) with placeholders, read once. Values are put into its encoded form.
 
-So a value is never text within a filter: ``*)(uid=*`` as a user name is nobody's name, and nothing is escaped.
+So a value is never part of the filter's text: a user name ``*)(uid=*`` is only a name, and needs no escape.
 """
 
 from __future__ import annotations
 
-__all__ = ["Compared", "FilterTemplate", "compared_in_name", "escape_name", "first_name_part"]
-
 import re
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from auth.backends.ldap_messages import OCTETS, SEQUENCE, element
-from config.values.auth_placeholders import split_placeholders
+from config.values.auth_placeholders import Placeholder, split_placeholders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from config.values.auth_placeholders import Placeholder
-
     Encoder = Callable[[Mapping[str, bytes]], bytes]
 
 _DEPTH_MAX: Final = 50

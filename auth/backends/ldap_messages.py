@@ -3,31 +3,13 @@
 Basic encoding rules with definite lengths, as RFC 4511 section 5.1 restricts them: tag, length, content.
 """
 
-from __future__ import annotations
-
-__all__ = [
-    "MESSAGE_MAX",
-    "Entry",
-    "MalformedError",
-    "Message",
-    "Result",
-    "bind_request",
-    "decode_message",
-    "element",
-    "message_size",
-    "search_request",
-    "start_tls_request",
-]
-
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from typing import Final
 
 MESSAGE_MAX: Final = 1 << 20
-"""The largest message that is read. An entry is asked for one attribute alone."""
+"""The largest message that is read. A search asks for one attribute."""
 
 _START_TLS: Final = b"1.3.6.1.4.1.1466.20037"  # RFC 4511 section 4.14.1
 
@@ -50,7 +32,7 @@ class Operation(IntEnum):
 
 
 class MalformedError(ValueError):
-    """What the server sent is no LDAP."""
+    """The server sent something other than LDAP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +71,8 @@ def element(tag: int, *parts: bytes) -> bytes:
 
 
 def bind_request(number: int, name: bytes, password: bytes) -> bytes:
-    """A simple bind. Both empty: anonymous. A name without password is what many servers take for anonymous too and
-    say yes to, whoever it names (RFC 4513 section 5.1.2): no caller of ours may ask that, so it raises ValueError."""
+    """A simple bind; both empty: anonymous. Raises ValueError for a name without password: many servers answer yes to
+    it, whatever the name (RFC 4513 section 5.1.2)."""
     if name and not password:
         raise ValueError("a simple bind with a name and no password proves nothing")
     return _request(number, 0x60, _integer(3), element(OCTETS, name), element(0x80, password))
@@ -120,7 +102,7 @@ def start_tls_request(number: int) -> bytes:
 
 
 def message_size(head: bytes) -> int | None:
-    """How many bytes the message has that begins with ``head``; None while too few of them are there to tell. Raises
+    """The size of the message that begins with ``head``; None while ``head`` is too short to tell. Raises
     MalformedError."""
     if len(head) >= 1 and head[0] != SEQUENCE:
         raise MalformedError("a message begins with another byte than LDAP's")
@@ -140,7 +122,7 @@ def message_size(head: bytes) -> int | None:
 
 
 def decode_message(data: bytes) -> Message:
-    """The message in ``data``, which is all of it and nothing else. Raises MalformedError."""
+    """The message in ``data``, without further bytes. Raises MalformedError."""
     try:
         ((_, body),) = _elements(data)
         number, operation, *_controls = _elements(body)

@@ -1,23 +1,20 @@
-"""What follows for a login from a user that this service itself keeps: in the built-in database or the users file."""
+"""The base of authenticators over users that this service keeps itself: in the built-in database or the users file."""
 
 from __future__ import annotations
 
-__all__ = ["LocalJudge", "asked_identities"]
-
-import time
-from typing import TYPE_CHECKING, Final
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from auth.model import Allow, Deny
-from auth.wording import NAME_MAX
+from auth.model import Allow, Deny, Ignore, LoginRequest, Tenant, Verdict
+from auth.names import NAME_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from auth.hashing import Hasher
-    from auth.model import LoginRequest, Tenant, Verdict
     from auth.store.records import IdentityKind, User
+    from auth.store.store import Store
 
 log = structlog.get_logger("auth")
 
@@ -25,8 +22,8 @@ _WITH_PASSWORDS: Final = frozenset({"username", "clientid"})
 
 
 def asked_identities(request: LoginRequest, kinds: Sequence[IdentityKind]) -> Iterator[tuple[IdentityKind, str]]:
-    """What the client can be found by, in the order of ``kinds``, without what it does not have, and without names
-    too long for a password to be looked up by them."""
+    """The client's identities in the order of ``kinds``, without empty ones and without names longer than
+    ``NAME_MAX``."""
     for kind in kinds:
         if kind == "username":
             identity = request.username
@@ -40,52 +37,88 @@ def asked_identities(request: LoginRequest, kinds: Sequence[IdentityKind]) -> It
             yield kind, identity
 
 
-class LocalJudge:
-    """Judges users of one source; ``name`` is that source's in ``auth.chain``.
+class Found(NamedTuple):
+    """The user of a login. ``version`` changes with the user and its tenant."""
 
-    A user found by certificate name or address is let in without a password: EMQX has verified the certificate, and
-    who lists an address trusts it.
+    user: User
+    tenant: Tenant | None
+    version: int
+
+
+class LocalUsers(ABC):
+    """Implements ``auth.ports.Stamping`` and ``KnowingSecrets``, and the verdict of ``Authenticator``.
+
+    A user found by certificate name or address needs no password: EMQX verified the certificate, and a listed address
+    is trusted.
     """
 
-    def __init__(self, name: str, hasher: Hasher, clock: Callable[[], float] = time.time) -> None:
-        self._name = name
+    def __init__(self, name: str, store: Store, hasher: Hasher, clock: Callable[[], float]) -> None:
+        """``name`` as in ``auth.chain``, ``clock`` gives Unix seconds."""
+        self.name: Final = name
+        self._store = store
         self._hasher = hasher
         self._clock = clock
 
-    def at_once(self, user: User, tenant: Tenant | None, password: str, version: int = 0) -> Verdict | None:
-        """The verdict, where it needs no slow hash. None: ``judge`` has to be awaited. Raises ValueError for a stored
-        password that cannot be used."""
-        refused = self._refused(user, tenant)
+    @abstractmethod
+    def _find(self, request: LoginRequest) -> Found | None:
+        """The user of this login. Raises BackendDownError."""
+
+    async def authenticate(self, request: LoginRequest) -> Verdict:
+        """See ``auth.ports.Authenticator``."""
+        found = self._find(request)
+        if found is None:
+            return Ignore(self.name)
+        try:
+            verdict = self._judged_at_once(found, request.password)
+            return verdict if verdict is not None else await self._judged(found, request.password)
+        except ValueError as error:
+            return self._unreadable(found.user, error)
+
+    def past_lock_out(self, request: LoginRequest) -> Allow | Ignore | None:
+        """See ``auth.ports.KnowingSecrets``."""
+        found = self._find(request)
+        stored = found.user.password if found is not None and found.user.kind in _WITH_PASSWORDS else ""
+        try:
+            matches = self._hasher.generated_matches(stored, request.password)
+        except ValueError:
+            return None  # the key of its secret is missing, which ``authenticate`` reports
+        if found is None:
+            return Ignore(self.name)
+        return self._allowed(found) if matches and not self._refusal(found) else None
+
+    def stamp(self, request: LoginRequest) -> int:
+        """The present ``Allow.version`` of this request: an earlier one is equal while its inputs are the same. 0 for
+        an unknown user. Some 10 µs. Raises BackendDownError."""
+        found = self._find(request)
+        return 0 if found is None else found.version
+
+    def _judged_at_once(self, found: Found, password: str) -> Verdict | None:
+        """The verdict without a slow hash; None: await ``_judged``. Raises ValueError for an unusable stored
+        password."""
+        user = found.user
+        refused = self._refusal(found)
         if refused:
-            return Deny(self._name, refused, user.identity)
+            return Deny(self.name, refused, user.identity)
         if user.kind in _WITH_PASSWORDS:
             if not user.password:
-                return Deny(self._name, "bad_password", user.identity, detail="This user has no password.")
+                return Deny(self.name, "bad_password", user.identity, detail="This user has no password.")
             if not self._hasher.verify_at_once(user.password, password):
                 return None
-        return self.allow(user, tenant, version)
+        return self._allowed(found)
 
-    def past_lock_out(self, user: User | None, tenant: Tenant | None, password: str, version: int) -> Allow | None:
-        """Its Allow, where ``password`` is a generated secret of this user: nobody guesses that. All others cost the
-        same work. Raises ValueError as ``at_once``."""
-        stored = user.password if user is not None and user.kind in _WITH_PASSWORDS else ""
-        if not self._hasher.generated_matches(stored, password) or user is None or self._refused(user, tenant):
-            return None
-        return self.allow(user, tenant, version)
+    async def _judged(self, found: Found, password: str) -> Allow | Deny:
+        """Raises OverloadedError, and ValueError as ``_judged_at_once``."""
+        if not await self._hasher.verify(found.user.password, password):
+            return Deny(self.name, "bad_password", found.user.identity, hashed=True)
+        return self._allowed(found)
 
-    async def judge(self, user: User, tenant: Tenant | None, password: str, version: int = 0) -> Verdict:
-        """The verdict, after ``at_once`` has not had one. Raises OverloadedError, and ValueError as ``at_once``."""
-        if not await self._hasher.verify(user.password, password):
-            return Deny(self._name, "bad_password", user.identity, hashed=True)
-        return self.allow(user, tenant, version)
-
-    def allow(self, user: User, tenant: Tenant | None, version: int = 0) -> Allow:
-        """What the user brings with it."""
+    def _allowed(self, found: Found) -> Allow:
+        user, tenant, version = found
         attributes = user.attributes
         if tenant is not None and tenant.attributes:
             attributes = {**tenant.attributes, **attributes}
         return Allow(
-            self._name,
+            self.name,
             user.identity,
             user.tenant,
             user.groups,
@@ -95,12 +128,13 @@ class LocalJudge:
             version=version,
         )
 
-    def unreadable(self, user: User, error: ValueError) -> Deny:
-        """The verdict on a user whose stored password cannot be used; it is nobody else's failure."""
-        log.warning("auth_password_unreadable", source=self._name, kind=user.kind, user=user.identity, error=str(error))
-        return Deny(self._name, "refused", user.identity, detail=f"The stored password cannot be used: {error}.")
+    def _unreadable(self, user: User, error: ValueError) -> Deny:
+        """The verdict on a user whose stored password cannot be used. Other users are not affected."""
+        log.warning("auth_password_unreadable", source=self.name, kind=user.kind, user=user.identity, error=str(error))
+        return Deny(self.name, "refused", user.identity, detail=f"The stored password cannot be used: {error}.")
 
-    def _refused(self, user: User, tenant: Tenant | None) -> str:
+    def _refusal(self, found: Found) -> str:
+        user, tenant, _ = found
         if user.disabled:
             return "disabled"
         if user.expires_at_s is not None and user.expires_at_s <= self._clock():

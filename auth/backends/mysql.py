@@ -1,16 +1,13 @@
 """Users in MariaDB or MySQL, through aiomysql.
 
-Its parameters are put into the SQL by the client, quoted; whether the quoting holds depends on the server's mode and
-the connection's character set. Here values travel as hexadecimal literals instead: no byte of them can mean anything
-to SQL, in no mode.
+The library puts quoted parameters into the SQL, and the quoting depends on the server's mode and the connection's
+character set. Here values are hexadecimal literals, which are safe in every mode.
 
-Two more things the library leaves to its user: with TLS asked for and none offered it goes on in the open, and it
-sends the password readable to whoever asks for it so. Both are refused before anything secret is sent.
+The library also continues without TLS if the server offers none, and sends a readable password if the server asks for
+it. Both are refused here before a secret is sent.
 """
 
 from __future__ import annotations
-
-__all__ = ["MysqlAuthenticator"]
 
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
@@ -19,18 +16,13 @@ import aiomysql
 import pymysql.err
 from pymysql.constants import CLIENT
 
-from auth.backends.network_causes import causes, network_cause
-from auth.backends.record import Verification
-from auth.backends.remote import RemoteAuthenticator
+from auth.backends.foreign import ForeignAuthenticator
+from auth.backends.network_causes import causes
 from auth.backends.templates import LoginTemplate, usable
-from auth.errors import BackendDownError
-from auth.model import Ignore
-from bridge.fresh_secret import fresh
-from bridge.tls import tls_context
-from config.error_words import words
 
 if TYPE_CHECKING:
-    from auth.model import LoginRequest, Verdict
+    from auth.errors import BackendDownError
+    from auth.model import LoginRequest
     from auth.ports import PasswordHasher
     from config.auth import AuthMysqlSettings
 
@@ -45,16 +37,16 @@ _RIGHTS: Final = frozenset({1142, 1143, 1227, 1370})
 _BUSY: Final = frozenset({1040, 1041, 1129, 1203, 1205, 1213, 1226, 3024, 1969, 4031})
 _LOST: Final = frozenset({1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 2006, 2013, 2055})
 _NO_SUCH_VALUE: Final = frozenset({1267, 1270, 1271, 1292, 1300, 1366, 3854, 3988})
-"""The column's character set has no such characters, or its type no such value: nobody there is called that."""
+"""The column's character set or type cannot have the value, so the user is unknown."""
 
 
 class _UnprotectedError(Exception):
-    """The server wants to go on without the TLS that the settings ask for, or a readable password."""
+    """The server asks to continue without the TLS of the settings, or for a readable password."""
 
 
 class _Connection(aiomysql.Connection):  # type: ignore[misc]
-    """Refuses to be talked out of TLS. The overridden methods are the library's own seam; tests with a server that
-    tries it watch them."""
+    """Refuses to continue without TLS. The overridden methods are the library's own; tests with such a server watch
+    them."""
 
     async def _request_authentication(self) -> None:
         if self._ssl_context is not None and not self.server_capabilities & CLIENT.SSL:
@@ -79,29 +71,17 @@ class _Connection(aiomysql.Connection):  # type: ignore[misc]
 
 class _Cursor(aiomysql.DictCursor):  # type: ignore[misc]
     async def _show_warnings(self, connection: Any) -> None:
-        """Not asked for: one more round trip, to print what a client sent as its name."""
+        """Does nothing: it would take a round trip, and print a client's name."""
 
 
-class MysqlAuthenticator(RemoteAuthenticator[_Connection, "Row | None"]):
+class MysqlAuthenticator(ForeignAuthenticator[_Connection]):
     """An ``auth.ports.Authenticator`` over a table that somebody else fills."""
 
     def __init__(self, settings: AuthMysqlSettings, hasher: PasswordHasher) -> None:
         """Raises ConfigError for a query that cannot be one. Belongs to the event loop it is used on."""
-        super().__init__(
-            "mysql",
-            f"The MariaDB or MySQL server {settings.host}:{settings.port}",
-            pool_size=settings.pool_size,
-            timeout=settings.timeout,
-        )
+        template = LoginTemplate(settings.query, "auth.mysql.query", sql=True)
+        super().__init__("mysql", "MariaDB or MySQL", settings, template, hasher)
         self._settings = settings
-        self._template = LoginTemplate(settings.query, "auth.mysql.query", sql=True)
-        self._verification = Verification(
-            self.name, hasher, settings.algorithm, settings.salt_position, settings.pbkdf2_iterations
-        )
-
-    def _check(self) -> None:
-        if self._settings.tls is not None:
-            tls_context(self._settings.tls, "auth.mysql.tls")
 
     def _concerns(self, request: LoginRequest) -> bool:
         values = self._template.values(request)
@@ -109,16 +89,16 @@ class MysqlAuthenticator(RemoteAuthenticator[_Connection, "Row | None"]):
 
     async def _open(self) -> _Connection:
         settings = self._settings
-        password = "" if settings.password is None else fresh(settings.password, "auth.mysql.password")
+        password = self._password() or ""
         connection = _Connection(
             host=settings.host,
             port=settings.port,
             db=settings.database,
             user=settings.username,
             password=password.encode().decode("latin-1"),  # the library encodes it so: this way UTF-8 arrives
-            ssl=None if settings.tls is None else tls_context(settings.tls, "auth.mysql.tls"),
+            ssl=self._context(),
             charset="utf8mb4",
-            autocommit=True,  # else a connection would see the table as it was at its first query
+            autocommit=True,  # without it a connection would see the table as of its first query
             program_name="mqtt-kafka-gateway",
         )
         try:
@@ -133,11 +113,6 @@ class MysqlAuthenticator(RemoteAuthenticator[_Connection, "Row | None"]):
 
     async def _probe(self, connection: _Connection) -> None:
         await self._row(connection, ("",) * len(self._template.names))
-
-    async def _judge(self, request: LoginRequest, answer: Row | None) -> Verdict:
-        if answer is None:
-            return Ignore(self.name)
-        return await self._verification.judge(answer, user=self._template.user(request), password=request.password)
 
     def _usable(self, connection: _Connection) -> bool:
         return not connection.closed
@@ -171,21 +146,15 @@ class MysqlAuthenticator(RemoteAuthenticator[_Connection, "Row | None"]):
 
     # Errors.
 
-    def _explain(self, error: Exception) -> BackendDownError:
-        if isinstance(error, BackendDownError):
-            return error
-        for one in causes(error):
-            if isinstance(one, _UnprotectedError):
-                return self._down(str(one), "tls")
-            if isinstance(one, pymysql.err.MySQLError) and _number(one) < 2000:
-                return self._explain_answer(one)
-        known = network_cause(error, "auth.mysql")
-        if known is not None:
-            return self._down(known[1], known[0])
-        for one in causes(error):
-            if isinstance(one, pymysql.err.MySQLError):
-                return self._explain_answer(one)
-        return self._down(f"could not be asked ({words(error)})", "other")
+    def _explained(self, error: BaseException) -> BackendDownError | None:
+        if isinstance(error, _UnprotectedError):
+            return self._down(str(error), "tls")
+        server_said = isinstance(error, pymysql.err.MySQLError) and _number(error) < 2000
+        return self._explain_answer(error) if server_said else None
+
+    def _otherwise(self, error: Exception) -> BackendDownError | None:
+        one = next((one for one in causes(error) if isinstance(one, pymysql.err.MySQLError)), None)
+        return None if one is None else self._explain_answer(one)
 
     def _explain_answer(self, error: pymysql.err.MySQLError) -> BackendDownError:
         number = _number(error)

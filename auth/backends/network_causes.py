@@ -1,24 +1,21 @@
-"""Why a server could not be reached, as far as the operating system and TLS say: one wording for all backends."""
+"""Why a server could not be reached, from errors of the system and TLS: one wording for all backends."""
 
 from __future__ import annotations
 
-__all__ = ["causes", "network_cause"]
-
 import socket
 import ssl
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bridge.tls import distrust
 from config.error_words import words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from auth.errors import DownCause
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it came from, nearest first: client libraries wrap what the system said."""
+    """The error and its causes, nearest first: client libraries wrap the system's errors."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -33,8 +30,8 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def network_cause(error: BaseException, table: str) -> tuple[DownCause, str] | None:
-    """What class of failure this is, and the rest of a sentence that begins with the server's name; None when it is
-    none of the network's. ``table`` is the settings' place ("auth.ldap")."""
+    """The class of a network failure, and the rest of a sentence that begins with the server's name; None for other
+    errors. ``table`` is the settings' place ("auth.ldap")."""
     for one in causes(error):
         if isinstance(one, ssl.SSLCertVerificationError):
             return "tls", distrust(one, f"{table}.tls").rstrip(".")
@@ -48,9 +45,9 @@ def network_cause(error: BaseException, table: str) -> tuple[DownCause, str] | N
         if isinstance(one, ConnectionRefusedError):
             return "unreachable", "refuses connections: is it running, and is the port right?"
         if isinstance(one, ConnectionResetError | BrokenPipeError | ConnectionAbortedError | EOFError):
-            return "lost", "closed the connection: was it stopped, or is there a proxy in between that gave up?"
+            return "lost", "closed the connection: was it stopped, or did a proxy in between close it?"
         if isinstance(one, TimeoutError) and one.errno is not None:
-            return "unreachable", "cannot be reached (the network gave up): check host, port and firewalls"
+            return "unreachable", "cannot be reached (the network's time-out): check host, port and firewalls"
         if isinstance(one, OSError) and one.errno is not None:
             return "unreachable", f"cannot be reached ({words(one)}): check host, port and routes"
     return None

@@ -1,14 +1,12 @@
 """Users in PostgreSQL, through asyncpg.
 
-The query's placeholders become parameters of a prepared statement, so a user name is never part of the SQL. Its name
-is unique to the connection: behind a pooler that hands each transaction to another server connection, a statement of
-a common name could be somebody else's query. Where the pooler does not carry statements over, the first sign of it
-turns to unnamed ones within a transaction of their own: two more round trips, and always the right server.
+The query's placeholders become parameters of a prepared statement, so a user name is never part of the SQL. The
+statement's name is unique to the connection, because a pooler may give each transaction another server connection,
+where a common name could be another query. If the pooler does not support prepared statements, each question uses an
+unnamed one in its own transaction: two more round trips, and always the right server connection.
 """
 
 from __future__ import annotations
-
-__all__ = ["PostgresqlAuthenticator"]
 
 import contextlib
 import re
@@ -19,20 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 import asyncpg
 import structlog
 
-from auth.backends.network_causes import causes, network_cause
-from auth.backends.record import Verification
-from auth.backends.remote import RemoteAuthenticator
+from auth.backends.foreign import ForeignAuthenticator
 from auth.backends.templates import LoginTemplate, usable
-from auth.errors import BackendDownError
-from auth.model import Ignore
-from bridge.fresh_secret import fresh
-from bridge.tls import tls_context
-from config.error_words import words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from auth.model import LoginRequest, Verdict
+    from auth.errors import BackendDownError
+    from auth.model import LoginRequest
     from auth.ports import PasswordHasher
     from config.auth import AuthPostgresqlSettings
 
@@ -53,36 +43,24 @@ _STALE: Final = (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCach
 
 @dataclass(eq=False, slots=True)
 class _Link:
-    """A connection, and the query prepared on it (None where a pooler would lose it)."""
+    """A connection, and the query prepared on it (None if a pooler would lose it)."""
 
     connection: Any
     statement: Any = None
 
 
-class PostgresqlAuthenticator(RemoteAuthenticator[_Link, "Row | None"]):
+class PostgresqlAuthenticator(ForeignAuthenticator[_Link]):
     """An ``auth.ports.Authenticator`` over a table that somebody else fills."""
 
     def __init__(self, settings: AuthPostgresqlSettings, hasher: PasswordHasher) -> None:
         """Raises ConfigError for a query that cannot be one. Belongs to the event loop it is used on."""
-        super().__init__(
-            "postgresql",
-            f"The PostgreSQL server {settings.host}:{settings.port}",
-            pool_size=settings.pool_size,
-            timeout=settings.timeout,
-        )
+        template = LoginTemplate(settings.query, "auth.postgresql.query", sql=True)
+        super().__init__("postgresql", "PostgreSQL", settings, template, hasher)
         self._settings = settings
-        self._template = LoginTemplate(settings.query, "auth.postgresql.query", sql=True)
         numbers = {name: number for number, name in enumerate(dict.fromkeys(self._template.names), 1)}
         self._sql = self._template.filled(tuple(f"${numbers[name]}" for name in self._template.names))
         self._first = [self._template.names.index(name) for name in numbers]
         self._pooled = False
-        self._verification = Verification(
-            self.name, hasher, settings.algorithm, settings.salt_position, settings.pbkdf2_iterations
-        )
-
-    def _check(self) -> None:
-        if self._settings.tls is not None:
-            tls_context(self._settings.tls, "auth.postgresql.tls")
 
     def _concerns(self, request: LoginRequest) -> bool:
         values = self._template.values(request)
@@ -90,14 +68,14 @@ class PostgresqlAuthenticator(RemoteAuthenticator[_Link, "Row | None"]):
 
     async def _open(self) -> _Link:
         settings = self._settings
-        password = "" if settings.password is None else fresh(settings.password, "auth.postgresql.password")
         connection = await asyncpg.connect(
             host=settings.host,
             port=settings.port,
             database=settings.database,
             user=settings.username,
-            password=password,  # "" rather than None, which would look for one in files and variables of libpq
-            ssl=False if settings.tls is None else tls_context(settings.tls, "auth.postgresql.tls"),
+            password=self._password()
+            or "",  # "" rather than None, which would look for one in files and variables of libpq
+            ssl=self._context() or False,
             statement_cache_size=0,
             server_settings={"application_name": "mqtt-kafka-gateway"},
         )
@@ -122,11 +100,6 @@ class PostgresqlAuthenticator(RemoteAuthenticator[_Link, "Row | None"]):
 
     async def _probe(self, connection: _Link) -> None:
         await self._row(connection, [None] * len(self._first))
-
-    async def _judge(self, request: LoginRequest, answer: Mapping[str, Any] | None) -> Verdict:
-        if answer is None:
-            return Ignore(self.name)
-        return await self._verification.judge(answer, user=self._template.user(request), password=request.password)
 
     def _usable(self, connection: _Link) -> bool:
         return not connection.connection.is_closed() and (connection.statement is not None or self._pooled)
@@ -162,8 +135,8 @@ class PostgresqlAuthenticator(RemoteAuthenticator[_Link, "Row | None"]):
         try:
             row = await statement.fetchrow(*arguments)
         except (asyncpg.DataError, ValueError):  # the server's and the client's
-            # The value is none that the column can have (a uuid, an address): nobody is called that. The probe's
-            # NULLs never end here, so a query that fails for everybody is seen by then.
+            # The column's type (a uuid, an address) cannot have this value, so the user is unknown. The probe's NULLs
+            # never raise this, so the probe finds a query that always fails.
             return None
         return None if row is None else dict(row)
 
@@ -190,22 +163,15 @@ class PostgresqlAuthenticator(RemoteAuthenticator[_Link, "Row | None"]):
 
     # Errors.
 
-    def _explain(self, error: Exception) -> BackendDownError:
-        if isinstance(error, BackendDownError):
-            return error
-        for one in causes(error):
-            if isinstance(one, asyncpg.PostgresError):
-                return self._explain_answer(one)
-            if isinstance(one, ConnectionError) and "SSL" in str(one):
-                return self._down(
-                    "does not offer TLS, which auth.postgresql.tls asks for: set ssl = on in its postgresql.conf", "tls"
-                )
-            if isinstance(one, (*_STALE, asyncpg.InterfaceError)):
-                return self._down("has lost the connection", "lost")
-        known = network_cause(error, "auth.postgresql")
-        if known is not None:
-            return self._down(known[1], known[0])
-        return self._down(f"could not be asked ({words(error)})", "other")
+    def _explained(self, error: BaseException) -> BackendDownError | None:
+        if isinstance(error, asyncpg.PostgresError):
+            return self._explain_answer(error)
+        if isinstance(error, ConnectionError) and "SSL" in str(error):
+            return self._down(
+                "does not offer TLS, which auth.postgresql.tls asks for: set ssl = on in its postgresql.conf", "tls"
+            )
+        stale = isinstance(error, (*_STALE, asyncpg.InterfaceError))
+        return self._down("has lost the connection", "lost") if stale else None
 
     def _explain_answer(self, error: Any) -> BackendDownError:
         state: str = error.sqlstate or ""
@@ -234,7 +200,7 @@ class PostgresqlAuthenticator(RemoteAuthenticator[_Link, "Row | None"]):
 
 
 def _argument(value: str | None, kind: str) -> str | int | None:
-    """The value as the parameter's type takes it. Raises ValueError for a text that is no number where one is asked."""
+    """The value for a parameter of this type. Raises ValueError for a text instead of a number."""
     if value is None or kind not in _INTEGERS:
         return value
     if not _INTEGER.fullmatch(value):

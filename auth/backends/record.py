@@ -1,24 +1,20 @@
-"""What a database says of a user: its columns or fields, checked, and what follows for a login.
+"""A user's record from a foreign database: its columns or fields, checked, and the verdict.
 
-A foreign table is written by others, so nothing in it is taken for granted. What cannot be read refuses the login of
-that one user (it exists, so nobody else in the chain is asked) and never the backend's other users.
+Others write that table, so every value is checked. An unreadable record refuses its own user. The user exists, so no
+other authenticator is asked. Other users of the backend are not affected.
 """
 
 from __future__ import annotations
 
-__all__ = ["FIELDS", "Record", "RecordError", "Verification", "read_record"]
-
 import json
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from auth.model import Allow, Deny
+from auth.model import Allow, Deny, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from auth.model import Verdict
     from auth.ports import PasswordHasher
 
 FIELDS: Final = ("password_hash", "salt", "is_superuser", "tenant", "groups", "attributes")
@@ -34,12 +30,12 @@ _NO: Final = frozenset({"", "0", "f", "false", "n", "no", "off"})
 
 
 class RecordError(ValueError):
-    """A column or field of a user that cannot be used; a sentence that names it, never with a hash."""
+    """A column or field that cannot be used. The sentence names it and never has a hash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A user as a database has it. ``password_hash`` empty: no password was set."""
+    """A user's record. An empty ``password_hash`` means no password."""
 
     password_hash: str = field(default="", repr=False)
     salt: str = field(default="", repr=False)
@@ -50,9 +46,9 @@ class Record:
 
 
 def read_record(row: Mapping[str, Any]) -> Record:
-    """The record in ``row``: values as client libraries return them, text or bytes, absent ones None or not there.
+    """The record in ``row``: values of client libraries, text or bytes; absent ones are None or missing.
 
-    Raises RecordError. Other columns than ``FIELDS`` are not looked at.
+    Raises RecordError. Ignores columns outside ``FIELDS``.
     """
     return Record(
         password_hash=_text("password_hash", row.get("password_hash"), _HASH_BYTES),
@@ -66,7 +62,7 @@ def read_record(row: Mapping[str, Any]) -> Record:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """How a backend's passwords are checked; ``backend`` is its name in the chain."""
+    """Checks the passwords of a backend; ``backend`` is its name in the chain."""
 
     backend: str
     hasher: PasswordHasher
@@ -75,8 +71,7 @@ class Verification:
     iterations: int = 0
 
     async def judge(self, row: Mapping[str, Any], *, user: str, password: str) -> Verdict:
-        """Whether the user that ``row`` describes has this password. Raises OverloadedError when there is no room to
-        find out."""
+        """The verdict on the user of ``row`` with this password. Raises OverloadedError."""
         try:
             record = read_record(row)
             if not record.password_hash:
@@ -141,7 +136,7 @@ def _yes(name: str, value: object) -> bool:
 
 def _tenant(value: object) -> str:
     name = _text("tenant", value, _NAME_BYTES)
-    for character in "+#/,":  # it is put into topics and travels in a list
+    for character in "+#/,":  # it becomes part of topics, and of a list
         if character in name:
             raise RecordError(f"tenant holds {character!r}, which has a meaning of its own in topics")
     return name

@@ -1,13 +1,9 @@
-"""Users in Redis: a hash for each, found by a key that the login's names are part of.
+"""Users in Redis: a hash for each, found by a key with the login's names.
 
-Commands carry the length of each argument, so a name is never more than a part of the key, whatever bytes it holds.
+Commands carry the length of each argument, so a name is only a part of the key, whatever its bytes.
 """
 
 from __future__ import annotations
-
-from config import error_words
-
-__all__ = ["RedisAuthenticator"]
 
 import contextlib
 from typing import TYPE_CHECKING, Any
@@ -15,19 +11,15 @@ from typing import TYPE_CHECKING, Any
 from redis import exceptions
 from redis.asyncio.connection import Connection
 
-from auth.backends.network_causes import causes, network_cause
-from auth.backends.record import FIELDS, Verification
-from auth.backends.remote import RemoteAuthenticator
+from auth.backends.foreign import ForeignAuthenticator
+from auth.backends.record import FIELDS
 from auth.backends.templates import LoginTemplate, usable
-from auth.errors import BackendDownError
-from auth.model import Ignore
-from bridge.fresh_secret import fresh
-from bridge.tls import tls_context
 
 if TYPE_CHECKING:
     import ssl
 
-    from auth.model import LoginRequest, Verdict
+    from auth.errors import BackendDownError
+    from auth.model import LoginRequest
     from auth.ports import PasswordHasher
     from config.auth import AuthRedisSettings
 
@@ -48,40 +40,28 @@ class _Connection(Connection):
         return arguments
 
 
-class RedisAuthenticator(RemoteAuthenticator[_Connection, "Fields | None"]):
+class RedisAuthenticator(ForeignAuthenticator[_Connection]):
     """An ``auth.ports.Authenticator`` over hashes that somebody else fills."""
 
     def __init__(self, settings: AuthRedisSettings, hasher: PasswordHasher) -> None:
         """Raises ConfigError for a key that cannot be one. Belongs to the event loop it is used on."""
-        super().__init__(
-            "redis",
-            f"The Redis server {settings.host}:{settings.port}",
-            pool_size=settings.pool_size,
-            timeout=settings.timeout,
-        )
+        template = LoginTemplate(settings.key, "auth.redis.key")
+        super().__init__("redis", "Redis", settings, template, hasher)
         self._settings = settings
-        self._template = LoginTemplate(settings.key, "auth.redis.key")
-        self._verification = Verification(
-            self.name, hasher, settings.algorithm, settings.salt_position, settings.pbkdf2_iterations
-        )
-
-    def _check(self) -> None:
-        if self._settings.tls is not None:
-            tls_context(self._settings.tls, "auth.redis.tls")
 
     def _concerns(self, request: LoginRequest) -> bool:
         values = self._template.values(request)
-        return all(values) and usable(values)  # with a part of it empty, the key would be another user's
+        return all(values) and usable(values)  # a key with an empty part may be another user's
 
     async def _open(self) -> _Connection:
         settings = self._settings
         connection = _Connection(
-            None if settings.tls is None else tls_context(settings.tls, "auth.redis.tls"),
+            self._context(),
             host=settings.host,
             port=settings.port,
             db=settings.database,
             username=settings.username,
-            password=None if settings.password is None else fresh(settings.password, "auth.redis.password"),
+            password=self._password(),
             protocol=2,
             driver_info=None,
             socket_timeout=None,  # each question has its deadline from us
@@ -99,11 +79,6 @@ class RedisAuthenticator(RemoteAuthenticator[_Connection, "Fields | None"]):
 
     async def _probe(self, connection: _Connection) -> None:
         await self._fields(connection, self._template.filled(("",) * len(self._template.names)))
-
-    async def _judge(self, request: LoginRequest, answer: Fields | None) -> Verdict:
-        if answer is None:
-            return Ignore(self.name)
-        return await self._verification.judge(answer, user=self._template.user(request), password=request.password)
 
     def _usable(self, connection: _Connection) -> bool:
         return bool(connection.is_connected)
@@ -128,22 +103,12 @@ class RedisAuthenticator(RemoteAuthenticator[_Connection, "Fields | None"]):
 
     # Errors.
 
-    def _explain(self, error: Exception) -> BackendDownError:
-        if isinstance(error, BackendDownError):
-            return error
-        for one in causes(error):
-            if isinstance(one, exceptions.RedisError):
-                told = self._explain_answer(one)
-                if told is not None:
-                    return told
-        known = network_cause(error, "auth.redis")
-        if known is not None:
-            return self._down(known[1], known[0])
+    def _otherwise(self, error: Exception) -> BackendDownError | None:
         if isinstance(error, exceptions.ConnectionError):
             return self._down("closed the connection: was it stopped, or is there a proxy in between?", "lost")
-        return self._down(f"could not be asked ({error_words.words(error)})", "other")
+        return None
 
-    def _explain_answer(self, error: exceptions.RedisError) -> BackendDownError | None:
+    def _explained(self, error: BaseException) -> BackendDownError | None:
         """None for what is no answer of the server but a failure on the way."""
         words = f" ({str(error).splitlines()[0][:200]})" if str(error) else ""
         match error:

@@ -1,40 +1,30 @@
-"""What all authenticators that ask another server have in common: connections, time-outs, the breaker, healing.
+"""The base of authenticators that ask another server: connections, time-outs, the breaker, probes.
 
 Invariants, each with a test:
 
-- A question is over within its backend's time-out, whatever the server does: connecting, waiting for a free
-  connection and the answer together.
-- A connection whose question did not end well (an error, a time-out, a cancelled caller) is closed, so that its late
-  answer is nobody else's.
-- A connection that broke while it lay idle costs no login: the question, which only reads, is asked once more over a
-  new one.
-- A backend that is down is asked by probes of its own alone, one at a time; no device's login is the guinea pig.
+- A question ends within its backend's time-out: connecting, waiting for a free connection and the answer together.
+- A connection is closed after a failed question (an error, a time-out, a cancelled caller), so that no other question
+  gets its late answer.
+- A connection that broke while idle costs no login: the question only reads, and is asked again over a new connection.
+- A backend that is down gets probes only, one at a time, and no logins of devices.
 """
-
-from __future__ import annotations
-
-__all__ = ["RemoteAuthenticator"]
 
 import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Final, Generic, TypeVar
 
 import structlog
 
-from auth.backends.breaker import RETRY_INITIAL_NS, Breaker, BreakerState
-from auth.errors import BackendDownError, OverloadedError
-from auth.model import Ignore
+from auth.backends.breaker import RETRY_INITIAL_NS, Breaker, BreakerState, Ticket
+from auth.backends.network_causes import causes, network_cause
+from auth.errors import BackendDownError, DownCause, OverloadedError
+from auth.model import Ignore, LoginRequest, Verdict
+from config.error_words import words
 from config.errors import ConfigError, forget_frames
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from datetime import timedelta
-
-    from auth.backends.breaker import Ticket
-    from auth.errors import DownCause
-    from auth.model import LoginRequest, Verdict
 
 log = structlog.get_logger("auth")
 
@@ -43,8 +33,8 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 IDLE_MAX_NS: Final = 60_000_000_000
-"""How long an idle connection is trusted. Firewalls forget quiet connections without a word, some after minutes; a
-question over such a one would wait for its whole time-out."""
+"""How long an idle connection stays in use. Firewalls drop idle connections without a sign, some after minutes. A
+question over such a connection waits for its whole time-out."""
 
 _OUR_FAULT: Final = frozenset({"settings", "login"})
 _LOST: Final = frozenset({"lost"})
@@ -53,7 +43,7 @@ _LOST: Final = frozenset({"lost"})
 class RemoteAuthenticator(ABC, Generic[C, A]):
     """An ``auth.ports.Authenticator`` that asks a server over connections ``C`` and gets answers ``A``.
 
-    A subclass says how to open a connection, ask over it, end it at once, and put its library's errors into words.
+    A subclass opens a connection, asks over it, closes it at once, and describes the errors of its library.
     """
 
     def __init__(
@@ -65,7 +55,7 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
         timeout: timedelta,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """``server`` is how sentences begin: "The PostgreSQL server db.example.org:5432". ``clock`` gives monotonic
+        """``server`` begins sentences: "The PostgreSQL server db.example.org:5432". ``clock`` gives monotonic
         nanoseconds."""
         self.name = name
         self.server: Final = server
@@ -75,49 +65,64 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
         self._timeout_s: Final = timeout.total_seconds()
         self._clock: Final = clock
         self._slots: Final = asyncio.Semaphore(pool_size)
-        self._idle: Final[deque[tuple[C, int]]] = deque()  # with the time it came back; the latest is used first
+        self._idle: Final[deque[tuple[C, int]]] = deque()  # with the time of its return; the latest is used first
         self._busy: Final[set[C]] = set()
         self._problem: BackendDownError | None = None
-        self._suspect = False  # it answers, but something was odd: a probe is to tell
-        self._mending: asyncio.Task[None] | None = None
+        self._is_suspect = False  # one answer was an unknown error: a probe decides
+        self._probing: asyncio.Task[None] | None = None
         self._closed = False
 
-    # What a subclass says.
+    # What a subclass defines.
 
     def _check(self) -> None:
-        """Raise ConfigError for settings that cannot work, whatever the server says (a missing CA file)."""
+        """Raise ConfigError for settings that cannot work with any server (a missing CA file)."""
 
     @abstractmethod
     async def _open(self) -> C:
-        """A connection that is logged in. Cancelled, it leaves nothing open."""
+        """A new connection, logged in. A cancelled call leaves no connection open."""
 
     @abstractmethod
     async def _ask(self, connection: C, request: LoginRequest) -> A:
-        """What the server says of this login."""
+        """The server's answer about this login."""
 
     @abstractmethod
     async def _probe(self, connection: C) -> None:
-        """Ask what no device asks, by the same way as its questions; raises as ``_ask`` does."""
+        """Ask the probe's question, in the same way as those of devices. Raises as ``_ask`` does."""
 
     @abstractmethod
     async def _judge(self, request: LoginRequest, answer: A) -> Verdict:
-        """What follows from the answer. The connection is free again by then, and the time-out over."""
+        """The verdict on the answer, after the connection is free and the time-out has ended."""
 
     @abstractmethod
     def _usable(self, connection: C) -> bool:
-        """Whether an idle connection still stands, as far as can be seen without asking."""
+        """Whether an idle connection still looks open, without asking."""
 
     @abstractmethod
     def _abort(self, connection: C) -> None:
-        """End it now, without waiting for anything. Never raises."""
+        """Close the connection without waiting. Never raises."""
 
     @abstractmethod
-    def _explain(self, error: Exception) -> BackendDownError:
-        """The error in words, with its cause."""
+    def _explained(self, error: BaseException) -> BackendDownError | None:
+        """The meaning of an error of the library. None for an error of the network."""
+
+    def _otherwise(self, error: Exception) -> BackendDownError | None:  # noqa: ARG002 - a subclass looks at it
+        """The meaning of an error that neither ``_explained`` nor ``network_cause`` knows."""
+        return None
 
     def _concerns(self, request: LoginRequest) -> bool:  # noqa: ARG002 - a subclass looks at it
-        """Whether this login has anything that users are looked up by."""
+        """Whether this login has a name by which users are looked up."""
         return True
+
+    def _explain(self, error: Exception) -> BackendDownError:
+        """The error as a sentence, with its cause."""
+        if isinstance(error, BackendDownError):
+            return error
+        for one in causes(error):
+            if (found := self._explained(one)) is not None:
+                return found
+        if (known := network_cause(error, f"auth.{self.name}")) is not None:
+            return self._down(known[1], known[0])
+        return self._otherwise(error) or self._down(f"could not be asked ({words(error)})", "other")
 
     def _down(self, rest: str, cause: DownCause) -> BackendDownError:
         """An error whose sentence begins with the server and ends with ``rest``."""
@@ -132,42 +137,42 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
 
     @property
     def problem(self) -> str:
-        """Why it is not up, a sentence; empty while it is."""
+        """Why it is not up, as a sentence; empty while it is."""
         return "" if self._problem is None else str(self._problem)
 
     async def start(self) -> None:
-        """Connect and ask once. A server that is down is left for later; settings that it refuses raise ConfigError."""
+        """Connect and ask once. A server that is down is asked later. Settings that it refuses raise ConfigError."""
         self._check()
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 connection = await self._new()
                 await self._use(connection, self._probe)
         except Exception as error:
-            problem = self._told(error, expired=limit.expired())
+            problem = self._problem_of(error, expired=limit.expired())
             if problem.cause in _OUR_FAULT:
                 raise ConfigError(str(problem)) from error
             self.failures[problem.cause] += 1
             self._note(problem)
             self.breaker.trip(self._clock())
-            self._mend_later()
+            self._probe_later()
 
     async def authenticate(self, request: LoginRequest) -> Verdict:
-        """What the server's data says of this login. Raises BackendDownError."""
+        """The verdict from the server's data. Raises BackendDownError."""
         if not self._concerns(request):
             return Ignore(self.name, "no_identity")
         return await self._judge(request, await self._question(request))
 
     async def close(self) -> None:
-        """Let go of connections; questions under way end with them. Never raises."""
+        """Close all connections; questions under way fail. Never raises."""
         self._closed = True
-        if self._mending is not None:
-            self._mending.cancel()
-            await asyncio.wait([self._mending])
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.wait([self._probing])
         self._drop_idle()
         for connection in list(self._busy):
             self._abort(connection)
 
-    # How a question goes.
+    # Questions.
 
     async def _question(self, request: LoginRequest) -> A:
         ticket = self.breaker.admit()
@@ -181,33 +186,33 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
             self._slots.release()
 
     async def _take_slot(self) -> None:
-        """Wait for a free connection, half of the time-out at most: a question that is asked later than that would be
-        cut off by the clock and not by the server, which would cost its connection and look like the server's fault."""
+        """Wait for a free connection, half of the time-out at most. A later question would reach its time-out, lose its
+        connection, and look like a fault of the server."""
         try:
             async with asyncio.timeout(self._timeout_s / 2):
                 await self._slots.acquire()
         except TimeoutError:
-            raise self._crowded() from None
+            raise self._no_connection() from None
 
     async def _answer_of(self, request: LoginRequest, ticket: Ticket, deadline_s: float) -> A:
-        if not self.breaker.holds(ticket):  # it opened while this one waited for a connection
+        if not self.breaker.holds(ticket):  # the breaker opened while this question waited for a connection
             raise self._refusal()
         began_ns = self._clock()
         try:
             async with asyncio.timeout_at(deadline_s) as limit:
                 answer = await self._asked(request)
         except asyncio.CancelledError:
-            self._cut_off(ticket, began_ns)
+            self._cancelled(ticket, began_ns)
             raise
         except Exception as error:
-            problem = self._told(error, expired=limit.expired())
+            problem = self._problem_of(error, expired=limit.expired())
             self._failed(problem, ticket)
             raise problem from error
         self._answered(ticket)
         return answer
 
     async def _asked(self, request: LoginRequest) -> A:
-        """The answer, over an idle connection or a new one. One that broke while it lay idle is no failure yet."""
+        """The answer, over an idle connection or a new one. A broken idle connection does not count as a failure."""
         connection = self._take_idle()
         if connection is not None:
             try:
@@ -216,7 +221,7 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
                 if self._explain(error).cause not in _LOST:
                     raise
                 forget_frames(error)
-                self._drop_idle()  # the server went away, most likely with all of them
+                self._drop_idle()  # the server closed it, and most likely all others
         return await self._use(await self._new(), lambda link: self._ask(link, request))
 
     async def _new(self) -> C:
@@ -227,7 +232,7 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
         return connection
 
     async def _use(self, connection: C, ask: Callable[[C], Awaitable[T]]) -> T:
-        """Ask, and keep the connection if that went well; else it is ended, whoever is to blame."""
+        """Ask, and keep the connection after success; otherwise close it."""
         self._busy.add(connection)
         try:
             answer = await ask(connection)
@@ -255,9 +260,9 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
         while self._idle:
             self._abort(self._idle.pop()[0])
 
-    # What its outcome means.
+    # Outcomes.
 
-    def _told(self, error: Exception, *, expired: bool) -> BackendDownError:
+    def _problem_of(self, error: Exception, *, expired: bool) -> BackendDownError:
         if isinstance(error, BackendDownError):
             return error
         if isinstance(error, ConfigError):  # a file that was there at the start
@@ -272,9 +277,9 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
         return self._explain(error)
 
     def _answered(self, ticket: Ticket) -> None:
-        if self.breaker.holds(ticket):  # else it was asked before the server went down, or came back
+        if self.breaker.holds(ticket):  # otherwise the server went down or came back meanwhile
             self._problem = None
-            self._suspect = False
+            self._is_suspect = False
         self.breaker.succeeded(ticket, self._clock())
 
     def _failed(self, problem: BackendDownError, ticket: Ticket, *, probe: bool = False) -> None:
@@ -282,24 +287,24 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
         if not self.breaker.holds(ticket):
             return  # as above
         if problem.cause == "other" and not probe:
-            # It has answered, if not to our liking. What one user's name or entry brings about must neither shut out
-            # the others nor take the service out of /readyz: a probe tells whether it is more than that.
+            # The server answered with an unknown error. One user's name or entry may cause it, and must not affect
+            # other users or /readyz. So a probe decides.
             self.breaker.dropped(ticket, self._clock())
-            self._suspect = True
+            self._is_suspect = True
         else:
             self._note(problem)
             if self.breaker.failed(ticket, self._clock()):
                 self._drop_idle()
-        self._mend_later()
+        self._probe_later()
 
     def _note(self, problem: BackendDownError) -> None:
         before, self._problem = self._problem, problem
-        if before is not None and before.cause != problem.cause:  # the first is told by whoever asked
+        if before is not None and before.cause != problem.cause:  # the caller reports the first failure
             log.warning("auth_backend_still_down", backend=self.name, problem=str(problem), cause=problem.cause)
 
-    def _cut_off(self, ticket: Ticket, began_ns: int) -> None:
-        """The caller's own deadline came first. A server that had used up half of its time is blamed all the same,
-        or one that never answers would stay in favour with a caller that is always quicker to give up."""
+    def _cancelled(self, ticket: Ticket, began_ns: int) -> None:
+        """Count a question that its caller cancelled. It is a failure of the server if half of the time-out has passed.
+        Otherwise a silent server would stay up for callers with a short deadline."""
         waited_s = (self._clock() - began_ns) / 1e9
         if waited_s >= self._timeout_s / 2:
             self._failed(
@@ -317,11 +322,11 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
         self.failures["open"] += 1
         return BackendDownError(
             self.name,
-            f"{self.server} is not asked before a probe has found it well again. {self.problem}".rstrip(),
+            f"{self.server} is not asked until a probe succeeds. {self.problem}".rstrip(),
             "open",
         )
 
-    def _crowded(self) -> OverloadedError:
+    def _no_connection(self) -> OverloadedError:
         self.failures["overload"] += 1
         return OverloadedError(
             self.name,
@@ -329,31 +334,31 @@ class RemoteAuthenticator(ABC, Generic[C, A]):
             f"{self._timeout_s / 2:g} s: more logins come in than it answers.",
         )
 
-    # How it heals.
+    # Probes.
 
-    def _mend_later(self) -> None:
-        if not self._closed and (self._mending is None or self._mending.done()):
-            self._mending = asyncio.create_task(self._mend(), name=f"probes of {self.name}")
+    def _probe_later(self) -> None:
+        if not self._closed and (self._probing is None or self._probing.done()):
+            self._probing = asyncio.create_task(self._probe_until_up(), name=f"probes of {self.name}")
 
-    async def _mend(self) -> None:
-        """Probe until all is well. Also after a single failure, with the breaker still closed: the next login may be
-        long in coming, all the longer while /readyz says that nobody should be sent here."""
-        while self._suspect or not self.up or self.breaker.state is not BreakerState.CLOSED:
+    async def _probe_until_up(self) -> None:
+        """Probe until the backend answers, also after a single failure with a closed breaker: the next login may come
+        late, and ``/readyz`` is red until then."""
+        while self._is_suspect or not self.up or self.breaker.state is not BreakerState.CLOSED:
             if self.breaker.state is BreakerState.CLOSED:
                 await asyncio.sleep(RETRY_INITIAL_NS / 1e9)
-                if self.up and not self._suspect:
-                    return  # a login was quicker
+                if self.up and not self._is_suspect:
+                    return  # a login has closed the breaker first
                 ticket = self.breaker.admit()
             else:
                 await asyncio.sleep(max(0, self.breaker.retry_at_ns - self._clock()) / 1e9)
                 ticket = self.breaker.admit_probe(self._clock())
-            if ticket is None:  # it has opened meanwhile; or a timer came a rounding too early
+            if ticket is None:  # the breaker has opened meanwhile, or the timer was early by a rounding
                 continue
             try:
                 async with asyncio.timeout(self._timeout_s) as limit:
                     await self._use(await self._new(), self._probe)
             except Exception as error:  # noqa: BLE001 - whatever it is, the next probe is due later
-                self._failed(self._told(error, expired=limit.expired()), ticket, probe=True)
+                self._failed(self._problem_of(error, expired=limit.expired()), ticket, probe=True)
                 forget_frames(error)
             except asyncio.CancelledError:
                 self.breaker.dropped(ticket, self._clock())

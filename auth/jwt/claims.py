@@ -1,26 +1,22 @@
-"""What a verified token says of its bearer, judged by the settings of the key that verified it."""
+"""The verdict on a verified token's claims, by the settings of its key."""
 
 from __future__ import annotations
-
-__all__ = ["ClaimRules", "placeholders_of"]
 
 import hmac
 import math
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from auth.errors import RuleFormatError
 from auth.jwt.parsing import moment
-from auth.model import Allow, Deny
+from auth.model import Allow, Deny, LoginRequest, Rule
 from auth.rules.acl_claim import rules_of_claim
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from auth.model import LoginRequest, Rule
     from config.auth import AuthJwtKeySettings, AuthJwtSettings
 
-_IAT_SLACK_S = 60.0  # EMQX does not look at iat; an issuer's clock a little ahead of ours must not lock devices out
+_IAT_SLACK_S = 60.0  # EMQX ignores iat; an issuer's clock may be a little fast
 _LONGEST = 1024  # characters of a name: tenant, group, attribute
 _MOST = 256  # groups, attributes
 
@@ -29,20 +25,20 @@ _ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
-class _Refused(Exception):  # noqa: N818 - it is no failure, but a finding
-    """The detail of a Deny; and its reason, one of ``auth.logins.reasons``."""
+class _Refused(Exception):  # noqa: N818 - it is a finding, not a failure
+    """The detail of a Deny, and its reason, one of ``auth.logins.reasons``."""
 
     reason = "bad_token"
 
 
 class _OutOfTime(_Refused):
-    """The token's time is over, or has not begun."""
+    """The token has expired, or is not valid yet."""
 
     reason = "expired"
 
 
 class ClaimRules:
-    """Judges tokens of one key. No I/O."""
+    """Judges the claims of one key's tokens. No I/O."""
 
     def __init__(self, key: AuthJwtKeySettings, settings: AuthJwtSettings) -> None:
         self._key = key
@@ -52,7 +48,7 @@ class ClaimRules:
         self._lifetime_max_s = settings.lifetime_max.total_seconds() if settings.lifetime_max is not None else math.inf
 
     def judge(self, claims: Mapping[str, Any], request: LoginRequest, now_s: float) -> Allow | Deny:
-        """The verdict on a token whose signature is right, at ``now_s`` (Unix seconds)."""
+        """The verdict on a token with a right signature, at ``now_s`` (Unix seconds)."""
         user = claims.get("sub")
         user = user if isinstance(user, str) and _is_name(user) else ""
         try:
@@ -74,12 +70,12 @@ class ClaimRules:
             return Deny(self._source, refused.reason, user, detail=str(refused))
 
     def _check_times(self, claims: Mapping[str, Any], now_s: float) -> int | None:
-        """When the login ends, in whole Unix seconds, or None when it need not."""
+        """The end of the login in whole Unix seconds; None without one."""
         if (not_before := _moment(claims, "nbf")) is not None and not_before - self._leeway_s > now_s:
-            raise _OutOfTime("the token is not good yet (nbf)")
+            raise _OutOfTime("the token is not valid yet (nbf)")
         issued = _moment(claims, "iat")
         if issued is not None and issued - max(self._leeway_s, _IAT_SLACK_S) > now_s:
-            raise _Refused("the token comes from the future (iat)")
+            raise _Refused("the token was issued in the future (iat)")
         expires = _moment(claims, "exp")
         if expires is None:
             if self._key.require_expiry:
@@ -89,7 +85,7 @@ class ClaimRules:
             return None
         if expires - now_s > self._lifetime_max_s:
             raise _Refused("the token is good for longer than auth.jwt.lifetime_max")
-        # Whole seconds, since EMQX wants them; and after now, since EMQX refuses a login that has ended already.
+        # Whole seconds, as EMQX wants them; and after now, because EMQX refuses a login that has ended.
         ends_s = math.floor(expires + self._leeway_s)
         if ends_s <= now_s:
             raise _OutOfTime("the token has expired (exp)")
@@ -117,7 +113,7 @@ class ClaimRules:
     def _groups(self, claims: Mapping[str, Any]) -> frozenset[str]:
         name = self._settings.groups_claim
         groups = claims.get(name, []) if name else []
-        # A comma would make two groups of one on the way through EMQX.
+        # EMQX would make two groups of one with a comma.
         if not isinstance(groups, list) or len(groups) > _MOST or not all(_is_name(one, ",") for one in groups):
             raise _Refused(f"the token's claim {name} is no list of at most {_MOST} names of groups, without commas")
         return frozenset(groups) - {""}
@@ -133,11 +129,6 @@ class ClaimRules:
         return rules, closed
 
 
-def placeholders_of(template: str) -> set[str]:
-    """The names of the placeholders in a wanted claim."""
-    return set(_PLACEHOLDER.findall(template))
-
-
 def _moment(claims: Mapping[str, Any], name: str) -> float | None:
     if name not in claims:
         return None
@@ -147,15 +138,15 @@ def _moment(claims: Mapping[str, Any], name: str) -> float | None:
 
 
 def _filled(template: str, request: LoginRequest) -> str | None:
-    """The value that a claim must have, or None when one of its placeholders has no value: then none will do."""
+    """The value that a claim must have; None if one of its placeholders has no value, so that no claim matches."""
     values = {"clientid": request.clientid, "username": request.username}
-    if not all(values.get(name) for name in placeholders_of(template)):
+    if not all(values.get(name) for name in _PLACEHOLDER.findall(template)):
         return None
     return _PLACEHOLDER.sub(lambda found: values[found[1]], template)
 
 
 def _same(claim: object, wanted: str) -> bool:
-    """Compared in a time that does not tell how much fits, since a wanted value may be a secret of sorts."""
+    """Compares in constant time, because the wanted value may be a secret."""
     if isinstance(claim, bool):
         claim = "true" if claim else "false"
     elif isinstance(claim, int):
@@ -175,8 +166,8 @@ def _is_name(value: object, without: str = "\x00") -> bool:
 
 
 def _attributes(claims: Mapping[str, Any]) -> Mapping[str, str]:
-    """``client_attrs`` as EMQX takes them: what is no text, or has another kind of name, is left out. So are tenant
-    and groups, which have claims of their own: one that is not read must not come in by this door."""
+    """``client_attrs`` in EMQX's form. Other values and names are left out. So are tenant and groups, which have claims
+    of their own."""
     given = claims.get("client_attrs", {})
     if not isinstance(given, dict) or len(given) > _MOST:
         raise _Refused(f"the token's claim client_attrs is no object of at most {_MOST} texts")

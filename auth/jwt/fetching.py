@@ -1,17 +1,15 @@
-"""One request to a server of keys or tokens, with an answer that is bounded in time and size.
+"""One request to a server of keys or tokens, limited in time and size.
 
-Redirects are not followed: the settings name whom to trust, and a redirect is somebody else. Proxies and passwords of
-the environment (``HTTPS_PROXY``, ``.netrc``) are not used. A connection serves one request: there is one in minutes,
-and files that TLS reads may have changed by the next.
+Redirects are not followed, because the settings name the trusted server. ``HTTPS_PROXY`` and ``.netrc`` are not used. A
+connection serves one request: requests are minutes apart, and TLS files may change between them.
 """
 
 from __future__ import annotations
 
-__all__ = ["Answer", "FetchError", "Fetcher"]
-
 import asyncio
 import importlib
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -23,31 +21,29 @@ from config.error_words import words
 from config.errors import ExitStatus, forget_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from config.settings import TlsSettings
 
 _CHUNK = 16 << 10
 
 
 class FetchError(AuthError):
-    """A server could not be asked, or its answer cannot be taken as one. The sentence names the setting and the
-    address, without the address's query; it holds nothing of the answer."""
+    """A failed request. The sentence names the setting and the address without its query, and has nothing of the
+    answer."""
 
     exit_status = ExitStatus.UNAVAILABLE
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server said; the body whole, not compressed."""
+    """A server's answer with its whole body, not compressed."""
 
     status: int
     body: bytes = field(repr=False)
 
 
 class Fetcher:
-    """Asks one address. ``setting`` is what names it ("mqtt.token.oauth.token_url"), ``tls_setting`` the table of its
-    TLS. Belongs to one event loop."""
+    """Asks one address. ``setting`` is its name ("mqtt.token.oauth.token_url"), ``tls_setting`` that of its TLS table.
+    Belongs to one event loop."""
 
     def __init__(
         self, url: str, setting: str, *, tls: TlsSettings, tls_setting: str, timeout_s: float, largest: int
@@ -65,15 +61,15 @@ class Fetcher:
         return f"{self._setting}: {self._shown}"
 
     async def get(self, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:
-        """What a GET yields. Raises FetchError; ConfigError when the files of its TLS cannot be used."""
+        """The answer to a GET. Raises FetchError, and ConfigError for unusable TLS files."""
         return await self._ask("GET", headers, None)
 
     async def post(self, form: Mapping[str, str], headers: Mapping[str, str]) -> Answer:
-        """What a POST of this form yields. Raises FetchError; ConfigError when the files of its TLS cannot be used."""
+        """The answer to a POST of this form. Raises FetchError, and ConfigError for unusable TLS files."""
         return await self._ask("POST", headers, form)
 
     async def _ask(self, method: str, headers: Mapping[str, str], form: Mapping[str, str] | None) -> Answer:
-        # Its import takes 0.4 s, and the start of a worker must not wait for it.
+        # The import takes 0.4 s, for which a worker's start must not wait.
         await asyncio.to_thread(importlib.import_module, "aiohttp")
         context: ssl.SSLContext | bool = True
         if self._url.lower().startswith("https://"):

@@ -1,18 +1,17 @@
-"""JSON web key sets: an issuer's public keys, fetched now and then, so that it can change them.
+"""JSON web key sets: an issuer's public keys, fetched regularly, so that the issuer can change them.
 
-A login does not wait for the network, with two exceptions: no set has come yet, or the token names a key that is not
-in the set, as after a rotation. Then it waits a second for a fetch that is due or under way. Such fetches are spaced,
-or anybody could make us ask the issuer with every invented key id.
+A login waits for the network in two cases only: there is no set yet, or the token names a key that is not in the set,
+as after a rotation. It then waits a second for a fetch that is due or under way. Such fetches have a minimum distance:
+otherwise each invented key id would cause a request to the issuer.
 """
 
 from __future__ import annotations
-
-__all__ = ["JwksKeys", "KeySet", "Schedule", "parse_key_set"]
 
 import asyncio
 import contextlib
 import random
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -24,15 +23,12 @@ from jwt.exceptions import InvalidKeyError
 from auth.errors import BackendDownError
 from auth.jwt.fetching import Fetcher, FetchError
 from auth.jwt.keys import VerificationKey, usable
-from auth.jwt.parsing import json_object
+from auth.jwt.parsing import Token, json_object
 from auth.waiting import until_due, until_set
 from bridge.backoff import Backoff
 from config.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from auth.jwt.parsing import Token
     from config.auth import AuthJwtKeySettings
 
 log = structlog.get_logger("auth")
@@ -51,7 +47,7 @@ _PUBLIC_MEMBERS = ("kty", "n", "e", "crv", "x", "y")
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """The usable keys of a set, and why others are not."""
+    """The usable keys of a set, and the reasons against the others."""
 
     keys: tuple[VerificationKey, ...]
     skipped: tuple[str, ...] = ()
@@ -66,8 +62,8 @@ class KeySet:
 
 
 def parse_key_set(body: bytes) -> KeySet:
-    """The keys of a JWK set (RFC 7517). Raises ValueError when it is none, or has more than MOST_KEYS. A single key
-    that cannot be used is left out: issuers add kinds that are for others."""
+    """The usable keys of a JWK set (RFC 7517), without shared secrets and keys for other uses, which ``jwt.PyJWKSet``
+    keeps. Raises ValueError for another document, or for more than MOST_KEYS keys."""
     listed = json_object(body).get("keys")
     if not isinstance(listed, list):
         raise ValueError('it has no list "keys"')  # noqa: TRY004 - of what somebody sent
@@ -97,7 +93,7 @@ def _key(jwk: Any) -> VerificationKey:
         raise ValueError('its key_ops has no "verify"')
     if key_id is not None and not isinstance(key_id, str):
         raise ValueError("its kid is no text")
-    # A set that gives a private key away by mistake is read for its public part.
+    # Only the public part is read, also if the issuer publishes a private key by mistake.
     public = {name: jwk[name] for name in _PUBLIC_MEMBERS if name in jwk}
     try:
         material = get_default_algorithms()[_KINDS[kind]].from_jwk(public)
@@ -112,7 +108,7 @@ def _key(jwk: Any) -> VerificationKey:
 
 
 class Schedule:
-    """When to fetch, and how long a set is good. Pure: monotonic nanoseconds come in, decisions go out."""
+    """The times of fetches, and the validity of a set. No I/O; times are monotonic nanoseconds from the caller."""
 
     def __init__(
         self, refresh_ns: int, keep_ns: int, *, spacing_ns: int = SPACING_NS, rng: random.Random | None = None
@@ -125,37 +121,32 @@ class Schedule:
         self._began_ns: int | None = None
         self._due_ns = 0
         self._good_until_ns = 0
-        self._asked = False
+        self.asked = False  # whether a key was missing since the last fetch began
 
     def began(self, now_ns: int) -> None:
-        """A fetch begins; what was asked for is being done."""
+        """A fetch begins, and covers all requests up to now."""
         self._began_ns = now_ns
-        self._asked = False
+        self.asked = False
 
     def succeeded(self, now_ns: int) -> None:
-        """The fetch brought a set. The next comes up to a tenth earlier than said, so that many services that started
-        together do not ask together for ever."""
+        """The fetch brought a set. The next one is up to a tenth earlier, so that services that started together do not
+        always fetch together."""
         self._backoff.reset()
         self._due_ns = now_ns + int(self._refresh_ns * self._random.uniform(0.9, 1.0))
         self._good_until_ns = now_ns + self._good_for_ns
 
     def failed(self, now_ns: int) -> None:
-        """The fetch brought none."""
+        """The fetch brought no set."""
         self._due_ns = now_ns + self._backoff.next_ns(now_ns)
 
     def ask(self, now_ns: int) -> bool:
-        """Somebody misses a key. Whether the fetch may begin at once; otherwise it does when it is its turn."""
-        self._asked = True
+        """A token's key is missing. Whether a fetch may begin at once; otherwise it begins later."""
+        self.asked = True
         return self.due_ns() <= now_ns
-
-    @property
-    def asked(self) -> bool:
-        """Whether somebody has missed a key since the last fetch began."""
-        return self._asked
 
     def due_ns(self) -> int:
         """When the next fetch begins; the past means at once."""
-        if self._asked and self._began_ns is not None:
+        if self.asked and self._began_ns is not None:
             return min(self._due_ns, self._began_ns + self._spacing_ns)
         return self._due_ns
 
@@ -165,7 +156,7 @@ class Schedule:
 
 
 class JwksKeys:
-    """The keys at ``jwks_url``. One task fetches, all else only asks it to; so there is one fetch at a time."""
+    """The keys at ``jwks_url``. One task fetches, on request of others, so there is one fetch at a time."""
 
     def __init__(
         self,
@@ -194,7 +185,7 @@ class JwksKeys:
         self._set: KeySet | None = None
         self._fetching = False
         self._asked = asyncio.Event()
-        self._fetched = asyncio.Event()  # of the fetch under way, or else of the next; replaced by the task
+        self._fetched = asyncio.Event()  # set after the present fetch, or the next one; the task replaces it
         self._failing = False
         self._taken_ns = 0
         self.failures = 0  # fetches that brought no set
@@ -206,7 +197,7 @@ class JwksKeys:
 
     @property
     def age_ns(self) -> int:
-        """How long ago the set in use was fetched; 0 before the first."""
+        """The age of the present set; 0 without one."""
         return 0 if self._set is None else self._monotonic_ns() - self._taken_ns
 
     async def start(self) -> None:
@@ -226,11 +217,11 @@ class JwksKeys:
             if (known := self._current()) is None:
                 raise BackendDownError(
                     "jwt",
-                    f'The JWK set of auth.jwt.keys "{self._name}" cannot be had: see jwks_failed in the log.',
+                    f'The JWK set of auth.jwt.keys "{self._name}" cannot be fetched: see jwks_failed in the log.',
                     "unreachable",
                 )
         if token.key_id is not None:
-            # An issuer that gives its keys no ids, and its tokens some, has nothing that could be missing.
+            # If the issuer's keys have no ids, no key can be missing.
             if token.key_id not in known.by_id and (known.by_id or not known.keys):
                 await self._missed()
                 known = self._current() or known
@@ -240,8 +231,8 @@ class JwksKeys:
         return [key for key in tried if token.algorithm in key.algorithms][:_MOST_TRIED]
 
     def awaits(self, token: Token) -> bool:
-        """Invented key ids use up the fetches: the key of a rotation may then be as unknown as theirs for a while. The
-        same while the issuer cannot be asked."""
+        """Whether the token's key may come with a later fetch: after a rotation, while invented key ids delay fetches,
+        or while the issuer cannot be asked."""
         known = self._current()
         return (
             known is not None
@@ -255,7 +246,7 @@ class JwksKeys:
         return self._set if self._schedule.good(self._monotonic_ns()) else None
 
     async def _missed(self) -> None:
-        """Ask for a fetch, and wait for it when it is under way or may begin; not when it has to wait its turn."""
+        """Ask for a fetch, and wait for one that is under way or may begin now. Does not wait for a later one."""
         at_once = self._schedule.ask(self._monotonic_ns())
         self._asked.set()
         if at_once or self._fetching:
@@ -277,7 +268,7 @@ class JwksKeys:
             self._failed(str(error))
         except ValueError as error:
             self._failed(f"{self._fetcher} does not answer with a JWK set: {error}.")
-        except Exception:  # the task would end with it, and the keys with the task
+        except Exception:  # a defect must not end the task
             log.exception("jwks_defect", key=self._name)
             self.failures += 1
             self._schedule.failed(self._monotonic_ns())

@@ -1,11 +1,11 @@
-"""Keys that verify tokens: what each is good for, a shared secret, and a public key in a file."""
+"""Keys that verify tokens: their algorithms, a shared secret, and a public key in a file."""
 
 from __future__ import annotations
 
-__all__ = ["FileKeys", "KeySource", "SecretKeys", "VerificationKey", "public_key", "usable"]
-
 import os
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,11 +22,8 @@ from jwt.algorithms import get_default_algorithms
 from bridge.fresh_secret import fresh
 from config.errors import ConfigError
 from config.values.jwt_secrets import decoded_secret
-from config.values.secret_files import FileSecret
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from auth.jwt.parsing import Token
     from config.auth import AuthJwtKeySettings
 
@@ -35,22 +32,22 @@ log = structlog.get_logger("auth")
 _ALGORITHMS = get_default_algorithms()
 _RSA = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
-_RSA_BITS = range(2048, 8192 + 1)  # fewer are broken or soon will be; more cost milliseconds a login
-_LOOKED_AT_NS = 1_000_000_000  # between two looks at a file
+_RSA_BITS = range(2048, 8192 + 1)  # shorter keys are weak; longer ones cost milliseconds per login
+_LOOKED_AT_NS = 1_000_000_000  # between two checks of a file
 _LARGEST_FILE = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationKey:
-    """One key, and the algorithms that it can be used with: of these a token may name one, and no other."""
+    """One key, and its algorithms. A token must name one of these."""
 
     material: Any = field(repr=False)
     algorithms: frozenset[str]
     key_id: str | None = None
 
     def fits(self, token: Token) -> bool:
-        """Whether this key made the token's signature. 2 µs (HS) to 500 µs (ES512), mostly below 100: less than it
-        would cost to have a thread do it."""
+        """Whether this key made the token's signature. 2 µs (HS) to 500 µs (ES512), mostly below 100: a thread would
+        cost more."""
         if token.algorithm not in self.algorithms:
             return False
         try:
@@ -60,106 +57,52 @@ class VerificationKey:
 
 
 class KeySource(Protocol):
-    """Where the keys of one ``auth.jwt.keys`` entry come from."""
+    """The source of the keys of one ``auth.jwt.keys`` entry."""
 
     async def start(self) -> None:
-        """Raises ConfigError when there can never be a key."""
+        """Raises ConfigError if there can never be a key."""
 
     async def candidates(self, token: Token) -> Sequence[VerificationKey]:
-        """The keys that may have signed it, in bounded number and time. Raises BackendDownError when there are none
-        at all now."""
+        """The keys that may have signed the token, limited in number and time. Raises BackendDownError without any
+        key."""
 
     def awaits(self, token: Token) -> bool:
-        """Whether the key that the token names may be one that is still to be fetched: no verdict on it is final."""
+        """Whether a later fetch may bring the token's key, so that no verdict is final."""
 
     @property
     def up(self) -> bool:
         """Whether there are keys."""
 
     async def close(self) -> None:
-        """Let go of tasks. Never raises."""
+        """End all tasks. Never raises."""
 
 
-class SecretKeys:
-    """A secret that issuer and service share. One that stands in a file of its own is read again when it changes, as
-    the file is looked at once a second; what then cannot be a secret changes nothing."""
+class _LocalKeys(ABC):
+    """A key of this machine, read again when it changes. A change that cannot be used keeps the last key."""
 
-    def __init__(
-        self, settings: AuthJwtKeySettings, where: str, *, monotonic_ns: Callable[[], int] = time.monotonic_ns
-    ) -> None:
-        assert settings.secret is not None
-        self._secret = settings.secret
+    up = True
+
+    def __init__(self, settings: AuthJwtKeySettings, place: str, monotonic_ns: Callable[[], int]) -> None:
         self._settings = settings
-        self._setting = f"{where}.secret"
+        self._place = place  # its name in sentences
         self._monotonic_ns = monotonic_ns
-        self._looked_ns = 0
-        self._text = ""
-        self._keys: tuple[VerificationKey, ...] = ()
-        self.up = True
-
-    async def start(self) -> None:
-        self._looked_ns = self._monotonic_ns()
-        try:
-            self._take(self._secret.get_secret_value())
-        except ValueError as error:
-            raise ConfigError(f"{self._setting} {error}.") from None
-
-    def awaits(self, _token: Token) -> bool:
-        """No key is fetched."""
-        return False
-
-    async def candidates(self, _token: Token) -> Sequence[VerificationKey]:
-        if isinstance(self._secret, FileSecret):
-            now_ns = self._monotonic_ns()
-            if now_ns - self._looked_ns >= _LOOKED_AT_NS:
-                self._looked_ns = now_ns
-                self._look()
-        return self._keys
-
-    async def close(self) -> None:
-        """Nothing to do."""
-
-    def _look(self) -> None:
-        text = fresh(self._secret, self._setting)
-        if text != self._text:
-            try:
-                self._take(text)
-            except ValueError as error:
-                self._text = text
-                log.warning("jwt_key_kept", key=self._settings.name, file=self._setting, reason=f"it {error}")
-
-    def _take(self, text: str) -> None:
-        settings = self._settings
-        secret = decoded_secret(text, settings.algorithms, base64_text=settings.secret_base64)
-        self._text = text
-        self._keys = (VerificationKey(secret, frozenset(settings.algorithms)),)
-
-
-class FileKeys:
-    """The public key of a PEM file, looked at once a second at most and read again when it has changed. What then
-    cannot be read changes nothing: the key before stays."""
-
-    def __init__(
-        self, settings: AuthJwtKeySettings, where: str, *, monotonic_ns: Callable[[], int] = time.monotonic_ns
-    ) -> None:
-        assert settings.public_key_file is not None
-        self._file = settings.public_key_file
-        self._setting = f"{where}.public_key_file"
-        self._name = settings.name
-        self._wanted = frozenset(settings.algorithms)
-        self._monotonic_ns = monotonic_ns
-        self._looked_ns = 0
+        self._looked_ns = monotonic_ns()
         self._seen: object = None
         self._keys: tuple[VerificationKey, ...] = ()
-        self.up = True
+
+    @abstractmethod
+    def _state(self) -> object:
+        """A value that changes with the key."""
+
+    @abstractmethod
+    def _read(self) -> VerificationKey:
+        """The key as it is now. Raises OSError or ValueError with a reason that follows "cannot be used"."""
 
     async def start(self) -> None:
-        self._looked_ns = self._monotonic_ns()
         try:
-            self._seen = self._state()
-            self._keys = (self._read(),)
+            self._take()
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{self._setting} {self._file} cannot be used: {_said(error)}.") from error
+            raise ConfigError(f"{self._place} cannot be used: {_said(error)}.") from None
 
     def awaits(self, _token: Token) -> bool:
         """No key is fetched."""
@@ -169,41 +112,75 @@ class FileKeys:
         now_ns = self._monotonic_ns()
         if now_ns - self._looked_ns >= _LOOKED_AT_NS:
             self._looked_ns = now_ns
-            self._look()
+            try:
+                if self._take():
+                    log.info("jwt_key_read", key=self._settings.name, file=self._place)
+            except (OSError, ValueError) as error:
+                log.warning("jwt_key_kept", key=self._settings.name, file=self._place, reason=_said(error))
         return self._keys
 
-    async def close(self) -> None:
+    def _take(self) -> bool:
+        if (state := self._state()) == self._seen:
+            return False
+        self._seen = state
+        self._keys = (self._read(),)
+        return True
+
+    async def close(self) -> None:  # noqa: B027 - a key of this machine holds nothing open
         """Nothing to do."""
 
-    def _look(self) -> None:
+
+class SecretKeys(_LocalKeys):
+    """A secret that issuer and service share."""
+
+    def __init__(
+        self, settings: AuthJwtKeySettings, where: str, *, monotonic_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        assert settings.secret is not None
+        super().__init__(settings, f"{where}.secret", monotonic_ns)
+        self._secret = settings.secret
+
+    def _state(self) -> str:
+        return fresh(self._secret, self._place)
+
+    def _read(self) -> VerificationKey:
+        settings = self._settings
+        text = self._secret.get_secret_value()
         try:
-            if (state := self._state()) == self._seen:
-                return
-            self._seen = state
-            self._keys = (self._read(),)
-        except (OSError, ValueError) as error:
-            log.warning("jwt_key_kept", key=self._name, file=str(self._file), reason=_said(error))
-            return
-        log.info("jwt_key_read", key=self._name, file=str(self._file))
+            secret = decoded_secret(text, settings.algorithms, base64_text=settings.secret_base64)
+        except ValueError as error:
+            raise ValueError(f"it {error}") from None
+        return VerificationKey(secret, frozenset(settings.algorithms))
+
+
+class FileKeys(_LocalKeys):
+    """The public key of a PEM file."""
+
+    def __init__(
+        self, settings: AuthJwtKeySettings, where: str, *, monotonic_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        assert settings.public_key_file is not None
+        self._file = settings.public_key_file
+        super().__init__(settings, f"{where}.public_key_file {self._file}", monotonic_ns)
 
     def _state(self) -> object:
         found = os.stat(self._file)  # noqa: PTH116 - a third of the price, once a second
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def _read(self) -> VerificationKey:
+        wanted = frozenset(self._settings.algorithms)
         with self._file.open("rb") as file:
             key = public_key(file.read(_LARGEST_FILE))
-        if not self._wanted <= key.algorithms:
+        if not wanted <= key.algorithms:
             raise ValueError(
-                f"its key is for {', '.join(sorted(key.algorithms))}, but algorithms is "
-                f"{', '.join(sorted(self._wanted))}"
+                f"its key is for {', '.join(sorted(key.algorithms))}, but algorithms is {', '.join(sorted(wanted))}"
             )
-        return VerificationKey(key.material, self._wanted)
+        return VerificationKey(key.material, wanted)
 
 
 def public_key(pem: bytes) -> VerificationKey:
-    """The public key, or that of the certificate, in a PEM text, with all algorithms that it can do. Raises ValueError
-    with what is wrong."""
+    """The public key, or the certificate's, in a PEM text, with all its algorithms. Raises ValueError with the
+    fault."""
     if b"PRIVATE KEY" in pem:
         raise ValueError("it holds a private key, which only the issuer may have; give its public key")
     try:
@@ -215,8 +192,7 @@ def public_key(pem: bytes) -> VerificationKey:
 
 
 def usable(material: object, key_id: str | None = None) -> VerificationKey:
-    """A public key with the algorithms that it can be used with. Raises ValueError for one that is too short, too
-    long or of another kind."""
+    """A public key with its algorithms. Raises ValueError for a key of the wrong length or kind."""
     match material:
         case RSAPublicKey():
             if material.key_size not in _RSA_BITS:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["Accesses"]
-
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from auth.errors import BackendDownError
 from auth.logins.decisions import DecisionCache
-from auth.model import AccessAnswer
+from auth.model import AccessAnswer, AccessRequest
 from auth.rules.rules import decide
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from auth.logins.counts import Counts
     from auth.logins.events import Events
     from auth.logins.reasons import AccessReason
-    from auth.model import AccessRequest
     from auth.ports import AccessStore
     from config.auth import AuthSettings
 
@@ -41,7 +37,7 @@ class Accesses:
         self._no_answer = AccessAnswer(settings.backend_down, down, "backend_down")
 
     def authorise(self, request: AccessRequest) -> AccessAnswer:
-        """What the rules of the database say. EMQX does not ask about superusers."""
+        """The decision of the database's rules. EMQX does not ask about superusers."""
         store = self._store
         key = self._decisions.key(request)
         version = (store.version, store.ban_version)
@@ -56,7 +52,7 @@ class Accesses:
                 self._events.store_failed(error)
                 answer = self._no_answer
             else:
-                # A ban ends by itself, which no version tells.
+                # A ban ends by time, without a new version.
                 if key is not None and answer.reason != "banned":
                     self._decisions.put(key, version, answer)
         self.counts.access(answer.result, cast("AccessReason", answer.reason))

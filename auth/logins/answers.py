@@ -1,48 +1,45 @@
-"""The answer to a login that is let in, as the bytes that EMQX is sent.
+"""The answer to an admitted login, as bytes for EMQX.
 
-Everything that EMQX is to know of a client goes with it: the tenant, the groups and the configured attributes
-(``client_attrs``), which EMQX sends back with each question about a topic, so that this service needs no memory of who
-is connected; when the login is over (``expire_at``); and the rules (``acl``).
+It has the tenant, the groups and the configured attributes (``client_attrs``), the end of the login (``expire_at``) and
+the rules (``acl``). EMQX sends the attributes back with each question about a topic, so this service keeps no list of
+connected clients.
 
-The three kinds of attribute are always there, empty where the client has none: EMQX can also take attributes from what
-a client says of itself (``client_attrs_init``), and a name that is missing here would keep that value.
+All attributes are always present, empty without a value: EMQX may take attributes from the client itself
+(``client_attrs_init``), and a missing name would keep that value.
 
-**Rules that came with the login.** A token's rules are known now and never again: EMQX sends no token with its
-questions about topics. So they are handed over whatever ``auth.hand_over_rules`` says. What a token allows and EMQX
-cannot be told is left to the stored rules; what it denies must not be, so then the list is closed behind it
-(``auth.rules.hand_over.closed_list``), and the login is refused when even that cannot be done.
+**Rules of a token.** EMQX sends no token with its questions about topics, so a token's rules are handed over with the
+login, whatever ``auth.hand_over_rules`` is. If EMQX has no form for a rule that allows, the stored rules decide. If it
+has none for a rule that denies, the list ends in a denial of everything (``auth.rules.hand_over.closed_list``), or the
+login is refused.
 """
 
 from __future__ import annotations
-
-__all__ = ["Answer", "AnswerWriter"]
 
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from auth.model import Subject
+from auth.model import Allow, LoginRequest, Subject
 from auth.rules.acl_text import AclText
 from auth.rules.hand_over import closed_list, whole_list
 
 if TYPE_CHECKING:
-    from auth.model import Allow, LoginRequest
     from auth.ports import RuleSource
     from config.auth import AuthSettings
 
 _ABSENT: Final = "undefined"
 _NO_GROUPS: Final = frozenset({_ABSENT})
 _HEADS_MAX: Final = 1000  # combinations of tenant and groups
-# Of both names, for rules to be handed over. A device may choose a client id of 64 KiB, and another with each login:
-# a hundred rules with that in them took 140 ms of the event loop, and megabytes of the cache for each login.
+# Characters of user name and client id, for handing over rules. A device may choose a client id of 64 KiB: a hundred
+# rules with it took 140 ms of the event loop, and megabytes of the cache for each login.
 _LONGEST: Final = 2048
-_TOKEN_RULES_MAX: Final = 10_000  # a token has 64 KiB at most; auth.hand_over_max must not lose one of its rules
+_TOKEN_RULES_MAX: Final = 10_000  # above the rules of a token of 64 KiB; auth.hand_over_max does not apply to them
 _LONGEST_S: Final = 100 * 365 * 86_400  # EMQX takes numbers far in the future for milliseconds and refuses the login
 
 
 @dataclass(slots=True)
 class Answer:
-    """A JSON body that lacks only its time of expiry. ``problem`` is a sentence, and then there is no answer."""
+    """A JSON body without its time of expiry. With ``problem``, a sentence, there is no answer."""
 
     head: bytes = field(default=b"", repr=False)
     tail: bytes = field(default=b"", repr=False)
@@ -50,7 +47,7 @@ class Answer:
     problem: str = ""
 
     def body(self, expire_at_s: int | None) -> bytes:
-        """The whole, for a login that is over at this time, Unix seconds."""
+        """The whole body of a login that ends at ``expire_at_s``, Unix seconds."""
         if expire_at_s is None:
             return self.head + self.tail
         return b'%b,"expire_at":%d%b' % (self.head, expire_at_s, self.tail)
@@ -74,7 +71,7 @@ class AnswerWriter:
         return self._session_max_s is not None
 
     def expire_at_s(self, allow: Allow, now_s: float) -> int | None:
-        """When the login is over, Unix seconds; None: never."""
+        """When the login ends, Unix seconds; None: never."""
         expires_at_s = allow.expires_at_s
         if self._session_max_s is not None:
             longest = int(now_s) + self._session_max_s
@@ -82,7 +79,7 @@ class AnswerWriter:
         return None if expires_at_s is None else min(expires_at_s, int(now_s) + _LONGEST_S)
 
     def subject(self, request: LoginRequest, allow: Allow) -> Subject:
-        """Who the client is for the rules: as EMQX will describe it in its questions about topics, no more."""
+        """The client for the rules, with the same data as in EMQX's questions about topics."""
         known = allow.attributes
         return Subject(
             username=request.username,
@@ -95,7 +92,7 @@ class AnswerWriter:
         )
 
     def write(self, request: LoginRequest, allow: Allow) -> Answer:
-        """The answer, rules and all. Does not block longer than the reading of rules does. Raises BackendDownError."""
+        """The answer with its rules. Blocks as long as a read of rules. Raises BackendDownError."""
         if allow.tenant == _ABSENT or (allow.groups and allow.groups <= _NO_GROUPS):
             return Answer(problem=f"its tenant or group is called {_ABSENT!r}, which EMQX writes where there is none")
         if any("," in group or not group for group in allow.groups):
@@ -104,7 +101,7 @@ class AnswerWriter:
                 problem="one of its groups has a name with a comma, or none: EMQX would make two groups of it"
             )
         acl, handed_over = "", 0
-        if not allow.is_superuser:  # EMQX asks nothing about one
+        if not allow.is_superuser:  # EMQX asks nothing about superusers
             subject = self.subject(request, allow)
             if allow.rules or allow.closed:
                 found = self._token_acl(subject, allow)

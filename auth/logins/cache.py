@@ -1,14 +1,11 @@
-"""Logins that were verified or refused a moment ago, so that asking again costs no hash and no query.
+"""A cache of recent logins, verified or refused. A repeated login costs no hash and no query.
 
-Passwords are never kept. A login is known by a keyed BLAKE2b digest of everything that its verdict can depend on; the
-key is random, made at the start of the process and never leaves it, so a digest from a memory dump can be matched
-with nothing outside it. Nothing is cached across a restart: it costs a fleet one round of verifications, and no file
-with what amounts to password hashes.
+Passwords are never kept. The key of an entry is a keyed BLAKE2b digest of all inputs of the verdict. The digest's key
+is random and only in this process, so a digest from a memory dump matches nothing outside. A restart clears the cache,
+and the fleet is verified again.
 """
 
 from __future__ import annotations
-
-__all__ = ["LoginCache", "LoginDigest", "Remembered"]
 
 import hashlib
 import secrets
@@ -24,8 +21,7 @@ _SWEPT_AT_ONCE: Final = 10_000
 
 
 class LoginDigest:
-    """Makes the key of a login: 16 bytes, some two microseconds. Other fields are left out on purpose: nothing in the
-    chain or in a rule looks at a client's listener, zone or certificate subject."""
+    """Makes the key of a login: 16 bytes, some two microseconds."""
 
     __slots__ = ("_key",)
 
@@ -35,7 +31,7 @@ class LoginDigest:
     def __call__(self, request: LoginRequest) -> bytes:
         username, clientid, password = request.username, request.clientid, request.password
         address, name = request.peerhost, request.cert_common_name
-        # With the lengths in front, no two different logins are one text.
+        # The lengths make the texts of different logins different.
         text = (
             f"{len(username)} {len(clientid)} {len(password)} {len(address)} {len(name)} "
             f"{username}{clientid}{password}{address}{name}"
@@ -44,7 +40,7 @@ class LoginDigest:
 
 
 class Remembered(Protocol):
-    """An entry: whatever the caller keeps, and when it ends."""
+    """An entry: the caller's value, and when it expires."""
 
     expires_at_ns: int
 
@@ -53,18 +49,18 @@ E = TypeVar("E", bound=Remembered)
 
 
 class LoginCache(Generic[E]):
-    """So many entries at most, by digest; beyond it the one that was not asked for the longest makes room.
+    """A bounded number of entries by digest. A new entry replaces the least recently used one.
 
-    Decides only: the caller gives the time, a monotonic clock's in ns. Whether an entry is still true is the caller's
-    to judge; here it is only still young.
+    No I/O; times are nanoseconds of a monotonic clock, from the caller. The caller decides whether an entry is still
+    valid; the cache knows only its age.
     """
 
     def __init__(self, entries_max: int) -> None:
         self._entries: OrderedDict[bytes, E] = OrderedDict()
         self._entries_max = entries_max
-        self._heavy: dict[bytes, int] = {}  # by how much some entries take the room of more than one
-        self._extra = 0  # the sum of these
-        self.evicted = 0  # entries that were still young and made room
+        self._heavy: dict[bytes, int] = {}  # extra weight of large entries
+        self._extra = 0  # the sum of it
+        self.evicted = 0  # entries replaced before their expiry
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -73,7 +69,7 @@ class LoginCache(Generic[E]):
         return f"<LoginCache {len(self._entries)} of {self._entries_max}>"
 
     def get(self, key: bytes, now_ns: int) -> E | None:
-        """The entry, unless its time is over."""
+        """The entry, unless it has expired."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -84,8 +80,8 @@ class LoginCache(Generic[E]):
         return entry
 
     def put(self, key: bytes, entry: E, now_ns: int, weight: int = 1) -> None:
-        """Remember an entry, in place of an older one. ``weight``: how many entries' room it takes, or whoever has
-        large answers made would use up all memory long before there are too many entries."""
+        """Store an entry in place of an older one. ``weight`` is its size in ordinary entries, so that large answers
+        do not use all memory."""
         self.drop(key)
         if entry.expires_at_ns <= now_ns or weight > self._entries_max:
             return
@@ -110,8 +106,7 @@ class LoginCache(Generic[E]):
         self._extra = 0
 
     def sweep(self, now_ns: int) -> None:
-        """Let go of what has not been asked for since its time was over, a bounded number at a time. Without it a quiet
-        service would keep for hours what a storm has left."""
+        """Drop expired entries, a bounded number per call. Otherwise a quiet service would keep a storm's entries."""
         entries = self._entries
         for _ in range(min(_SWEPT_AT_ONCE, len(entries))):
             key = next(iter(entries))

@@ -1,56 +1,47 @@
 """Authenticators in their order: the first that knows the client decides.
 
-What each can say, and what follows:
+Verdicts of an authenticator:
 
-- *allow*, *deny*: the chain ends with it;
-- *ignore* (it does not know the client): the next is asked;
-- nothing, since it is down: with ``auth.backend_down = "deny"`` the chain ends and refuses: whoever is next might let
-  in what this one would have kept out. With ``"ignore"`` the rest is asked; an allow or a deny of the rest stands, but
-  at the end of the chain the answer is *ignore* and not *deny*, because nobody can say that the client is unknown: the
-  setting leaves that to EMQX's next authenticator. For the same reason such a client is not anonymous. What was decided
-  while one was down is marked ``degraded``: the caller remembers none of it, or a verdict that the missing one would
-  have overruled would outlive its absence;
-- nothing, since there is no room (``OverloadedError``): the chain ends at once with what ``auth.backend_down`` says.
-  Asking on would be more work where there is too much.
+- *allow*, *deny*: the chain ends.
+- *ignore* (the client is unknown): the next one is asked.
+- None, because it is down. With ``auth.backend_down = "deny"`` the chain ends and refuses, because the next one might
+  admit a client that this one would refuse. With ``"ignore"`` the others are asked, and their allow or deny counts.
+  Without one the answer is *ignore*, as the client may be known to the missing one: EMQX's next authenticator decides.
+  Such a client is not anonymous. The outcome is ``degraded`` and not cached, so it does not outlive the outage.
+- None, because there is no room (``OverloadedError``): the chain ends at once with the answer of
+  ``auth.backend_down``, as further questions would be more load.
 
-At the end of the chain: deny, unless ``auth.anonymous`` lets in a client that showed nothing at all.
+At the end of the chain the answer is deny, unless ``auth.anonymous`` admits a client without credentials.
 
-**What a refusal costs.** Every refused login that has not computed an argon2id hash burns one: an unknown user, a wrong
-device secret and a wrong token take as long as a wrong password. There are two exceptions, where nothing could be told
-apart: nobody in the chain has looked at the client (the only ones asked were down), and the service has no room. A
-backend that is down *behind* one that was asked makes no exception, or the pause would tell who the first one knows.
+**The cost of a refusal.** Every refused login without an argon2id hash burns one: an unknown user, a wrong device
+secret and a wrong token take as long as a wrong password. There are two exceptions: no authenticator looked at the
+client (all that were asked were down), and the service has no room. A backend that is down *after* one that was asked
+is no exception, because the time would tell whether the first one knows the client.
 """
 
 from __future__ import annotations
-
-__all__ = ["Chain", "Outcome", "Step", "make_chain"]
 
 import asyncio
 import importlib
 import itertools
 import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 import structlog
 
 from auth.errors import BackendDownError, OverloadedError
-from auth.hashing import DEADLINE_S
+from auth.hashing import DEADLINE_S, Hasher
 from auth.logins.counts import BackendCounts, Counts
-from auth.logins.reasons import login_reason
-from auth.model import Allow, Deny, Ignore
-from auth.ports import AnsweringAtOnce, KnowingSecrets, Stamping
+from auth.logins.reasons import LoginReason, login_reason
+from auth.model import Allow, Deny, Ignore, LoginRequest, Result, Verdict
+from auth.ports import AnsweringAtOnce, Authenticator, KnowingSecrets, PasswordHasher, Stamping
 from config.errors import ConfigError
 from config.extras import how_to_install
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from auth.hashing import Hasher
-    from auth.logins.reasons import LoginReason
-    from auth.model import LoginRequest, Result, Verdict
-    from auth.ports import Authenticator, PasswordHasher
     from auth.store.store import Store
     from config.auth import AuthSettings
 
@@ -58,13 +49,13 @@ _log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("auth")
 
 Said = Literal["allow", "deny", "ignore", "down", "shed", "timeout"]
 
-# The server stops waiting at auth.answer_timeout itself; ending a little earlier lets the one that knows why say so.
+# The server stops waiting after auth.answer_timeout. The chain ends earlier, so that it can give the reason.
 _SHARE_OF_TIMEOUT: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one authenticator said."""
+    """The verdict of one authenticator."""
 
     name: str
     said: Said
@@ -73,17 +64,17 @@ class Step:
 
 @dataclass(slots=True)
 class Outcome:
-    """What the chain says of a login. ``allow`` is there when the result is allow."""
+    """The chain's decision about a login. It has ``allow`` if the result is allow."""
 
     result: Result
     reason: LoginReason
-    source: str = ""  # who decided; of a refusal for want of an answer: who gave none
+    source: str = ""  # the authenticator that decided, or that gave no answer
     user: str = ""
     allow: Allow | None = None
-    degraded: bool = False  # somebody who might have decided otherwise could not be asked: not to be remembered
+    degraded: bool = False  # whether an authenticator that might decide otherwise gave no answer: not cached
     guess: bool = False  # a wrong password or token, or an unknown user: counts towards a lock-out
     steps: tuple[Step, ...] = ()
-    stamp: tuple[int, ...] = ()  # ``Chain.stamp`` as of the verdict; of ``Chain.at_once`` alone
+    stamp: tuple[int, ...] = ()  # ``Chain.stamp`` at the verdict; only from ``Chain.at_once`` and ``past_lock_out``
 
 
 class Chain:
@@ -91,9 +82,9 @@ class Chain:
 
     Args:
         authenticators: in their order.
-        hasher: computes what a refusal has to cost, where no authenticator has.
+        hasher: burns a hash for refusals without one.
         settings: ``anonymous``, ``backend_down`` and ``answer_timeout`` are read.
-        counts: what is counted of each; its ``backends`` are completed.
+        counts: get an entry for each authenticator.
     """
 
     def __init__(
@@ -107,7 +98,7 @@ class Chain:
         self.counts = counts if counts is not None else Counts()
         for one in self.authenticators:
             self.counts.backends.setdefault(one.name, BackendCounts())
-        self.degraded = False  # somebody is down, as of the last look
+        self.degraded = False  # a backend is down, as of the last look
         self._stamps = tuple(one.stamp for one in self.authenticators if isinstance(one, Stamping))
         self._stamping = tuple(one.name for one in self.authenticators if isinstance(one, Stamping))
         quick = itertools.takewhile(lambda one: isinstance(one, AnsweringAtOnce), self.authenticators)
@@ -120,24 +111,24 @@ class Chain:
         self._anonymous = settings.anonymous
         self._down_result: Result = settings.backend_down
         self._timeout_s = settings.answer_timeout.total_seconds() * _SHARE_OF_TIMEOUT
-        self.observe: Callable[[str, int], None] | None = None  # is told whose question took how many ns
+        self.observe: Callable[[str, int], None] | None = None  # receives the backend's name and the ns of its question
 
     async def start(self) -> None:
-        """Open the backends. One that is down does not keep the service from starting; ConfigError does."""
+        """Open the backends. A backend that is down does not end the start. Raises ConfigError."""
         for one in self.authenticators:
             await one.start()
 
     async def close(self) -> None:
-        """Let go of the backends, the last first."""
+        """Close the backends, the last first."""
         for one in reversed(self.authenticators):
             await one.close()
 
     def down(self) -> list[str]:
-        """Names of those that cannot be asked now."""
+        """Names of authenticators that are down."""
         return [one.name for one in self.authenticators if not one.up]
 
     def watch(self) -> None:
-        """Notice who went down or came back, also without a login: some backends look for themselves."""
+        """Log backends that went down or came back, also without a login: some test themselves."""
         for one in self.authenticators:
             counts = self.counts.backends[one.name]
             if one.up == counts.up:
@@ -146,18 +137,18 @@ class Chain:
             if one.up:
                 _log.info("auth_backend_up", backend=one.name)
             else:
-                problem = getattr(one, "problem", "")  # those that ask a server have words for it
+                problem = getattr(one, "problem", "")  # of authenticators that ask a server
                 _log.warning("auth_backend_down", backend=one.name, problem=problem, answer=self._down_result)
         self.degraded = not all(counts.up for counts in self.counts.backends.values())
 
     def stamp(self, request: LoginRequest) -> tuple[int, ...]:
-        """Something that changes when a verdict on this request may change, as far as the authenticators can tell
-        cheaply. Raises BackendDownError."""
+        """A value that changes when a verdict on this request may change, as far as that is cheap to tell. Raises
+        BackendDownError."""
         return tuple(stamp(request) for stamp in self._stamps)
 
     def at_once(self, request: LoginRequest) -> Outcome | None:
-        """The outcome of a login that is let in and needs nobody's answer and no slow hash: a device with a secret of
-        its own. None for all others: ``ask``. Does not wait for anybody."""
+        """The outcome of an allowed login without a slow hash or another server: a device with its own secret. None for
+        all others: ``ask``. Does not wait."""
         for name, ask in self._at_once:
             try:
                 verdict = ask(request)
@@ -165,11 +156,9 @@ class Chain:
                 return None
             if isinstance(verdict, Allow):
                 if self._stamping != (name,):
-                    return None  # its stamp would have to be taken before
-                self.counts.verified += 1
+                    return None  # its stamp must be read before the verdict
                 self.counts.backends[name].allowed += 1
-                # A second look at the database would tell the same, for another fifteen microseconds; or, when the
-                # database has changed in between, what belongs to another verdict.
+                # The verdict's version is the stamp. A second read would take 15 µs more, and may see a later change.
                 return Outcome(
                     "allow", "verified", verdict.source or name, verdict.user, verdict, stamp=(verdict.version,)
                 )
@@ -178,24 +167,22 @@ class Chain:
         return None
 
     def past_lock_out(self, request: LoginRequest) -> Outcome | None:
-        """The outcome of a login with a secret that was generated for its user: 190 random bits are not guessed, so
-        that a lock-out would only keep the owner out. None for all others. An authenticator that has to ask another
-        machine ends the walk: whoever is behind it has no say before it. Does not wait for anybody. Raises
-        BackendDownError."""
-        stamp = self.stamp(request)  # before anything is looked at
+        """The outcome of a login with its generated secret; None for all others. A secret of 190 random bits cannot be
+        guessed, so a lock-out would only refuse its owner. An authenticator that asks another machine ends the search,
+        because it may decide first. Does not wait. Raises BackendDownError."""
+        stamp = self.stamp(request)  # read before the verdicts
         refused = False
         for name, ask in self._knowing_secrets:
             verdict = ask(request)
             if verdict is None:
-                refused = True  # the others are asked all the same: a known user takes as long as an unknown one
+                refused = True  # the others are still asked: known and unknown users take the same time
             elif isinstance(verdict, Allow) and not refused:
-                self.counts.verified += 1
                 self.counts.backends[name].allowed += 1
                 return Outcome("allow", "verified", verdict.source or name, verdict.user, verdict, stamp=stamp)
         return None
 
     async def ask(self, request: LoginRequest) -> Outcome:
-        """What the chain says of this login, within ``auth.answer_timeout``. Never raises but for cancellation."""
+        """The decision about this login, within ``auth.answer_timeout``. Raises nothing but a cancellation."""
         walk = _Walk(request)
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
@@ -205,7 +192,6 @@ class Chain:
                     outcome = await self._burn(outcome)
         except TimeoutError:
             outcome = self._timed_out(walk)
-        self.counts.verified += 1
         return outcome
 
     async def _walk(self, walk: _Walk) -> Outcome:
@@ -315,10 +301,10 @@ class _Walk:
     def __init__(self, request: LoginRequest) -> None:
         self.request = request
         self.steps: list[Step] = []
-        self.at = ""  # who is asked now
+        self.at = ""  # the authenticator asked now
         self.down = ""  # the first that could not be asked
-        self.final = True  # nobody may know the client in a moment
-        self.heard = False  # somebody has looked at the client
+        self.final = True  # an authenticator may know the client soon
+        self.heard = False  # an authenticator has looked at the client
         self.hashed = False  # an argon2id hash was computed for a refusal
         self.outcome: Outcome | None = None
 
@@ -355,6 +341,7 @@ _CLASSES: Final = {
     "ldap": "LdapAuthenticator",
 }
 
+_OF_THE_STORE: Final = frozenset({"database", "users_file"})  # their tenants are in it
 _WITHOUT_HASHES: Final = frozenset({"jwt", "ldap"})  # a signature is checked, or a bind
 
 
@@ -373,9 +360,7 @@ def _make(name: str, settings: AuthSettings, store: Store, hasher: Hasher) -> Au
             f"To install it: {how_to_install('auth')}"
         ) from error
     make = getattr(module, _CLASSES[name])
-    if name == "database":
+    if name in _OF_THE_STORE:
         return cast("Authenticator", make(settings, store, hasher))
     table = getattr(settings, name)
-    if table is None:
-        raise ConfigError(f'auth.chain names "{name}", but there is no table [auth.{name}] that says where to look.')
     return cast("Authenticator", make(table) if name in _WITHOUT_HASHES else make(table, hasher))

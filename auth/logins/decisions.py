@@ -1,25 +1,21 @@
-"""Decisions about topics, remembered: what a client may was decided from the same data a moment ago."""
+"""A cache of decisions about topics."""
 
 from __future__ import annotations
 
-__all__ = ["DecisionCache"]
-
 from collections import OrderedDict
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from auth.model import AccessAnswer, AccessRequest
 
-_ENTRIES: Final = 50_000  # some 30 MiB; EMQX keeps its own for each connection, so what comes twice comes soon
-_LONGEST: Final = 256  # characters of a topic or of all names: longer ones would only take the room of others
+_ENTRIES: Final = 50_000  # some 30 MiB; EMQX has a cache for each connection, so repeated questions come soon
+_LONGEST: Final = 256  # characters of a topic or of all names; longer ones are not cached
 _MOST_GROUPS: Final = 16
 
 
 class DecisionCache:
-    """Answers by everything that they depend on; all of them are forgotten when the data moves. What asks with ever
-    new topics finds nothing here and takes the place of the oldest."""
+    """Answers by all their inputs. A change of the data clears the cache. New entries replace the oldest."""
 
     def __init__(self, entries_max: int) -> None:
         self._entries: OrderedDict[Hashable, AccessAnswer] = OrderedDict()
@@ -31,7 +27,7 @@ class DecisionCache:
 
     @staticmethod
     def key(request: AccessRequest) -> Hashable | None:
-        """By what it is known; None for one that is not remembered."""
+        """The key of a request; None for one that is not cached."""
         subject = request.subject
         names = len(subject.username) + len(subject.clientid) + len(subject.cert_common_name) + len(subject.tenant)
         if len(request.topic) > _LONGEST or names > _LONGEST or len(subject.groups) > _MOST_GROUPS:
@@ -51,7 +47,7 @@ class DecisionCache:
         )
 
     def get(self, key: Hashable, version: tuple[int, int]) -> AccessAnswer | None:
-        """What was answered from data of this version."""
+        """The answer from data of this version; None without one."""
         if version != self._version:
             self._entries.clear()
             self._version = version
@@ -62,7 +58,7 @@ class DecisionCache:
         return found
 
     def put(self, key: Hashable, version: tuple[int, int], answer: AccessAnswer) -> None:
-        """Remember what was decided from data of this version."""
+        """Store an answer from data of this version."""
         if version != self._version or not self._entries_max:
             return
         self._entries[key] = answer

@@ -1,38 +1,31 @@
-"""Who decides about a login and an access, and why the others did not: ``gateway auth explain``.
+"""The decision about a login and an access with its reasons: ``gateway auth explain``.
 
-Nothing is changed, counted or locked by asking. Without a password each source is asked what it would say if the
-password were right; a source that checks passwords itself (LDAP, tokens) cannot tell that, and says so.
+It changes, counts and locks nothing. Without a password each source answers as for the right password. A source that
+checks passwords itself (LDAP, tokens) cannot, and reports that.
 """
 
 from __future__ import annotations
 
-__all__ = ["AccessStory", "Explanation", "Judgement", "TrustingHasher", "explain"]
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from auth.errors import BackendDownError
-from auth.logins.answers import AnswerWriter
-from auth.logins.protection import address_group
-from auth.model import AccessRequest, Allow
+from auth.logins.answers import Answer, AnswerWriter
+from auth.logins.lockouts import LockedNow, address_group
+from auth.model import AccessRequest, Action, Allow, Ban, Decision, LoginRequest, Rule, Subject, Tenant
+from auth.names import bounded, lock_name
 from auth.rules.reasons import mismatch
 from auth.rules.rules import decide
-from auth.wording import bounded, lock_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from auth.logins.answers import Answer
     from auth.logins.chain import Chain, Outcome
-    from auth.logins.protection import LockedNow
-    from auth.model import Action, Ban, Decision, LoginRequest, Rule, Subject, Tenant
     from auth.ports import AccessStore
     from config.auth import AuthSettings
 
 
 class TrustingHasher:
-    """Finds every password right, and costs nothing. For explaining alone, where no password is shown: with it, a
-    source says what it would say of a client that has the right one."""
+    """Accepts every password at no cost. Only for ``explain`` without a password."""
 
     observe = None
 
@@ -48,14 +41,14 @@ class TrustingHasher:
         return True
 
     def generated_matches(self, stored: str, _password: str) -> bool:
-        """Right, where it is such a secret."""
+        """Right, if the stored password is such a secret."""
         return stored.startswith("$device$")
 
     async def burn(self) -> None:
-        """Nothing is hidden from an operator."""
+        """No delay: an operator may see every difference."""
 
     async def hash(self, _password: str) -> str:
-        """Never asked for, since nothing is outdated."""
+        """Never called, since no hash is outdated."""
         raise NotImplementedError
 
     def outdated(self, _stored: str) -> bool:
@@ -65,7 +58,7 @@ class TrustingHasher:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A rule that was looked at. ``why_not`` empty: it decided."""
+    """A rule that was compared. It decided if ``why_not`` is empty."""
 
     rule: Rule
     why_not: str
@@ -73,7 +66,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class AccessStory:
-    """What the rules say of one topic. ``rest``: rules behind the one that decided, which nobody looked at."""
+    """The decision about one topic. ``rest`` counts the rules after the deciding one."""
 
     request: AccessRequest
     decision: Decision
@@ -83,7 +76,7 @@ class AccessStory:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All that is to be said. ``problems``: sentences about what could not be found out."""
+    """The whole explanation. ``problems`` are sentences about failed reads."""
 
     request: LoginRequest
     checked: bool  # a password was shown
@@ -93,21 +86,21 @@ class Explanation:
     ban: Ban | None = None
     tenant: Tenant | None = None
     expire_at_s: int | None = None
-    told: Answer | None = None  # what EMQX is sent with the login
+    told: Answer | None = None  # the answer for EMQX
     lock_out: LockedNow | None = None  # in the running service
     past_lock_out: bool = False  # with a generated secret, which a lock-out does not concern
-    service_asked: bool = False  # about lock-outs, which it alone knows
+    service_asked: bool = False  # about lock-outs, which only the running service knows
     access: AccessStory | None = None
     problems: tuple[str, ...] = field(default=())
 
     @property
     def allow(self) -> Allow | None:
-        """What the chain has let in."""
+        """The login that the chain allowed."""
         return self.outcome.allow
 
     @property
     def obstacle(self) -> str:
-        """Why the client does not get in, as a sentence; empty when it does."""
+        """Why the login is refused, as a sentence; empty when it is not."""
         if self.ban is not None:
             why = f": {self.ban.reason}" if self.ban.reason else ""
             return f"The {_BAN_WORDS[self.ban.kind]} {self.ban.value} is banned{why}."
@@ -116,7 +109,7 @@ class Explanation:
         if self.outcome.allow is None:
             return _REFUSALS.get(self.outcome.reason, "It is refused.")
         if self.tenant is not None and not self.tenant.enabled:
-            return f"The tenant {self.tenant.name} is switched off."
+            return f"The tenant {self.tenant.name} is disabled."
         if self.told is not None and self.told.problem:
             return f"{self.told.problem[0].upper()}{self.told.problem[1:]}."
         return ""
@@ -124,12 +117,12 @@ class Explanation:
 
 _BAN_WORDS = {"clientid": "client id", "username": "user name", "address": "address"}
 _REFUSALS = {
-    "unknown": "Nobody in auth.chain knows it.",
+    "unknown": "No authenticator of auth.chain knows it.",
     "bad_password": "The password is wrong, or the user has none.",
     "bad_token": "The token is refused.",
-    "expired": "Its time is over, or has not begun.",
-    "disabled": "The user is switched off.",
-    "tenant_disabled": "The user's tenant is switched off.",
+    "expired": "It has expired, or is not valid yet.",
+    "disabled": "The user is disabled.",
+    "tenant_disabled": "The user's tenant is disabled.",
     "backend_down": "A backend that might know it could not be asked.",
     "timeout": "A backend that might know it did not answer in time.",
 }

@@ -1,53 +1,47 @@
-"""Logins: from EMQX's question to the answer, cheapest first.
+"""Logins: from EMQX's question to the answer, the cheapest step first.
 
-1. The cache of verified logins: whoever has shown the right password lately is let in, whatever else goes on.
-2. Bans and lock-outs, then the memory of refused logins: refused at once, existing and unknown users alike. A device
-   with its generated secret passes a lock-out, which others' guesses have brought on: such a secret is not guessed.
-3. The limits of a second; then the verdicts that need nobody (a device's generated secret).
-4. One of the places for verifications that wait; the same login asked twice at once is verified once.
-5. The chain.
+1. The cache of verified logins admits a client whose password was right lately.
+2. Bans, lock-outs and the cache of refused logins refuse at once, existing and unknown users alike. A device with its
+   generated secret passes a lock-out.
+3. The limits per second apply, then the verdicts that need no other server (a device's generated secret).
+4. A verification takes one of the places (``in_flight``). Equal simultaneous logins are verified once.
+5. The chain decides.
 
-What was decided from the database is decided again when that has changed: an entry of an older version is looked at
-before it is used, and stays if what it was made from is the same. So an edit costs a fleet some ten microseconds for
-each device that comes back, and not a hash.
+After a change of the database a cached entry is checked before its use, and stays if its inputs are the same. So an
+edit costs a fleet some 10 µs per returning device, and no hash.
 """
 
 from __future__ import annotations
 
-__all__ = ["Logins"]
-
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from auth.errors import BackendDownError, StoreError
-from auth.logins.admission import Admission
 from auth.logins.answers import Answer, AnswerWriter
 from auth.logins.cache import LoginCache, LoginDigest
-from auth.logins.guard import Guard
-from auth.logins.reasons import LOGIN_REASONS
-from auth.model import Ban, LoginAnswer
-from auth.wording import bounded
+from auth.logins.load_shedding import LoadShedder
+from auth.logins.login_attempts import LoginAttempts
+from auth.logins.reasons import LOGIN_REASONS, LoginReason
+from auth.model import Allow, Ban, LoginAnswer, LoginRequest
+from auth.names import bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from auth.logins.chain import Chain, Outcome
     from auth.logins.events import Events
-    from auth.logins.reasons import LoginReason
-    from auth.model import Allow, LoginRequest
     from auth.ports import AccessStore
     from config.auth import AuthSettings
 
 _NS: Final = 1_000_000_000
-_REFUSED_MAX: Final = 50_000  # refused logins that are remembered; apart from the verified ones, whose room they spare
+_REFUSED_MAX: Final = 50_000  # refused logins in their own cache, so that they displace no verified ones
 _ORDINARY: Final = 2048  # bytes of an answer; a larger one counts as several entries of the cache
-_BY: Final = "service"  # in the audit, of bans that nobody has typed
+_BY: Final = "service"  # the author of automatic bans in the audit
 
 
 class _Seen(NamedTuple):
-    """What a verdict was made from: if it is the same later, so is the verdict."""
+    """The inputs of a verdict. While they are the same, so is the verdict."""
 
     version: int
     ban_version: int
@@ -56,8 +50,8 @@ class _Seen(NamedTuple):
 
 @dataclass(slots=True)
 class _Verified:
-    """A login that was let in. There is an ``answer``, ready to be sent, unless its time of expiry moves with the
-    login: then there is a ``body`` that it is put into. Not both, which would be a third of an entry's memory."""
+    """An admitted login. It has an ``answer`` to send, or a ``body`` if the time of expiry depends on the login. Both
+    would take a third more memory."""
 
     allow: Allow
     body: Answer | None
@@ -88,7 +82,7 @@ class Logins:
     Args:
         settings: of ``[auth]``.
         store: the built-in database.
-        chain: who is asked.
+        chain: the authenticators.
         events: the log.
         clock: monotonic, in nanoseconds.
         wall: Unix seconds.
@@ -105,10 +99,10 @@ class Logins:
     ) -> None:
         limits = settings.limits
         self.counts: Final = chain.counts
-        self._guard = Guard(settings, store, chain, events)
-        self.protection: Final = self._guard.protection
+        self._attempts = LoginAttempts(settings, store, chain, events)
+        self.lockouts: Final = self._attempts.lockouts
         self.writer: Final = AnswerWriter(settings, store)
-        self._admission: Final = Admission(limits.in_flight, limits.logins_per_second, limits.tenant_logins_per_second)
+        self._shedder: Final = LoadShedder(limits.in_flight, limits.logins_per_second, limits.tenant_logins_per_second)
         self._chain = chain
         self._store = store
         self._events = events
@@ -128,23 +122,23 @@ class Logins:
         self._no_answers = {reason: LoginAnswer(settings.backend_down, down, reason) for reason in LOGIN_REASONS}
 
     def sweep(self) -> None:
-        """Let go of what is over, and bring the gauges up to date."""
+        """Drop expired entries, and update the gauges."""
         now_ns = self._now_ns()
         self._verified.sweep(now_ns)
         self._refused.sweep(now_ns)
         counts = self.counts
-        counts.locked = self.protection.sweep(now_ns)
+        counts.locked = self.lockouts.sweep(now_ns)
         counts.cache_entries = len(self._verified)
         counts.cache_evicted = self._verified.evicted
 
     async def close(self) -> None:
-        """End what is under way; bans that are being written are written."""
+        """End the verifications under way. Bans being written are completed."""
         for task in self._under_way.values():
             task.cancel()
         await asyncio.gather(*self._under_way.values(), *self._writing, return_exceptions=True)
 
     def login_at_once(self, request: LoginRequest) -> LoginAnswer | None:
-        """The answer, where it is known without waiting for anybody; None: await ``login``."""
+        """The answer that needs no waiting; None: await ``login``."""
         now_ns = self._now_ns()
         key = self._digest(request)
         entry = self._verified.get(key, now_ns)
@@ -157,38 +151,40 @@ class Logins:
             self.counts.joined += 1
             return None
         try:
-            # Before anything is looked at: what changes meanwhile must make this login look old, not new.
+            # Read before everything else: a change meanwhile must make this verdict old.
             version, ban_version = self._store.version, self._store.ban_version
             reason = self._kept_out(key, request, now_ns)
-            # A wrong guess takes nothing of the limit: a storm at one locked name would keep all others out.
-            if reason == "locked_out" and self._admission.rate_left(now_ns):
+            # A wrong guess does not count against the limit: a storm at one locked name would shed all others.
+            if reason == "locked_out" and self._shedder.rate_left(now_ns):
                 secret = self._chain.past_lock_out(request)
                 if secret is not None and secret.allow is not None:
-                    self._admission.admit_rate(now_ns)
-                    return self._let_in(key, request, secret, secret.allow, _Seen(version, ban_version, secret.stamp))
+                    self._shedder.admit_rate(now_ns)
+                    seen = _Seen(version, ban_version, secret.stamp)
+                    return self._count(self._admit(key, request, secret, secret.allow, seen))
             if reason is not None:
                 return self._refuse(request, reason)
-            if not self._admission.admit_rate(now_ns):
+            if not self._shedder.admit_rate(now_ns):
                 return self._no_answer(request, "rate_limited")
             outcome = self._chain.at_once(request)
             if outcome is not None and outcome.allow is not None:
-                return self._let_in(key, request, outcome, outcome.allow, _Seen(version, ban_version, outcome.stamp))
+                seen = _Seen(version, ban_version, outcome.stamp)
+                return self._count(self._admit(key, request, outcome, outcome.allow, seen))
             seen = _Seen(version, ban_version, self._chain.stamp(request))
-            if self._guard.guessing(request) or not self._admission.enter():
+            if self._attempts.guessing(request) or not self._shedder.enter():
                 return self._no_answer(request, "shed")
         except BackendDownError as error:
             self._events.store_failed(error)
             return self._no_answer(request, "backend_down")
-        self.counts.in_flight = self._admission.in_flight
-        self._guard.begin(request)
+        self.counts.in_flight = self._shedder.in_flight
+        self._attempts.begin(request)
         self._under_way[key] = asyncio.get_running_loop().create_task(
             self._verify(key, request, seen), name="auth verification"
         )
         return None
 
     async def login(self, request: LoginRequest) -> LoginAnswer:
-        """The answer. A waiter that is cancelled does not end the verification, which others may wait for and the
-        cache will know."""
+        """The answer. A cancelled waiter does not end the verification: others may wait for it, and the cache keeps
+        it."""
         key = self._digest(request)
         task = self._under_way.get(key)
         if task is None:
@@ -199,7 +195,7 @@ class Logins:
         return self._count(await asyncio.shield(task))
 
     def backend_down(self, reason: str) -> LoginAnswer:
-        """What ``auth.backend_down`` says, for a login that was not decided in time."""
+        """The answer of ``auth.backend_down``, for a login that was not decided in time."""
         known: LoginReason = cast("LoginReason", reason) if reason in LOGIN_REASONS else "timeout"
         return self._count(self._no_answers[known])
 
@@ -213,7 +209,7 @@ class Logins:
             self.counts.cache_invalidated += 1
             return None
         if self._flapping_on:
-            if self.protection.flapped(bounded(request.clientid), now_ns):
+            if self.lockouts.flapped(bounded(request.clientid), now_ns):
                 return self._refuse(request, "banned")
             self._note_login(request.clientid, now_ns)
         answer = entry.answer
@@ -221,7 +217,7 @@ class Logins:
             now_s = self._now_s()
             expire_at_s = self.writer.expire_at_s(entry.allow, now_s)
             if expire_at_s is not None and expire_at_s <= now_s:
-                self._verified.drop(key)  # the clock was set; the chain says what it is
+                self._verified.drop(key)  # the clock was set; the chain decides
                 return None
             assert entry.body is not None
             answer = LoginAnswer("allow", entry.body.body(expire_at_s), "cached")
@@ -234,9 +230,9 @@ class Logins:
         return answer
 
     def _still_holds(self, key: bytes, entry: _Verified, request: LoginRequest) -> bool:
-        """Whether an entry from before a change of the database is good after it too; then it is brought up to date.
+        """Whether an entry stays valid after a change of the database; it is then updated.
 
-        While the database cannot be read, it is: nobody has changed it then."""
+        While the database cannot be read, entries stay valid."""
         store = self._store
         version, ban_version = store.version, store.ban_version
         try:
@@ -264,12 +260,12 @@ class Logins:
             entry.answer = LoginAnswer("allow", body.body(expire_at_s), "cached")
 
     def _kept_out(self, key: bytes, request: LoginRequest, now_ns: int) -> LoginReason | None:
-        """Why a login is refused before anybody is asked about it. Raises BackendDownError."""
-        if self._flapping_on and self.protection.flapped(bounded(request.clientid), now_ns):
+        """Why a login is refused without asking the chain; None if it is not. Raises BackendDownError."""
+        if self._flapping_on and self.lockouts.flapped(bounded(request.clientid), now_ns):
             return "banned"
         if self._banned(request):
             return "banned"
-        if self._guard.locked(request, now_ns):
+        if self._attempts.locked(request, now_ns):
             return "locked_out"
         refused = self._refused.get(key, now_ns)
         if refused is not None:
@@ -283,14 +279,14 @@ class Logins:
         return self._store.find_ban(request.clientid, request.username, request.peerhost, self._now_s()) is not None
 
     def _overtaken(self, request: LoginRequest, seen: _Seen) -> bool:
-        """Whether a change that concerns this client was made while it was verified."""
+        """Whether the client's data changed during its verification."""
         store = self._store
         if store.ban_version != seen.ban_version and self._banned(request):
             return True
         return store.version != seen.version and self._chain.stamp(request) != seen.stamp
 
     async def _verify(self, key: bytes, request: LoginRequest, seen: _Seen) -> LoginAnswer:
-        """Ask the chain; what it says as an answer that is not counted yet: several may wait for it."""
+        """The chain's answer. Each waiter counts it, as several may wait."""
         try:
             outcome = await self._chain.ask(request)
             if outcome.allow is not None and self._overtaken(request, seen):
@@ -301,7 +297,7 @@ class Logins:
                 outcome = await self._chain.ask(request)
             now_ns = self._now_ns()
             if outcome.guess:
-                self._guard.failed(request, seen.version, seen.stamp, now_ns)
+                self._attempts.failed(request, seen.version, seen.stamp, now_ns)
             if outcome.allow is not None:
                 return self._admit(key, request, outcome, outcome.allow, seen)
             if not outcome.degraded:
@@ -313,37 +309,20 @@ class Logins:
             self._events.store_failed(error)
             return self._no_answers["backend_down"]
         finally:
-            self._admission.release()
-            self.counts.in_flight = self._admission.in_flight
+            self._shedder.release()
+            self.counts.in_flight = self._shedder.in_flight
             self._under_way.pop(key, None)
-            self._guard.end(request)
+            self._attempts.end(request)
 
-    def _let_in(
-        self,
-        key: bytes,
-        request: LoginRequest,
-        outcome: Outcome,
-        allow: Allow,
-        seen: _Seen,
-    ) -> LoginAnswer:
-        return self._count(self._admit(key, request, outcome, allow, seen))
-
-    def _admit(
-        self,
-        key: bytes,
-        request: LoginRequest,
-        outcome: Outcome,
-        allow: Allow,
-        seen: _Seen,
-    ) -> LoginAnswer:
-        """The answer to a login that the chain lets in, not counted. Raises BackendDownError."""
+    def _admit(self, key: bytes, request: LoginRequest, outcome: Outcome, allow: Allow, seen: _Seen) -> LoginAnswer:
+        """The answer to a login that the chain admits, not counted yet. Raises BackendDownError."""
         now_ns, now_s = self._now_ns(), self._now_s()
         tenant = self._store.tenant(allow.tenant) if allow.tenant else None
         if tenant is not None and not tenant.enabled:
             self._events.refused(request, "tenant_disabled", source=outcome.source)
             return self._denials["tenant_disabled"]
         limit = None if tenant is None else tenant.logins_per_second
-        if not self._admission.admit_tenant(allow.tenant, limit, now_ns):
+        if not self._shedder.admit_tenant(allow.tenant, limit, now_ns):
             self._events.refused(request, "rate_limited", source=outcome.source)
             return self._no_answers["rate_limited"]
         expire_at_s = self.writer.expire_at_s(allow, now_s)
@@ -354,7 +333,7 @@ class Logins:
         if body.problem:
             self._events.refused(request, "rules_unexpressible", source=outcome.source, problem=body.problem)
             return self._denials["rules_unexpressible"]
-        self._guard.succeeded(request, allow.user)
+        self._attempts.succeeded(request, allow.user)
         if self._flapping_on:
             self._note_login(request.clientid, now_ns)
         if not outcome.degraded:
@@ -383,11 +362,11 @@ class Logins:
         return answer
 
     def _note_login(self, clientid: str, now_ns: int) -> None:
-        """Count a login, and ban the client id if it flaps: from the next login on."""
+        """Count a login, and ban a flapping client id from its next login on."""
         name = bounded(clientid)
-        if not self.protection.flaps(name, now_ns):
+        if not self.lockouts.flaps(name, now_ns):
             return
-        until_s = int(self._now_s()) + self.protection.flapping_ban_s
+        until_s = int(self._now_s()) + self.lockouts.flapping_ban_s
         self._events.banned(clientid, until_s)
         ban = Ban("clientid", clientid, reason="flapping: it logged in again and again", until_s=until_s)
         task = asyncio.get_running_loop().create_task(self._write_ban(ban, name), name="auth ban")
@@ -398,9 +377,9 @@ class Logins:
         try:
             await self._store.ban(ban, by=_BY)
         except StoreError as error:
-            # It stays in force here, for its time.
+            # The ban still holds in this process.
             self._events.ban_not_written(error)
             return
         with contextlib.suppress(BackendDownError):
             self._store.refresh()
-            self.protection.flapping_ban_written(name)
+            self.lockouts.flapping_ban_written(name)

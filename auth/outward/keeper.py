@@ -1,12 +1,11 @@
-"""Keeps a token: one task looks for the next in time, and whoever shows the token takes what there is."""
+"""Keeps a token: one task renews it in time, and readers get the present one."""
 
 from __future__ import annotations
-
-__all__ = ["Found", "Keeper"]
 
 import asyncio
 import contextlib
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -20,26 +19,24 @@ from config.errors import GatewayError, forget_frames
 from config.values.grammar import format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from auth.outward.renewal import Plan
 
 log = structlog.get_logger("credentials")
 
-_PATIENCE_S = 30.0  # of somebody who waits for an attempt; each ends by itself, sooner unless its setting says more
+_PATIENCE_S = 30.0  # limit of a wait for an attempt; an attempt ends by itself, usually sooner
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A token, and when it expires by the monotonic clock, if that can be told."""
+    """A token, and its expiry by the monotonic clock, None if unknown."""
 
     token: str = field(repr=False)
     expires_at_ns: int | None
 
 
 class Keeper:
-    """A ``bridge.ports.CredentialSource`` out of a way to look for a token (``find``, raising GatewayError) and a plan
-    when to. ``setting`` is what messages call it ("mqtt.token.file"). Belongs to the event loop's thread."""
+    """A ``bridge.ports.CredentialSource``. ``find`` gets a token or raises GatewayError, ``plan`` gives the times,
+    ``setting`` is its name in messages ("mqtt.token.file"). Belongs to the event loop's thread."""
 
     def __init__(
         self,
@@ -59,12 +56,12 @@ class Keeper:
         self._failure: str | None = None
         self._watchers: list[Callable[[Credential], None]] = []
         self._looking = False
-        self._looked = asyncio.Event()  # set when the attempt under way, or else the next, has ended; then replaced
+        self._looked = asyncio.Event()  # set after the present attempt, or the next one; then replaced
         self._asked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to look; does not wait for what is found."""
+        """Begin to get tokens. Does not wait for one."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
@@ -123,7 +120,7 @@ class Keeper:
         return held
 
     async def _attempt(self) -> None:
-        """Wait for the attempt that is under way or due; not for one whose turn comes later."""
+        """Wait for an attempt that is under way or due now. Does not wait for a later one."""
         if self._task is None or not (self._looking or self._plan.due_ns() <= self._monotonic_ns()):
             return
         looked = self._looked
@@ -142,9 +139,11 @@ class Keeper:
         except GatewayError as error:
             forget_frames(error)
             self._failed(str(error))
-        except Exception:  # the task would end with it, and the tokens with the task
+        except Exception:  # a defect must not end the task
             log.exception("token_defect", setting=self._setting)
-            self._failed(f"{self._setting}: looking for a token has failed unexpectedly; see token_defect in the log.")
+            self._failed(
+                f"{self._setting}: the gateway failed to get a token because of a defect; see token_defect in the log."
+            )
         else:
             self._took(found)
         finally:
@@ -187,7 +186,7 @@ class Keeper:
         for told in list(self._watchers):
             try:
                 told(self._credential)
-            except Exception:  # one who is told must not keep the token from the others
+            except Exception:  # a failing listener must not keep the token from the others
                 log.exception("token_watcher_defect", setting=self._setting)
 
 

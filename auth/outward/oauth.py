@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["OAuthClient"]
-
 import base64
 import re
 import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
 
 from auth.errors import CredentialError
-from auth.jwt.fetching import Fetcher
+from auth.jwt.fetching import Answer, Fetcher
 from auth.jwt.parsing import json_object, moment
 from auth.outward.keeper import Found
 from auth.outward.token_text import problem_of_token, token_expiry_ns
@@ -19,9 +18,6 @@ from bridge.fresh_secret import fresh
 from bridge.tls import tls_context
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from auth.jwt.fetching import Answer
     from config.settings import OAuthSettings
 
 LARGEST = 256 << 10
@@ -67,7 +63,7 @@ class OAuthClient:
             tls_context(self._settings.tls, f"{self._where}.tls")
 
     async def token(self) -> Found:
-        """A new token. Raises GatewayError with a sentence that holds nothing secret."""
+        """A new token. Raises GatewayError, without secrets in its sentence."""
         asked_ns = self._monotonic_ns()
         answer = await self._fetcher.post(*self._request())
         return self._found(self._body(answer), asked_ns)
@@ -85,7 +81,7 @@ class OAuthClient:
         secret = fresh(settings.client_secret, f"{self._where}.client_secret")
         if settings.client_authentication == "post":
             return form | {"client_id": settings.client_id, "client_secret": secret}, headers
-        # Both are form-encoded before they are joined (2.3.1), or a colon in the id would end it.
+        # Form-encoded before joining (2.3.1), because a colon in the id would end it.
         pair = f"{quote_plus(settings.client_id)}:{quote_plus(secret)}"
         return form, headers | {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
 
@@ -117,10 +113,10 @@ class OAuthClient:
             raise CredentialError(f"{self._fetcher} answers without access_token. Is it the token endpoint?")
         if not isinstance(kind, str) or kind.lower() != "bearer":
             raise CredentialError(
-                f"{self._fetcher} gives a token that is not of type Bearer, which nobody here can show."
+                f"{self._fetcher} gives a token that is not of type Bearer, which the gateway cannot use."
             )
         if (problem := problem_of_token(token)) is not None:
-            raise CredentialError(f"{self._fetcher} gives a token that cannot be shown: {problem}.")
+            raise CredentialError(f"{self._fetcher} gives a token that cannot be used: {problem}.")
         life_s = moment(body.get("expires_in"))
         if life_s is not None and 0 < life_s <= _LONGEST_LIFE_S:
             return Found(token, asked_ns + int(life_s * 1e9))

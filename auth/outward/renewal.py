@@ -1,8 +1,4 @@
-"""When to look for the next token. Pure: monotonic nanoseconds come in, moments go out."""
-
-from __future__ import annotations
-
-__all__ = ["Plan", "PollPlan", "RenewalPlan"]
+"""The times of renewals. No I/O; times are monotonic nanoseconds from the caller."""
 
 import random
 from typing import Protocol
@@ -10,32 +6,32 @@ from typing import Protocol
 from bridge.backoff import Backoff
 
 _POLL_NS = 5_000_000_000
-_SPACING_NS = 10_000_000_000  # between fetches that are asked for: a broker may refuse every token there is
+_SPACING_NS = 10_000_000_000  # between requested fetches: a broker may refuse every token
 _RETRY_INITIAL_NS, _RETRY_MAX_NS = 1_000_000_000, 60_000_000_000
-_SOONEST_NS = 1_000_000_000  # after a token came, however short its life is
+_SOONEST_NS = 1_000_000_000  # from a token to the next fetch, however short its life
 
 
 class Plan(Protocol):
-    """What ``auth.outward.keeper`` asks."""
+    """The times of attempts, for ``auth.outward.keeper``."""
 
     def began(self, now_ns: int) -> None:
-        """An attempt begins; what was asked for is being done."""
+        """An attempt begins, and covers all requests up to now."""
 
     def succeeded(self, now_ns: int, expires_at_ns: int | None) -> None:
-        """It brought a token, which may be the same as before."""
+        """The attempt brought a token, perhaps the same as before."""
 
     def failed(self, now_ns: int) -> None:
-        """It brought none."""
+        """The attempt brought no token."""
 
     def ask(self, now_ns: int) -> None:
-        """Somebody has no token, or one that a broker has refused: another is wanted before its time."""
+        """A reader has no token, or a broker refused it: another one is needed now."""
 
     def due_ns(self) -> int:
         """When the next attempt begins; the past means at once."""
 
 
 class PollPlan:
-    """For a file, which costs nothing to look at: every five seconds, and at once when asked."""
+    """For a file, which is cheap to read: every five seconds, and at once on request."""
 
     def __init__(self) -> None:
         self._due_ns = 0
@@ -57,8 +53,8 @@ class PollPlan:
 
 
 class RenewalPlan:
-    """For a server: when ``share`` of a token's life is over, a little earlier by chance, so that many gateways do not
-    come at once; after a failure with growing waits."""
+    """For a server: after ``share`` of a token's life, and a random time earlier, so that gateways do not fetch
+    together. After a failure the waits grow."""
 
     def __init__(self, share: float, *, rng: random.Random | None = None) -> None:
         self._share = share
@@ -73,7 +69,7 @@ class RenewalPlan:
     def succeeded(self, now_ns: int, expires_at_ns: int | None) -> None:
         self._backoff.reset()
         assert expires_at_ns is not None, "a fetched token has an end, or is given one"
-        # Its life counts from when it was asked for: how long the answer took, nobody knows.
+        # The life counts from the request, because the server's time of the answer is unknown.
         life_ns = expires_at_ns - self._began_ns
         renew_at_ns = self._began_ns + int(life_ns * self._share * self._random.uniform(0.9, 1.0))
         self._due_ns = max(renew_at_ns, now_ns + _SOONEST_NS)

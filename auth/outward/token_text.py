@@ -1,8 +1,4 @@
-"""What a token may look like, and what it says of its own end."""
-
-from __future__ import annotations
-
-__all__ = ["problem_of_token", "token_expiry_ns"]
+"""The form of a token, and its expiry."""
 
 import re
 
@@ -13,7 +9,7 @@ _PRINTABLE = re.compile(r"[!-~]+")  # RFC 6750's characters and some more; none 
 
 
 def problem_of_token(token: str) -> str | None:
-    """Why this cannot be a token, in words that hold nothing of it; None when it can."""
+    """Why the text is no token, without the text; None if it is one."""
     if not token:
         return "it is empty"
     if len(token) > LONGEST:
@@ -24,7 +20,7 @@ def problem_of_token(token: str) -> str | None:
 
 
 def token_expiry_ns(token: str, now_ns: int, now_s: float) -> int | None:
-    """When a JWT says that it expires, by the monotonic clock that shows ``now_ns`` when the wall's shows ``now_s``;
-    None for one that does not say. Nothing is verified: it is our own, and the broker that will judge it knows how."""
+    """A JWT's expiry by the monotonic clock, which shows ``now_ns`` at ``now_s`` of the wall clock; None without one.
+    Not verified: the token is our own, and the broker judges it."""
     expires_s = unverified_expiry(token)
     return None if expires_s is None else now_ns + int((expires_s - now_s) * 1e9)

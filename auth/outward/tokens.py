@@ -1,32 +1,29 @@
-"""Where the tokens come from that the gateway shows to EMQX (as the password) and to Kafka (OAUTHBEARER)."""
+"""The sources of tokens for EMQX (as the password) and Kafka (OAUTHBEARER)."""
 
 from __future__ import annotations
 
-__all__ = ["FileToken", "OAuthTokens", "StaticToken", "token_source"]
-
 import asyncio
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from auth.errors import CredentialError
 from auth.outward.keeper import Found, Keeper
 from auth.outward.renewal import PollPlan, RenewalPlan
 from auth.outward.token_text import LONGEST, problem_of_token, token_expiry_ns
-from bridge.ports import Credential
+from bridge.ports import Credential, CredentialSource
 from config.errors import ConfigError
 from config.values.secret_files import FileSecret
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
-    from pathlib import Path
 
-    from bridge.ports import CredentialSource
     from config.settings import OAuthSettings, TokenSettings
 
 
 def token_source(settings: TokenSettings, where: str) -> CredentialSource:
-    """The source that a token's table asks for. ``where`` is its name ("mqtt.token"). Does nothing until started."""
+    """The source for a token's table. ``where`` is the table's name ("mqtt.token"). Idle until started."""
     if settings.oauth is not None:
         return OAuthTokens(settings.oauth, f"{where}.oauth", renew_at=settings.renew_at)
     if settings.file is not None:
@@ -38,7 +35,7 @@ def token_source(settings: TokenSettings, where: str) -> CredentialSource:
 
 
 class StaticToken:
-    """One token for ever. A JWT that has expired is still shown: there is no other, and the broker says why not."""
+    """One fixed token. An expired JWT is still used: there is no other, and the broker gives the reason."""
 
     failures = 0
     failing = False
@@ -48,7 +45,7 @@ class StaticToken:
         self._credential = Credential(token, token_expiry_ns(token, time.monotonic_ns(), time.time()))
 
     async def start(self) -> None:
-        """Raises ConfigError for what can be no token."""
+        """Raises ConfigError for a text that is no token."""
         if (problem := problem_of_token(self._credential.token)) is not None:
             raise ConfigError(f"{self._setting} cannot be a token: {problem}.")
 
@@ -62,12 +59,12 @@ class StaticToken:
         """There is no other."""
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
 
 class FileToken(Keeper):
-    """The token in a file that somebody keeps fresh. A file that is missing, empty or half a text is not there yet:
-    the token before is good as long as it says."""
+    """The token in a file that another program renews. While the file is missing, empty or half-written, the last token
+    stays in use until it expires."""
 
     def __init__(
         self,
@@ -84,13 +81,13 @@ class FileToken(Keeper):
         self._place = f"{setting} {file}"
 
     async def start(self) -> None:
-        """Begin to look. Raises ConfigError when what stands there can never be a token's file."""
+        """Begin to read. Raises ConfigError for a folder."""
         if await asyncio.to_thread(self._file.is_dir):
             raise ConfigError(f"{self._place} is a folder; name the file in it that holds the token.")
         await super().start()
 
     async def _read(self) -> Found:
-        # In a thread: the file may lie on a volume that hangs.
+        # In a thread, because the file's volume may hang.
         token = (await asyncio.to_thread(self._text)).strip()
         if (problem := problem_of_token(token)) is not None:
             raise CredentialError(
@@ -99,8 +96,8 @@ class FileToken(Keeper):
         expires_at_ns = token_expiry_ns(token, self._now_ns(), self._clock())
         if expires_at_ns is not None and expires_at_ns <= self._now_ns():
             raise CredentialError(
-                f"{self._place} holds a token that has expired. Does what should renew it still run, and are both "
-                "clocks right?"
+                f"{self._place} holds a token that has expired. Does the program that renews it still run, and are "
+                "both clocks right?"
             )
         return Found(token, expires_at_ns)
 
@@ -110,8 +107,8 @@ class FileToken(Keeper):
                 return file.read(LONGEST + 3).decode()
         except OSError as error:
             raise CredentialError(
-                f"{self._place} cannot be read: {str(error.strerror).lower()}. Has what should write it "
-                "written it yet, and may the gateway read it?"
+                f"{self._place} cannot be read: {str(error.strerror).lower()}. Has the program that writes it written "
+                "it, and may the gateway read it?"
             ) from error
         except UnicodeDecodeError:
             raise CredentialError(f"{self._place} holds no token: it is no text.") from None
@@ -143,4 +140,4 @@ class OAuthTokens(Keeper):
 
 
 def _nothing() -> None:
-    """Ends what never began."""
+    """Nothing to end: fetching has not begun."""

@@ -1,46 +1,36 @@
-"""Access rules that come with a token: EMQX's ``acl`` claim, in both its forms.
+"""Access rules of a token: EMQX's ``acl`` claim, in both forms.
 
-The newer form is a list of rules, asked in order; what none of them decides goes on to the other rules. ``permission``
-and ``action`` are required, and ``topic`` or ``topics``; ``qos`` and ``retain`` narrow a rule, ``username_re``,
-``clientid_re`` and ``ipaddr`` say whom it concerns. The older form, ``{"pub": […], "sub": […], "all": […]}``, is a
-white list: what it does not name is denied.
+The newer form is a list of rules in order; other rules follow them. ``permission``, ``action`` and ``topic`` or
+``topics`` are required; ``qos`` and ``retain`` narrow a rule; ``username_re``, ``clientid_re`` and ``ipaddr`` are its
+conditions. The older form, ``{"pub": […], "sub": […], "all": […]}``, is a white list: it denies all other topics.
 
-The token's issuer is trusted, its content is still checked: the login is refused for a list that is not of that form,
-since a rule left out might be the one that denies. ``auth.rules.emqx_forms`` says which regular expressions are taken.
+The form is checked although the issuer is trusted. A wrong list refuses the login, because a left-out rule might be a
+denial. ``auth.rules.emqx_forms`` tells which regular expressions are accepted.
 """
 
-from __future__ import annotations
-
-__all__ = ["EVERYBODY", "AclRules", "rules_of_claim", "rules_of_entry"]
-
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
 from auth.errors import RuleFormatError
-from auth.model import Rule
+from auth.model import EVERYBODY, Condition, Rule, SubjectKind, Who
 from auth.rules.conditions import condition_problem
 from auth.rules.emqx_forms import actions_of, literal_of_regex, permission_of, qos_of, retain_of, shown, topic_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from auth.model import SubjectKind
-
 MAX_RULES: Final = 1000  # of one token; a token is at most a password long, 64 KiB
-EVERYBODY: Final[tuple[tuple[SubjectKind, str], ...]] = (("all", ""),)
 _NARROWING: Final = ("zone", "zone_re", "listener", "listener_re")  # EMQX 6: ignoring them would widen a rule
 _OLD: Final = ("pub", "sub", "all")
 
 
 class AclRules(NamedTuple):
-    """What a token says. ``closed``: what none of the rules allows is denied, whatever other rules say."""
+    """A token's rules. ``closed``: they are a white list, and other rules do not count."""
 
     rules: tuple[Rule, ...]
     closed: bool
 
 
 def rules_of_claim(claim: object, *, source: str = "token acl") -> AclRules:
-    """The rules of an ``acl`` claim, as JSON has it. ``source`` is what they are called in ``explain``. Raises
-    RuleFormatError with a sentence for anything that is not such a claim; never anything else."""
+    """The rules of an ``acl`` claim. ``source`` is their name in ``explain``. Raises only RuleFormatError, with a
+    sentence."""
     if isinstance(claim, list):
         rules = _of_list(claim, source)
     elif isinstance(claim, dict):
@@ -66,14 +56,14 @@ def _of_list(claim: list[object], source: str) -> Iterator[Rule]:
             raise RuleFormatError(f"{place}: {error}") from None
 
 
-def rules_of_entry(entry: object, place: str, concerning: tuple[tuple[SubjectKind, str], ...] = ()) -> Iterator[Rule]:
-    """The rules, one for each topic, of one JSON object in EMQX's form. ``concerning`` are conditions that hold for it
-    beside its own. Raises RuleFormatError."""
+def rules_of_entry(entry: object, place: str, concerning: Who = ()) -> Iterator[Rule]:
+    """The rules, one for each topic, of a JSON object in EMQX's form. ``concerning`` are further conditions. Raises
+    RuleFormatError."""
     if not isinstance(entry, dict):
         raise RuleFormatError(f"a rule is a JSON object, not {shown(entry)}")
     permission, actions = permission_of(entry.get("permission")), actions_of(entry.get("action"))
     qos = qos_of(entry.get("qos"))
-    # EMQX does not look at it either, for what cannot be retained.
+    # EMQX ignores it too for subscriptions.
     retain = retain_of(entry.get("retain")) if "publish" in actions else None
     who = (*concerning, *_who(entry)) or EVERYBODY
     topic = entry.get("topic")
@@ -85,16 +75,16 @@ def rules_of_entry(entry: object, place: str, concerning: tuple[tuple[SubjectKin
         yield Rule(permission, name, who, actions, eq, qos, retain, place)
 
 
-def _who(entry: Mapping[str, object]) -> tuple[tuple[SubjectKind, str], ...]:
+def _who(entry: Mapping[str, object]) -> Who:
     for key in _NARROWING:
         if key in entry:
             raise RuleFormatError(f"{key} is nothing that rules here can ask about: take the rule or the condition out")
-    who: list[tuple[SubjectKind, str]] = []
+    who: list[Condition] = []
     kinds: tuple[SubjectKind, ...] = ("username", "clientid")
     for kind in kinds:
         if f"{kind}_re" in entry:
             who.append((kind, _literal(f"{kind}_re", entry[f"{kind}_re"])))
-        if kind in entry:  # EMQX 5 does not look at these; whoever wrote them meant them
+        if kind in entry:  # EMQX 5 ignores these; a rule that has them means them
             who.append((kind, _text(kind, entry[kind])))
     if "ipaddr" in entry:
         who.append(("address", _text("ipaddr", entry["ipaddr"])))

@@ -1,37 +1,26 @@
-"""EMQX's acl.conf, read into rules.
+"""Reads EMQX's acl.conf into rules.
 
-What EMQX can say and rules here cannot is listed, with its line, instead of being guessed at: conditions on zone or
-listener, and regular expressions other than those that spell out one name (``auth.rules.emqx_forms``). Whoever imports
-decides what to do about them; a denial that is left out lets more through than EMQX did.
+Terms without a counterpart are listed with their lines: conditions on zone or listener, and regular expressions for
+more than one name (``auth.rules.emqx_forms``). The user decides about them: without a left-out denial the rules allow
+more than EMQX did.
 
 An ``'or'`` and several topics become several rules. ``%c`` and ``%u`` of EMQX 4, each a whole level, become
-``${clientid}`` and ``${username}``. ``{allow, all}`` is about topics that begin with ``$`` too, which ``#`` is not, so
-it is taken over as ``#`` and listed. A last ``{deny, all}`` is left out, since what no rule allows is denied anyway and
-a rule added later must not stand behind it.
+``${clientid}`` and ``${username}``. ``{allow, all}`` becomes ``#`` and is listed, because ``#`` does not match topics
+that begin with ``$``. A last ``{deny, all}`` is left out: denial is the default, and it must not precede later rules.
 
-Subscriptions are compared otherwise here: EMQX takes the requested filter for a topic, we for a set of them
-(``auth.rules.rules``). So rules read from there allow no more here than there.
+Subscriptions are compared differently: EMQX takes the requested filter for a topic, this service for a set of topics
+(``auth.rules.rules``). So the rules allow no more here than there.
 """
-
-from __future__ import annotations
-
-__all__ = ["AclFile", "Untranslated", "read_acl_conf"]
 
 import re
 from itertools import product
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from auth.errors import RuleFormatError
-from auth.model import Rule
+from auth.model import EVERYBODY, Action, Permission, Rule, SubjectKind, Who
 from auth.rules.emqx_forms import literal_of_regex, refuse_our_placeholder
 from auth.rules.erlang_terms import Atom, TopTerm, parse_terms
 from auth.rules.rules import rule_problem
-
-if TYPE_CHECKING:
-    from auth.model import Action, Permission, SubjectKind
-
-Condition = tuple["SubjectKind", str]
-Who = tuple[Condition, ...]
 
 _MOST: Final = 1000  # rules out of one term
 _ACTIONS: Final[dict[str, frozenset[Action]]] = {
@@ -46,7 +35,6 @@ _KINDS: Final[dict[str, SubjectKind]] = {
     "clientid": "clientid",
     "client": "clientid",
 }
-_EVERYBODY: Final[Who] = (("all", ""),)
 _OLD_PLACEHOLDERS: Final = {"%c": "${clientid}", "%u": "${username}"}
 _PLACEHOLDER_OF_CN: Final = re.compile(r"\$\{\.?cn\}")  # as EMQX's own acl.conf calls it
 _PLACEHOLDER_WITH_DOT: Final = re.compile(r"\$\{\.(?=[a-z])")
@@ -54,7 +42,7 @@ _RETAIN: Final[dict[str, bool | None]] = {"true": True, "false": False, "all": N
 
 
 class Untranslated(NamedTuple):
-    """A term of the file that is not, or not wholly, among the rules. ``left_out``: nothing of it is."""
+    """A term without an exact counterpart. With ``left_out`` it has none at all."""
 
     line: int
     reason: str
@@ -63,21 +51,21 @@ class Untranslated(NamedTuple):
 
 
 class AclFile(NamedTuple):
-    """The rules of a file, in order, and what has no counterpart here."""
+    """The rules of a file, in order, and the terms without a counterpart."""
 
     rules: tuple[Rule, ...]
     untranslated: tuple[Untranslated, ...]
 
 
 def read_acl_conf(text: str) -> AclFile:
-    """The rules of an acl.conf. Raises ImportFormatError, which names the line, for text that is no list of Erlang
-    terms; what is one and yet no rule that we know is listed in ``untranslated``."""
+    """The rules of an acl.conf; unknown terms are in ``untranslated``. Raises ImportFormatError with the line for text
+    that is no list of Erlang terms."""
     terms = parse_terms(text)
     rules: list[Rule] = []
     untranslated: list[Untranslated] = []
     for number, top in enumerate(terms):
         permission = _permission(top.term)
-        if permission is not None and _is_everything(top.term):
+        if permission and isinstance(top.term, tuple) and len(top.term) == 2 and _is_atom(top.term[1], "all"):
             rest = terms[number + 1 :]
             if permission == "allow" or rest:
                 rules.append(Rule(permission, "#", source=f"line {top.line}"))
@@ -107,10 +95,6 @@ def _permission(term: object) -> Permission | None:
     if isinstance(term, tuple) and term and isinstance(term[0], Atom):
         return "allow" if term[0] == "allow" else "deny" if term[0] == "deny" else None
     return None
-
-
-def _is_everything(term: object) -> bool:
-    return isinstance(term, tuple) and len(term) == 2 and _is_atom(term[1], "all")
 
 
 def _is_atom(term: object, name: str) -> bool:
@@ -186,9 +170,9 @@ def _topic(term: object) -> tuple[str, bool]:
 
 
 def _alternatives(term: object) -> list[Who]:
-    """Whom a rule concerns: each of these, and in each all conditions must hold."""
+    """The alternatives of a rule's conditions; all conditions of one must hold."""
     if _is_atom(term, "all"):
-        return [_EVERYBODY]
+        return [EVERYBODY]
     if not isinstance(term, tuple) or not term or not isinstance(term[0], Atom):
         raise RuleFormatError('whom a rule concerns is all or a tuple such as {username, "…"}')
     name, *values = term
@@ -223,11 +207,11 @@ def _combined(name: str, parts: list[list[Who]]) -> list[Who]:
 
 def _together(choice: tuple[Who, ...]) -> Who:
     conditions = dict.fromkeys(condition for who in choice for condition in who if condition[0] != "all")
-    return tuple(conditions) or _EVERYBODY
+    return tuple(conditions) or EVERYBODY
 
 
 def _value(name: str, term: object) -> str:
-    """A name, given as a text or as a regular expression that spells one out."""
+    """A name, from a text or a regular expression for a single text."""
     if isinstance(term, tuple) and len(term) == 2 and _is_atom(term[0], "re") and isinstance(term[1], str):
         literal = literal_of_regex(term[1])
         if literal is None:

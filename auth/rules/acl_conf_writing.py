@@ -1,24 +1,17 @@
-"""Rules written as EMQX's acl.conf, for going back there or for EMQX to have something of its own to go by.
+"""Writes rules as EMQX's acl.conf, for a return to EMQX's own rules.
 
-A warning stands at the head of the file: EMQX compares a requested filter word by word (``auth.rules.hand_over``), so
-there the same rules let some subscriptions through that are denied here.
+The file begins with a warning: EMQX compares a requested filter word by word (``auth.rules.hand_over``), so the same
+rules allow some subscriptions there that are denied here.
 """
 
-from __future__ import annotations
-
-__all__ = ["write_acl_conf"]
-
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from auth.errors import RuleFormatError
+from auth.model import Rule
 from auth.rules.erlang_terms import quoted
 from auth.rules.files import action_text
 from auth.rules.topics import parse_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from auth.model import Rule
 
 _HEAD: Final = """\
 %% Access rules for EMQX 5.8.9 or later, asked from the first to the last.
@@ -29,15 +22,15 @@ _HEAD: Final = """\
 
 
 class WrittenAcl(NamedTuple):
-    """The text of an acl.conf, and the rules that EMQX cannot be told in one, each with the reason."""
+    """The text of an acl.conf, and the rules without a form in it, each with the reason."""
 
     text: str
     left_out: tuple[tuple[Rule, str], ...]
 
 
 def write_acl_conf(rules: Iterable[Rule]) -> WrittenAcl:
-    """The rules in the form of acl.conf, ended by a denial of everything. A rule that the form has no words for stands
-    there as a comment, and in ``left_out``."""
+    """The rules in the form of acl.conf, with a denial of everything at the end. A rule without such a form becomes a
+    comment, and is in ``left_out``."""
     lines = [_HEAD]
     left_out: list[tuple[Rule, str]] = []
     for rule in rules:

@@ -1,22 +1,20 @@
-"""Whom an access rule concerns: users, client ids, groups, tenants, networks, certificates, attributes."""
+"""The conditions of access rules: users, client ids, groups, tenants, networks, certificates, attributes."""
 
 from __future__ import annotations
-
-__all__ = ["concerns", "condition_problem", "in_network"]
 
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from auth.model import Subject, SubjectKind
+    from auth.model import Subject, SubjectKind, Who
 
-_LONGEST_ADDRESS: Final = 64  # an IPv6 address with a zone behind it; nothing longer is one, nor worth keeping
+_LONGEST_ADDRESS: Final = 64  # an IPv6 address with a zone
 
 
-def concerns(who: tuple[tuple[SubjectKind, str], ...], subject: Subject) -> bool:
-    """Whether all the conditions hold. None at all hold for nobody, and so does one with an empty value: a rule for a
-    user without name is not one for every client without a user name."""
+def concerns(who: Who, subject: Subject) -> bool:
+    """Whether all conditions hold. No condition holds for nobody. A condition with an empty value holds for nobody
+    either: it does not mean clients without a user name."""
     for kind, value in who:
         if kind != "all" and not (value and _holds(kind, value, subject)):
             return False
@@ -40,13 +38,13 @@ def _holds(kind: SubjectKind, value: str, subject: Subject) -> bool:
         case "attribute":
             name, separator, wanted = value.partition("=")
             return separator == "=" and wanted != "" and subject.attributes.get(name) == wanted
-        case _:  # "all" is not asked about, and what no version of ours knows concerns nobody
+        case _:  # an unknown kind concerns nobody; "all" does not come here
             return False
 
 
 def in_network(address: str, network: str) -> bool:
-    """Whether an address is one of a network, or equal to a single address. An IPv4 address that IPv6 has wrapped
-    (``::ffff:10.0.0.1``) counts as IPv4 on both sides. What is no address is in no network."""
+    """Whether an address is in a network, or equals an address. An IPv4 address in IPv6 form (``::ffff:10.0.0.1``)
+    counts as IPv4 on both sides. Other text is in no network."""
     if len(address) > _LONGEST_ADDRESS or len(network) > _LONGEST_ADDRESS:
         return False
     host, net = _address(address), _network(network)
@@ -78,7 +76,7 @@ def _network(text: str) -> IPv4Network | IPv6Network | None:
 
 
 def condition_problem(kind: str, value: str) -> str:
-    """Why a rule cannot have this condition, as a sentence, or nothing. For edits and imports."""
+    """Why a rule cannot have this condition, as a sentence; empty if it can. For edits and imports."""
     match kind:
         case "all":
             return f"'all' is everybody and takes no value, but it has {value[:100]!r}" if value else ""
@@ -91,7 +89,7 @@ def condition_problem(kind: str, value: str) -> str:
                 return f"an attribute is written NAME=VALUE, such as site=berlin, not {value[:100]!r}"
         case "username" | "clientid" | "group" | "tenant" | "common_name":
             if not value:
-                return f"the {kind} of a rule cannot be empty: no client without one is meant by that"
+                return f"the {kind} of a rule cannot be empty: it would concern nobody"
         case _:
             return (
                 f"{kind[:100]!r} is nothing that rules can ask about; there are username, clientid, group, tenant, "

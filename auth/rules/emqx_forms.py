@@ -1,22 +1,11 @@
-"""The pieces of EMQX's access rules that its tokens, its REST API and its acl.conf have in common.
+"""The parts of EMQX's access rules in tokens, its REST API and acl.conf.
 
-Regular expressions are not taken over: a client chooses its client id, and an expression such as ``(a+)+$`` can be made
-to run for hours on one. Those that only spell out one text, as EMQX's own ``{re, "^dashboard$"}``, become that text;
-for all others there are groups, tenants and attributes, which are decided at the login.
+Regular expressions are refused: a client chooses its client id, and an expression such as ``(a+)+$`` can run for hours
+on it. An expression for a single text, as EMQX's own ``{re, "^dashboard$"}``, becomes that text. In place of others
+there are groups, tenants and attributes.
 """
 
 from __future__ import annotations
-
-__all__ = [
-    "actions_of",
-    "literal_of_regex",
-    "permission_of",
-    "qos_of",
-    "refuse_our_placeholder",
-    "retain_of",
-    "shown",
-    "topic_of",
-]
 
 import re
 from typing import TYPE_CHECKING, Final
@@ -39,7 +28,7 @@ _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 
 
 def shown(value: object) -> str:
-    """A value for an error's sentence: escaped, and not 64 KiB of it."""
+    """A value for a sentence: escaped and shortened."""
     if isinstance(value, (dict, list)):
         return "a JSON object" if isinstance(value, dict) else "a JSON array"
     text = repr(value[:100] if isinstance(value, str) else value)
@@ -56,7 +45,7 @@ def permission_of(value: object) -> Permission:
 
 
 def actions_of(value: object) -> frozenset[Action]:
-    """What ``publish``, ``subscribe`` or ``all`` stands for. Raises RuleFormatError."""
+    """The actions of ``publish``, ``subscribe`` or ``all``. Raises RuleFormatError."""
     found = _ACTIONS.get(value) if isinstance(value, str) else None
     if found is None:
         raise RuleFormatError(f"the action of a rule is publish, subscribe or all, not {shown(value)}")
@@ -86,8 +75,8 @@ def retain_of(value: object) -> bool | None:
 
 
 def topic_of(value: object) -> tuple[str, bool]:
-    """A rule's topic and whether it is compared as text (``eq TOPIC``). EMQX fills in no placeholders there, so what
-    looks like one is kept as text. Raises RuleFormatError, also for ``${tenant}``: to EMQX it is text."""
+    """A rule's topic, and whether it is compared as text (``eq TOPIC``), where EMQX fills in no placeholders. Raises
+    RuleFormatError, also for ``${tenant}``, which is text to EMQX."""
     if not isinstance(value, str):
         raise RuleFormatError(f"the topic of a rule is a text, not {shown(value)}")
     if len(value) > 65_535:
@@ -99,8 +88,8 @@ def topic_of(value: object) -> tuple[str, bool]:
 
 
 def refuse_our_placeholder(topic: str) -> None:
-    """Raises RuleFormatError for a topic that EMQX compares as text and that here would be every tenant's own. Neither
-    is taken: as text it might be a denial that is needed, as a placeholder an allowance that nobody has given."""
+    """Raises RuleFormatError for ``${tenant}``: text to EMQX, a placeholder here. As text the rule might miss a needed
+    denial; as a placeholder it might allow too much."""
     if "${tenant}" in topic or "${.tenant}" in topic:
         raise RuleFormatError(
             f"${{tenant}} in the topic {shown(topic)} is text to EMQX and each client's tenant here: write "

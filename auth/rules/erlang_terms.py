@@ -1,20 +1,14 @@
 """Reads the plain Erlang terms of a file such as acl.conf: tuples, lists, atoms, texts and numbers, ended by dots.
 
-No more than that: no expressions, no variables, nothing is evaluated. A tuple comes as a tuple, a list as a list, a
-string or binary as a str, an atom as an ``Atom``.
+It reads no expressions and no variables, and evaluates nothing. A tuple becomes a tuple, a list a list, a string or
+binary a str, an atom an ``Atom``.
 """
 
-from __future__ import annotations
-
-__all__ = ["Atom", "TopTerm", "parse_terms", "quoted"]
-
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from auth.errors import ImportFormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DEEPEST: Final = 32  # levels of nesting; a rule has four
 
@@ -165,8 +159,7 @@ class _Reader:
 
 
 def parse_terms(text: str) -> list[TopTerm]:
-    """The terms of a file. Raises ImportFormatError that names the line, and nothing else. Does not block; some
-    microseconds a token."""
+    """The terms of a file. Raises only ImportFormatError, with the line. Some microseconds per token."""
     return list(_Reader(text).terms())
 
 

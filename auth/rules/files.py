@@ -1,43 +1,34 @@
-"""Files of rules in JSON: this service's own, and what EMQX's REST API gives out for its built-in database.
+"""Files of rules in JSON: this service's own, and those of EMQX's REST API.
 
-Ours is ``{"rules": [...]}``, in order, each rule with ``permission``, ``action`` and ``topic``, and where they say
-something ``eq``, ``qos``, ``retain`` and ``who``, a list of conditions such as ``"group=sensors"`` that must all hold.
+Our form is ``{"rules": [...]}`` in order. Each rule has ``permission``, ``action`` and ``topic``, and optionally
+``eq``, ``qos``, ``retain`` and ``who``, a list of conditions such as ``"group=sensors"`` that must all hold.
 
-EMQX's is one object or a list of them (or a page of them, ``{"data": […]}``), each with ``rules`` and ``username`` or
-``clientid``, or neither for everybody. EMQX asks a client id's rules first, then a user's, then everybody's, and so
-they are put in that order. A file in CSV, as it has for users, EMQX does not have for rules.
+EMQX's form is an object or a list of them (or a page, ``{"data": […]}``), each with ``rules``, and ``username``,
+``clientid`` or neither for everybody. EMQX compares the rules of a client id first, then a user's, then everybody's,
+and the rules get this order. EMQX has no CSV files of rules.
 """
 
-from __future__ import annotations
-
-__all__ = ["action_text", "condition_of", "condition_text", "read_rules", "rule_as_json", "write_rules"]
-
 import json
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, cast
 
 from auth.errors import ImportFormatError, RuleFormatError
-from auth.model import Rule
-from auth.rules.acl_claim import EVERYBODY, rules_of_entry
+from auth.model import EVERYBODY, Condition, Rule, SubjectKind, Who
+from auth.rules.acl_claim import rules_of_entry
 from auth.rules.conditions import condition_problem
 from auth.rules.emqx_forms import actions_of, permission_of, qos_of, retain_of, shown
 from auth.rules.rules import rule_problem
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from auth.model import SubjectKind
-
-Who = tuple[tuple["SubjectKind", str], ...]
 _OUR_KEYS: Final = frozenset({"id", "permission", "action", "topic", "eq", "qos", "retain", "who", "source"})
 
 
 def condition_text(kind: str, value: str) -> str:
-    """A condition as people write it: ``group=sensors``, ``attribute=site=north``, ``all``."""
+    """A condition as text: ``group=sensors``, ``attribute=site=north``, ``all``."""
     return kind if kind == "all" else f"{kind}={value}"
 
 
-def condition_of(text: str) -> tuple[SubjectKind, str]:
-    """The other way round. Raises RuleFormatError with a sentence."""
+def condition_of(text: str) -> Condition:
+    """The condition in a text. Raises RuleFormatError with a sentence."""
     kind, _, value = text.partition("=")
     kind = {"user": "username", "client": "clientid", "cn": "common_name", "ip": "address"}.get(kind, kind)
     problem = condition_problem(kind, value)
@@ -47,7 +38,7 @@ def condition_of(text: str) -> tuple[SubjectKind, str]:
 
 
 def rule_as_json(rule: Rule) -> dict[str, object]:
-    """A rule as an object of our own form. What says nothing is left out."""
+    """A rule as an object of our form, without defaults."""
     entry: dict[str, object] = {"permission": rule.permission, "action": action_text(rule), "topic": rule.topic}
     if rule.eq or rule.topic.startswith("eq ") or "${tenant}" in rule.topic:  # else it would be read as EMQX's form
         entry["eq"] = rule.eq
@@ -72,8 +63,7 @@ def write_rules(rules: Iterable[Rule]) -> str:
 
 
 def read_rules(text: str) -> list[Rule]:
-    """The rules of a file in either form. Raises ImportFormatError, which names the entry; then nothing is to be taken
-    from it."""
+    """The rules of a file in either form. Raises ImportFormatError, which names the entry."""
     try:
         content = json.loads(text)
     except ValueError as error:
@@ -112,7 +102,7 @@ def _rank(group: Mapping[str, object]) -> int:
 
 def _group(group: Mapping[str, object], place: str) -> Iterator[Rule]:
     kinds: tuple[SubjectKind, ...] = ("clientid", "username")
-    concerning: list[tuple[SubjectKind, str]] = []
+    concerning: list[Condition] = []
     for kind in kinds:
         if kind in group:
             value = group[kind]

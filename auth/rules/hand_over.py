@@ -1,51 +1,42 @@
-"""A client's rules as the ``acl`` of the login's answer, so that EMQX decides by itself and does not ask per topic.
+"""A client's rules as the ``acl`` of the login's answer, so that EMQX decides without asking for each topic.
 
-EMQX looks through that list first and asks the service only about what no rule of it matches. Its rules are not ours:
-read at v5.8.9 (``emqx_authz_rule``, ``emqx_topic:match/2``), it compares the requested filter word by word as if it
-were a topic. So
+EMQX compares a request with this list first, and asks the service if no rule of it matches. Its comparison differs from
+ours: it compares the requested filter word by word, like a topic (v5.8.9, ``emqx_authz_rule``, ``emqx_topic:match/2``).
+So
 
 - ``allow a/+`` lets a client subscribe to ``a/#``, and ``allow a/+/#`` too, since ``#`` is a word that ``+`` matches;
 - ``deny a/secret`` does not stop a subscription to ``a/+``, which then meets a later ``allow a/#``;
-- ``#`` and ``+/…`` leave topics that begin with ``$`` alone, as they should, since 5.8.2 (emqx#14004). In 5.8.0 and
-  5.8.1 they do not, and nothing that could be handed over makes them;
-- text of the form ``${…}`` is a placeholder there, and its escape is not undone in a topic that has no other;
-- ``eq F`` compares words, placeholders and all, as text; ``retain`` is asked of publishing alone, as here.
+- ``#`` and ``+/…`` do not match topics that begin with ``$``, since 5.8.2 (emqx#14004). In 5.8.0 and 5.8.1 they do,
+  and no rule can change that;
+- ``${…}`` is a placeholder, and its escape is not undone in a topic without another placeholder;
+- ``eq F`` compares words as text, placeholders included; ``retain`` concerns publishing only, as here.
 
-What is handed over is therefore only what EMQX decides as ``auth.rules.rules.decide`` does: each rule is taken,
-narrowed to the actions and QoS for which it is exact, or left out; a rule left out keeps later ones that contradict it
-out too. What is not matched there is asked, so leaving out costs a question and never a right. A list from which
-nothing was left out ends in a denial of everything; topics that begin with ``$`` are beyond its ``#`` and are still
-asked, and denied here.
+So only rules with the same result as in ``auth.rules.rules.decide`` are handed over. Each rule is taken, narrowed to
+the actions and QoS for which it is exact, or left out. Later rules that contradict a left-out rule are left out too.
+EMQX asks about requests without a match, so leaving out costs a question and changes no decision. A complete list ends
+in a denial of everything. Topics that begin with ``$`` are not in its ``#``: EMQX asks, and they are denied here.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
-__all__ = ["ClosedList", "closed_list", "hand_over", "whole_list"]
-
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-from auth.model import AccessRequest
+from auth.model import AccessRequest, Permission, Rule, Subject
 from auth.rules.conditions import concerns
 from auth.rules.rules import decide
 from auth.rules.topics import covered, parse_topic, shared
 from bridge.routing.filters import FilterError, validate_filter
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from auth.model import Permission, Rule, Subject
-
-# What a rule is about is a set of nine kinds of request, kept as bits: subscriptions by QoS in bits 0 to 2, publishing
-# without retain in 3 to 5 and with it in 6 to 8.
+# A rule concerns a set of nine kinds of request, as bits: subscriptions by QoS in bits 0 to 2, publishing without
+# retain in 3 to 5, and with it in 6 to 8.
 _SUBSCRIBE: Final = 0b000_000_111
 _PUBLISH: Final = 0b111_111_000
 _ALL: Final = _SUBSCRIBE | _PUBLISH
-# EMQX takes these off a request before it looks at rules, we do, and neither expects them in a rule.
+# EMQX and this service take these off a request before comparing it with rules.
 _WRAPPERS: Final = ("$share/", "$queue/", "$exclusive/", "$delayed/")
 
 
 class _Line(NamedTuple):
-    """A rule that concerns the subject, its placeholders resolved. ``kinds`` are the bits of what it is about."""
+    """A rule that concerns the subject, with resolved placeholders. ``kinds`` are its kinds of request."""
 
     permission: Permission
     topic: str
@@ -54,18 +45,17 @@ class _Line(NamedTuple):
 
 
 class ClosedList(NamedTuple):
-    """Rules after which EMQX asks nothing. ``whole``: each denial is among them, and what would be asked is denied;
-    otherwise the list had better not be used."""
+    """Rules after which EMQX asks nothing. Use it only if ``whole``: it then has each denial, and denies all else."""
 
     acl: list[dict[str, object]]
     whole: bool
 
 
 def hand_over(rules: Sequence[Rule], subject: Subject, *, limit: int) -> list[dict[str, object]] | None:
-    """The rules in EMQX's form, at most ``limit`` of them, or None when there is nothing that EMQX can be told.
+    """The rules in EMQX's form, at most ``limit``; None if none has such a form.
 
-    For requests that the list matches, EMQX decides as ``decide`` would with the same rules and subject; the others
-    it asks. Does not block: no I/O, some 10 us a rule.
+    For requests that the list matches EMQX decides as ``decide`` does. It asks about others. No I/O; some 10 µs per
+    rule.
     """
     writer = _Writer(rules, subject, closed=False)
     if writer.fill(limit):
@@ -74,7 +64,7 @@ def hand_over(rules: Sequence[Rule], subject: Subject, *, limit: int) -> list[di
 
 
 def whole_list(rules: Sequence[Rule], subject: Subject, *, limit: int) -> list[dict[str, object]] | None:
-    """The same if nothing was left out of it, which no question can contradict then; else None."""
+    """As ``hand_over`` if no rule was left out, so that no question can contradict the list; else None."""
     writer = _Writer(rules, subject, closed=False)
     if not writer.fill(limit) or writer.left_out:
         return None
@@ -83,12 +73,11 @@ def whole_list(rules: Sequence[Rule], subject: Subject, *, limit: int) -> list[d
 
 
 def closed_list(rules: Sequence[Rule], subject: Subject, *, limit: int, behind: Sequence[Rule] = ()) -> ClosedList:
-    """The same for rules that are known at the login alone, a token's: about what they say EMQX cannot ask.
+    """As ``hand_over`` for a token's rules, which only the login knows: EMQX cannot ask about them.
 
-    The list ends in denials of everything, so EMQX may deny more than ``decide`` does, and never allows more. ``#``
-    says nothing of topics that begin with ``$``: for each first level such as ``$SYS`` that ``rules``, or the rules
-    ``behind`` that a question would be decided by, allow anything of, there is a denial of its own. ``limit`` is of
-    the rules before those.
+    The list ends in denials of everything. EMQX may deny more than ``decide`` does, and never allows more. ``#`` does
+    not match topics that begin with ``$``. So each first level such as ``$SYS`` gets its own denial, if ``rules`` or
+    the stored rules ``behind`` allow a topic of it. ``limit`` is of the rules before those.
     """
     writer = _Writer(rules, subject, closed=True)
     whole = writer.fill(limit) and "deny" not in writer.left_out
@@ -122,7 +111,7 @@ def _kinds(rule: Rule) -> int:
 
 
 class _Writer:
-    """Takes a subject's rules in order and keeps what EMQX can be told of them in ``acl``."""
+    """Takes a subject's rules in order, and keeps those with a form in EMQX in ``acl``."""
 
     def __init__(self, rules: Sequence[Rule], subject: Subject, *, closed: bool) -> None:
         self.acl: list[dict[str, object]] = []
@@ -135,11 +124,11 @@ class _Writer:
 
     @property
     def left_out(self) -> frozenset[Permission]:
-        """What kinds of rule were left out, or a part of them."""
+        """The permissions of rules that were left out, wholly or in part."""
         return frozenset(line.permission for line in self._left_out)
 
     def fill(self, limit: int) -> bool:
-        """Add the rules until there are ``limit`` entries, or more; returns whether all rules were looked at."""
+        """Add rules until there are ``limit`` entries. Returns whether all rules were added."""
         for rule, topic in _resolved(self._rules, self._subject):
             if len(self.acl) >= limit:
                 return False
@@ -147,7 +136,7 @@ class _Writer:
         return len(self.acl) <= limit
 
     def add(self, line: _Line) -> None:
-        """Tell EMQX of a rule, as far as that is exact."""
+        """Add a rule as far as it is exact in EMQX."""
         kinds = line.kinds
         if not _plain(line.topic):
             self._leave_out(line, kinds)
@@ -163,7 +152,7 @@ class _Writer:
             self._tell(line, kinds, self._guarded(line.topic, self._uncontradicted(line, told)))
 
     def close(self) -> None:
-        """All rules are told: what EMQX has found none for is denied, unless one was left out that might allow it."""
+        """End the list: deny topics without a rule, unless a left-out rule might allow them."""
         open_kinds = 0
         for line in self._left_out:
             open_kinds |= line.kinds
@@ -190,16 +179,17 @@ class _Writer:
             self._left_out.append(line._replace(kinds=kinds))
 
     def _uncontradicted(self, line: _Line, kinds: int) -> int:
-        """The kinds for which no rule that was left out would have decided otherwise before this one."""
+        """The kinds for which no left-out rule before this one decides otherwise."""
         for other in self._left_out:
             if kinds & other.kinds and other.permission != line.permission and shared(other.topic, line.topic):
                 kinds &= ~other.kinds
         return kinds
 
     def _beside_denials(self, line: _Line) -> tuple[int, int]:
-        """For a rule that allows: the kinds for which it can still mean something, and those of them for which EMQX
-        takes it as we do. A denial of all its topics makes it vain. One of some of them is told exactly for publishing;
-        of subscriptions EMQX would let a filter wider than the denial past it, to this rule."""
+        """For a rule that allows: the kinds for which it has an effect, and those with the same effect in EMQX.
+
+        A denial of all its topics removes its effect. A denial of some topics is exact for publishing. For
+        subscriptions a filter wider than the denial would pass it in EMQX, and reach this rule."""
         kinds = told = line.kinds
         for denial in self._denials:
             if told & denial.kinds and shared(denial.topic, line.topic):
@@ -211,8 +201,8 @@ class _Writer:
         return kinds, told
 
     def _guarded(self, topic: str, kinds: int) -> int:
-        """The kinds for which EMQX can be told to allow this topic. One that ends in '+' or '+/#' would let its '#'
-        neighbour pass, ``a/#`` for ``a/+``: what is decided about that is told first. With a '+' before that one there
+        """The kinds for which EMQX may allow this topic. A topic that ends in '+' or '+/#' would also allow its '#'
+        neighbour, ``a/#`` for ``a/+``, so the decision about that one is added first. With another '+' before it there
         are too many neighbours."""
         stem = topic.removesuffix("/#")
         if not kinds & _SUBSCRIBE or not (stem == "+" or stem.endswith("/+")):
@@ -233,8 +223,8 @@ class _Writer:
         return kinds if self._by_qos else kinds * _SUBSCRIBE
 
     def _add_eq(self, line: _Line) -> None:
-        """A filter with wildcards that is compared as text is one request alone: what is decided about that is told.
-        Nothing can be published to it."""
+        """Add the decision about a filter with wildcards that is compared as text: a single request. Nothing can be
+        published to it."""
         kinds = line.kinds & _SUBSCRIBE
         denied = self._denied(line.topic)
         self.acl += _entries("deny", f"eq {line.topic}", kinds & denied)
@@ -246,7 +236,7 @@ def _wild(topic: str) -> bool:
 
 
 def _plain(topic: str) -> bool:
-    """Whether EMQX reads this text as the topic that we mean."""
+    """Whether EMQX takes this text for the same topic."""
     if topic.startswith(("eq ", *_WRAPPERS)):
         return False
     try:
@@ -257,7 +247,7 @@ def _plain(topic: str) -> bool:
 
 
 def _entries(permission: Permission, topic: str, kinds: int) -> Iterator[dict[str, object]]:
-    """EMQX's rules for these kinds of request: one as a rule, more where the kinds are no product of its terms."""
+    """EMQX's rules for these kinds of request: usually one, more if one rule cannot express them."""
     subscribe, publish, retained = kinds & 0b111, kinds >> 3 & 0b111, kinds >> 6 & 0b111
     if subscribe and subscribe == (publish or retained) and (not publish or not retained or publish == retained):
         yield _entry(permission, "all", topic, subscribe, _retain(publish, retained))

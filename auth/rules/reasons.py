@@ -1,8 +1,6 @@
-"""Why a rule did not decide about a request, for people. ``auth.rules.rules.decide`` is who decides."""
+"""Why a rule did not decide about a request, as a sentence. ``auth.rules.rules.decide`` decides."""
 
 from __future__ import annotations
-
-__all__ = ["mismatch"]
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +8,7 @@ from auth.rules.conditions import concerns
 from auth.rules.topics import covered, judged_topic, parse_topic, shared
 
 if TYPE_CHECKING:
-    from auth.model import AccessRequest, Rule, Subject, SubjectKind
+    from auth.model import AccessRequest, Rule, Subject
 
 _KINDS = {
     "username": "the user name is not {0}",
@@ -24,8 +22,7 @@ _KINDS = {
 
 
 def mismatch(rule: Rule, request: AccessRequest) -> str:
-    """The first thing about ``rule`` that does not fit ``request``, or nothing when all does: exactly then ``decide``
-    goes by it, if no rule before it fits."""
+    """Why ``rule`` does not match ``request``; "" if it matches. The first rule that matches decides."""
     action = request.action
     if action not in rule.actions:
         return f"it is about {'subscribing' if action == 'publish' else 'publishing'} alone"
@@ -35,14 +32,10 @@ def mismatch(rule: Rule, request: AccessRequest) -> str:
         return f"it is about {'retained' if rule.retain else 'unretained'} messages alone"
     for condition in rule.who:
         if not concerns((condition,), request.subject):
-            return _stranger(*condition)
+            return _KINDS.get(condition[0], "it concerns {0}").format(condition[1])
     if not rule.who:
         return "it concerns nobody"
     return _topic(rule, request)
-
-
-def _stranger(kind: SubjectKind, value: str) -> str:
-    return _KINDS.get(kind, "it concerns {0}").format(value)
 
 
 def _topic(rule: Rule, request: AccessRequest) -> str:

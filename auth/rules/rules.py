@@ -1,43 +1,29 @@
 """Whether a client may publish to a topic or subscribe to a filter.
 
-Rules are asked in order and the first that matches decides; when none does, the access is denied. Wildcards are
-compared as sets of topics. For a subscription
+The first rule that matches decides. Without a match the access is denied. Filters are compared as sets of topics. For
+a subscription
 
-- a rule that allows matches when its filter covers all of the requested one: ``a/#`` does not allow ``#``, and ``a/+``
+- a rule that allows matches if its filter covers all of the requested one: ``a/#`` does not allow ``#``, and ``a/+``
   does not allow ``a/#``;
-- a rule that denies matches when the two have any topic in common: a subscription to ``#`` would deliver what
-  ``deny a/secret`` keeps back.
+- a rule that denies matches if the two filters share a topic: a subscription to ``#`` would deliver ``a/secret`` too.
 
-A rule with a placeholder that comes to nothing (``auth.rules.topics`` says when) matches nothing, whether it allows or
-denies. For one that allows this is the safe side. For one that denies it is safe because such a rule takes away the
-topics of one value, that of the client itself: a client whose value is missing or unusable is not kept from the topics
-of any other value either, and neither would a client be whose value is merely a different one. Reading the placeholder
-as a wildcard instead would let a client without that value be shut out of everybody's topics by a rule about its own.
-A rule that has to hold for every client must not depend on what the client says of itself: name the topics with
-wildcards (``deny config/#``), not with placeholders.
+A rule with a placeholder without a value (see ``auth.rules.topics``) matches nothing, whether it allows or denies. For
+a rule that allows this is safe. A rule that denies concerns only the topics of the client's own value, and a client
+without that value has no such topics. As a wildcard the placeholder would deny the topics of all clients. A denial for
+every client must not depend on the client's data: it names topics with wildcards (``deny config/#``).
 """
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-__all__ = ["decide", "rule_problem"]
-
-from typing import TYPE_CHECKING
-
-from auth.model import Decision
+from auth.model import AccessRequest, Decision, Rule, Subject
 from auth.rules.conditions import concerns, condition_problem
 from auth.rules.topics import covered, judged_topic, parse_topic, shared, topic_problem
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from auth.model import AccessRequest, Rule, Subject
-
 
 def decide(rules: Sequence[Rule], request: AccessRequest) -> Decision:
-    """Whether ``request`` is allowed, and which rule said so. Does not block, and raises for no text whatever.
+    """Whether ``request`` is allowed, and by which rule. Never blocks, never raises.
 
-    The work is that of the rules given, a few microseconds for ten: give it the subject's own
-    (``RuleSource.rules_for``), not everybody's.
+    Takes a few microseconds for ten rules. Pass only the subject's rules (``RuleSource.rules_for``).
     """
     action = request.action
     topic = judged_topic(action, request.topic)
@@ -82,8 +68,8 @@ def _malformed(request: AccessRequest) -> str:
 
 
 def rule_problem(rule: Rule) -> str:
-    """Why this rule cannot be kept, as a sentence, or nothing. ``decide`` takes any rule: one with a problem matches
-    nothing. This is for edits and imports, where somebody can still correct it."""
+    """Why this rule cannot be stored, as a sentence; empty if it can. For edits and imports. In ``decide`` a rule with
+    a problem matches nothing."""
     problem = topic_problem(rule.topic, eq=rule.eq)
     if problem:
         return problem

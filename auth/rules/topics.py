@@ -1,26 +1,23 @@
-"""The topics of access rules: placeholders, what a request is judged as, and filters compared as sets.
+"""The topics of access rules: placeholders, the topic of a request, and filters as sets.
 
 A rule's topic may hold ``${clientid}``, ``${username}``, ``${tenant}``, ``${cert_common_name}`` and
-``${client_attrs.NAME}``. A placeholder names something only when its value is there and is a part of one level: a value
-that is empty, or that holds ``+``, ``#``, ``/`` or NUL, makes the whole rule match nothing, and so does one that begins
-with ``$`` at the very start of a topic (a client that calls itself ``$SYS`` would else own what ``${clientid}/#`` then
-says). ``${$}`` stands for a dollar sign, as in EMQX.
+``${client_attrs.NAME}``. A rule matches nothing if a value is empty or holds ``+``, ``#``, ``/`` or NUL, or begins with
+``$`` at the start of the topic: with ``${clientid}/#`` a client called ``$SYS`` would own ``$SYS/#``. ``${$}`` stands
+for a dollar sign, as in EMQX.
 """
 
 from __future__ import annotations
-
-__all__ = ["TopicTemplate", "covered", "judged_topic", "parse_topic", "shared", "topic_problem"]
 
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bridge.routing.filters import FilterError, covers, intersection, split_share, validate_filter
+from bridge.routing.filters import FilterError, split_share, validate_filter
+from config.values.topic_filters import MAX_BYTES, covers, intersection
 
 if TYPE_CHECKING:
     from auth.model import Action, Subject
 
-MAX_BYTES: Final = 65_535  # a topic travels behind a two-byte length
 _PLACEHOLDER: Final = re.compile(r"\$\{([^{}]*)\}")
 _ATTRIBUTE: Final = re.compile(r"client_attrs\.([A-Za-z0-9_-]+)")
 _NAMES: Final = ("clientid", "username", "tenant", "cert_common_name")
@@ -31,8 +28,8 @@ _CUT: Final = re.compile(r"\+|#|\$\{")
 class TopicTemplate(NamedTuple):
     """A rule's topic that holds placeholders.
 
-    ``parts`` are literal text and names of placeholders in turn, beginning with text. ``prefix`` is what every topic
-    it can come to begins with. ``problem`` says why it can never come to a topic, or is empty.
+    ``parts`` are text and names of placeholders in turn, beginning with text. ``prefix`` begins every topic that it
+    makes. ``problem`` says why it never makes a topic, or is empty.
     """
 
     parts: tuple[str, ...]
@@ -40,19 +37,20 @@ class TopicTemplate(NamedTuple):
     problem: str
 
     def resolve(self, subject: Subject) -> str | None:
-        """The filter that it comes to for this subject, or None: then the rule matches nothing."""
+        """The filter for this subject; None if the rule matches nothing."""
         if self.problem:
             return None
         pieces = list(self.parts)
         for index in range(1, len(pieces), 2):
-            value = _value(pieces[index], subject)
+            value = value_of(pieces[index], subject)
             if not value or _UNUSABLE.search(value) or (value[0] == "$" and index == 1 and not pieces[0]):
                 return None
             pieces[index] = value
         return "".join(pieces)
 
 
-def _value(name: str, subject: Subject) -> str:
+def value_of(name: str, subject: Subject) -> str:
+    """The value of a placeholder; empty without one."""
     if name == "clientid":
         return subject.clientid
     if name == "username":
@@ -66,7 +64,7 @@ def _value(name: str, subject: Subject) -> str:
 
 @lru_cache(maxsize=16_384)
 def parse_topic(text: str) -> TopicTemplate:
-    """What a rule's topic is made of. Never raises; ``problem`` says what is wrong with it."""
+    """The parts of a rule's topic. Never raises; ``problem`` has the fault."""
     pieces = _PLACEHOLDER.split(text)
     parts = [pieces[0]]
     problem = ""
@@ -90,7 +88,7 @@ def _unknown(name: str) -> str:
 
 
 def topic_problem(text: str, *, eq: bool = False) -> str:
-    """Why ``text`` cannot be a rule's topic, as a sentence, or nothing. For edits and imports."""
+    """Why ``text`` cannot be a rule's topic, as a sentence; empty if it can. For edits and imports."""
     template = parse_topic(text)
     if template.problem:
         return template.problem
@@ -98,11 +96,11 @@ def topic_problem(text: str, *, eq: bool = False) -> str:
     if shape.startswith(("$share/", "$queue/", "$exclusive/", "$delayed/")):
         wrapper = shape[: shape.index("/")]
         return (
-            f"the topic {text[:100]!r} begins with {wrapper}/, which is taken off a request before rules are asked; "
+            f"the topic {text[:100]!r} begins with {wrapper}/, which is taken off a request before rules are compared; "
             "name the topic that follows"
         )
     if eq and shape and "\0" not in shape:
-        shape = shape.replace("+", "x").replace("#", "x")  # any text may be compared, but for what follows
+        shape = shape.replace("+", "x").replace("#", "x")  # an eq topic may have wildcards anywhere
     try:
         validate_filter(shape)
     except FilterError as error:
@@ -111,12 +109,11 @@ def topic_problem(text: str, *, eq: bool = False) -> str:
 
 
 def judged_topic(action: Action, text: str) -> str | None:
-    """The topic or filter that a request is judged by, or None when it is malformed and nothing may be allowed.
+    """The topic or filter of a request for comparing with rules; None for a malformed one, which is denied.
 
-    EMQX does the same before it looks at rules (v5.8.9, ``emqx_topic:parse/2``, then
-    ``emqx_access_control:authorize/3``): a subscription to ``$share/GROUP/F``, ``$queue/F`` or ``$exclusive/F`` counts
-    as F; then ``$delayed/SECONDS/TOPIC`` as TOPIC, however often it is nested. A shared subscription to a shared one is
-    malformed.
+    As EMQX does (v5.8.9, ``emqx_topic:parse/2``, then ``emqx_access_control:authorize/3``): ``$share/GROUP/F``,
+    ``$queue/F`` and ``$exclusive/F`` count as F, then ``$delayed/SECONDS/TOPIC`` as TOPIC, also nested. A shared
+    subscription within another is malformed.
     """
     if action == "publish":
         text = _undelayed(text)
@@ -136,7 +133,7 @@ def judged_topic(action: Action, text: str) -> str | None:
 
 
 def _undelayed(text: str) -> str:
-    """A topic without ``$delayed/SECONDS/`` in front; empty when there is none behind it."""
+    """A topic without its ``$delayed/SECONDS/``; empty without a topic after it."""
     start = 0
     while text.startswith("$delayed/", start):
         start = text.find("/", start + 9) + 1
@@ -146,7 +143,7 @@ def _undelayed(text: str) -> str:
 
 
 def _is_topic(text: str) -> bool:
-    """Whether something can be published to ``text``: not empty, no wildcard, valid Unicode, not too long."""
+    """Whether ``text`` is a topic to publish to: not empty, no wildcard, valid Unicode, not too long."""
     if not text or "+" in text or "#" in text or "\0" in text:
         return False
     if text.isascii():
@@ -158,9 +155,8 @@ def _is_topic(text: str) -> bool:
 
 
 def covered(wide: str, narrow: str) -> bool:
-    """Whether the filter ``wide`` matches all that ``narrow``, a topic or filter, stands for. As
-    ``bridge.routing.filters``
-    has it; the usual filters, without '+', are compared as text."""
+    """Whether the filter ``wide`` matches all that ``narrow``, a topic or filter, stands for. Filters without '+', the
+    usual ones, are compared as text."""
     if "+" in wide:
         return covers(wide, narrow)
     if wide[-1:] != "#":

@@ -1,12 +1,10 @@
-"""Changing the built-in database: one transaction, by one person or process, all of it or nothing."""
-
-from __future__ import annotations
-
-__all__ = ["Editor", "edit", "transaction"]
+"""Edits of the built-in database, each in one transaction."""
 
 import contextlib
 import sqlite3
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 from auth.errors import StoreError
 from auth.passwords import device_key_id
@@ -17,15 +15,11 @@ from auth.store.tenants import BanEdits, TenantEdits
 from auth.store.users import UserEdits
 from auth.store.values import check_text
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 _WAIT_S: Final = 10.0
 
 
 class Editor:
-    """What can be changed. Every method may raise StoreError, after which nothing of the transaction is kept."""
+    """The edits of the database. Every method may raise StoreError, which undoes the transaction."""
 
     def __init__(self, session: Session) -> None:
         self.session: Final = session
@@ -35,7 +29,7 @@ class Editor:
         self.bans: Final = BanEdits(session)
 
     def add_device_key(self, key: bytes) -> None:
-        """Keep a key of another database, whose device secrets are imported."""
+        """Store a key of another database, for its imported device secrets."""
         number = device_key_id(key)
         row = (number, key, 0)
         if self.session.db.execute("INSERT OR IGNORE INTO device_keys VALUES (?, ?, ?)", row).rowcount:
@@ -43,7 +37,7 @@ class Editor:
             self.session.record("key add", f"device key {number}", "")
 
     def current_device_key(self) -> bytes:
-        """The key that new device secrets are hashed with."""
+        """The key for new device secrets."""
         row = self.session.db.execute("SELECT key FROM device_keys ORDER BY own DESC, id LIMIT 1").fetchone()
         if row is None:
             raise StoreError("The database has no key for device secrets: it is damaged. Import an export of it.")
@@ -52,10 +46,11 @@ class Editor:
 
 @contextlib.contextmanager
 def edit(path: Path, by: str, *, wait_s: float = _WAIT_S, dry_run: bool = False) -> Iterator[Editor]:
-    """An Editor of the database, which is made if need be; what it did is kept when the block ends without an error.
+    """An Editor of the database, which is created if missing. The edits are committed when the block ends without an
+    error.
 
-    Other processes may do the same at the same time: one waits for the other, at most ``wait_s``. Blocks. Raises
-    StoreError. ``by``: who does it, for the audit. With ``dry_run`` nothing is kept in the end.
+    Waits at most ``wait_s`` for an edit of another process. Blocks. Raises StoreError. ``by`` is the author in the
+    audit. With ``dry_run`` nothing is committed.
     """
     check_text("The name for the audit", by, limit=256)
     store_file.prepare(path)
@@ -72,7 +67,7 @@ def edit(path: Path, by: str, *, wait_s: float = _WAIT_S, dry_run: bool = False)
 
 @contextlib.contextmanager
 def transaction(path: Path, db: sqlite3.Connection, by: str, *, dry_run: bool = False) -> Iterator[Editor]:
-    """The same over a connection that stays open. Raises StoreError; what the block raises otherwise goes through."""
+    """As ``edit``, over a connection that stays open. Raises StoreError, and the block's own exceptions."""
     try:
         db.execute("BEGIN IMMEDIATE")
         try:
@@ -81,7 +76,7 @@ def transaction(path: Path, db: sqlite3.Connection, by: str, *, dry_run: bool = 
             session.finish()
             db.execute("ROLLBACK" if dry_run else "COMMIT")
         except BaseException:
-            with contextlib.suppress(sqlite3.Error):  # it may be rolled back already: the disk is full
+            with contextlib.suppress(sqlite3.Error):  # already rolled back, because the disk is full
                 db.execute("ROLLBACK")
             raise
     except sqlite3.Error as error:

@@ -1,22 +1,8 @@
-"""The file of the built-in database: opening, its schema and migrations, and what SQLite's errors mean.
+"""The file of the built-in database: opening, schema, migrations, and the meaning of SQLite's errors.
 
-One SQLite file in WAL mode: any number of processes read while one writes, and nobody waits for readers. It holds
-password hashes, so it belongs to its user alone (mode 0600, its directory 0700).
+One SQLite file in WAL mode: many processes read while one writes, and readers delay nobody. It holds password hashes,
+so only its user may read it (mode 0600, its directory 0700).
 """
-
-from __future__ import annotations
-
-__all__ = [
-    "BAN_COLUMNS",
-    "FORMAT",
-    "TENANT_COLUMNS",
-    "USER_COLUMNS",
-    "check_format",
-    "connect",
-    "explain",
-    "is_transient",
-    "prepare",
-]
 
 import contextlib
 import fcntl
@@ -24,18 +10,16 @@ import os
 import secrets
 import sqlite3
 import stat
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
 
 from auth.errors import StoreError
+from auth.names import ban_name
 from auth.passwords import DEVICE_KEY_BYTES, device_key_id
-from auth.wording import ban_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 _APPLICATION_ID: Final = 0x4D4B4741  # "MKGA"
-_CACHE_KIB: Final = 8192  # the interior pages of the indexes of a million rules fit twice
+_CACHE_KIB: Final = 8192  # twice the interior index pages of a million rules
 
 USER_COLUMNS: Final = (
     "kind, identity, password, tenant, groups, attributes, is_superuser, disabled, expires_at_s, created_s, changed_s, "
@@ -44,8 +28,8 @@ USER_COLUMNS: Final = (
 TENANT_COLUMNS: Final = "name, enabled, logins_per_second, users_max, attributes, created_s, changed_s, revision"
 BAN_COLUMNS: Final = "kind, value, reason, until_s, by, created_s"
 
-# Rules are found by the narrowest of their conditions (kind, value); what else they ask for stands in `who`, and is
-# left to the decision. Positions have gaps, so that a rule can be put between two others. `prefix` is
+# Rules are found by the narrowest of their conditions (kind, value). The other conditions are in `who`, for the
+# decision. Positions have gaps, so that a rule can be inserted between two others. `prefix` is
 # auth.networks.prefix_code of an address.
 _FIRST: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
@@ -94,7 +78,7 @@ def _make_first(db: sqlite3.Connection) -> None:
 
 
 def _fold_bans(db: sqlite3.Connection) -> None:
-    """Bans are found by ``folded``, the name as a lock-out counts it: to a directory ``dev1`` and ``DEV1`` are one."""
+    """Add the column ``folded``: bans are found by it, because to a directory ``dev1`` and ``DEV1`` are one name."""
     db.execute("ALTER TABLE bans ADD COLUMN folded TEXT NOT NULL DEFAULT ''")
     for kind, value in db.execute("SELECT kind, value FROM bans").fetchall():
         db.execute("UPDATE bans SET folded = ? WHERE kind = ? AND value = ?", (ban_name(kind, value), kind, value))
@@ -107,7 +91,7 @@ FORMAT: Final = len(_STEPS)
 
 
 def prepare(path: Path) -> None:
-    """Make the database if there is none, and bring an older one up to date. Blocks. Raises StoreError."""
+    """Create the database if missing, and migrate an older one. Blocks. Raises StoreError."""
     try:
         path.parent.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -125,11 +109,11 @@ def prepare(path: Path) -> None:
 
 @contextlib.contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Of several processes that start at once, one at a time looks at the file and makes it.
+    """Lets one process at a time check and create the file.
 
-    SQLite's own locks do not serve here: the change to WAL is refused at once while another process writes, however
-    long one would wait, and the questions that tell an empty file from somebody else's are several. The directory is
-    locked and not the file, since closing a second descriptor of a file drops the process's SQLite locks on it.
+    SQLite's locks are not enough: the change to WAL fails at once while another process writes, and telling an empty
+    file from a foreign one takes several queries. The directory is locked instead of the file, because closing a second
+    descriptor of a file drops the process's SQLite locks on it.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -141,12 +125,12 @@ def _alone(directory: Path) -> Iterator[None]:
 
 def _create(path: Path) -> None:
     try:
-        # By ourselves, since SQLite would make it readable for everybody. Its -wal and -shm get the same mode.
+        # Created here, because SQLite would make it readable for all users. Its -wal and -shm get the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         found = path.stat()
         if found.st_mode & stat.S_IRWXO and found.st_uid == os.geteuid():
-            path.chmod(stat.S_IMODE(found.st_mode) & ~stat.S_IRWXO)  # a copy made without care
+            path.chmod(stat.S_IMODE(found.st_mode) & ~stat.S_IRWXO)  # a copy may be readable for others
 
 
 def _migrate(path: Path, db: sqlite3.Connection) -> None:
@@ -166,7 +150,7 @@ def _migrate(path: Path, db: sqlite3.Connection) -> None:
 
 
 def _format(path: Path, db: sqlite3.Connection) -> int:
-    """The format of the file, 0 for an empty one. Raises StoreError when it is not one of ours."""
+    """The format of the file, 0 for an empty one. Raises StoreError for another program's file."""
     found = int(db.execute("PRAGMA user_version").fetchone()[0])
     ours = db.execute("PRAGMA application_id").fetchone()[0] == _APPLICATION_ID
     if not ours and db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None:
@@ -182,7 +166,7 @@ def _format(path: Path, db: sqlite3.Connection) -> int:
 
 
 def check_format(path: Path, db: sqlite3.Connection) -> None:
-    """Raises StoreError when the file is not a database of this version, as it may be when one was put in its place."""
+    """Raises StoreError if the file is not a database of this version, for instance after a replacement."""
     if _format(path, db) != FORMAT:
         raise StoreError(
             f"{path} is empty or of an older format: restart the service, or run any `gateway auth` command."
@@ -190,10 +174,9 @@ def check_format(path: Path, db: sqlite3.Connection) -> None:
 
 
 def connect(path: Path, *, wait_s: float, read_only: bool = False) -> sqlite3.Connection:
-    """A connection to a file that exists. ``wait_s``: how long to wait for another process's lock.
+    """A connection to an existing file. ``wait_s`` is the longest wait for another process's lock.
 
-    Raises sqlite3.Error. What is deleted is overwritten with zeros, so that a forgotten device is not in the file's
-    free pages.
+    Raises sqlite3.Error. Deleted rows are overwritten with zeros, so that a forgotten device is not in free pages.
     """
     db = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=wait_s, isolation_level=None, check_same_thread=False
@@ -204,9 +187,9 @@ def connect(path: Path, *, wait_s: float, read_only: bool = False) -> sqlite3.Co
             db.execute("PRAGMA query_only = ON")
         else:
             db.execute("PRAGMA secure_delete = ON")
-            db.execute("PRAGMA synchronous = FULL")  # an administrator's change that was confirmed is on the disk
+            db.execute("PRAGMA synchronous = FULL")  # a confirmed change of an administrator is on the disk
             db.execute("PRAGMA journal_size_limit = 16777216")
-        db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()  # opening alone does not look at the file
+        db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()  # opening alone does not read the file
     except BaseException:
         db.close()
         raise
@@ -214,12 +197,12 @@ def connect(path: Path, *, wait_s: float, read_only: bool = False) -> sqlite3.Co
 
 
 def is_transient(error: sqlite3.Error) -> bool:
-    """Whether the same may succeed in a moment: another process holds the lock."""
+    """Whether a retry may succeed soon, because another process holds the lock."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 def explain(path: Path, error: Exception) -> str:
-    """What has gone wrong with the file, as a sentence."""
+    """A sentence that explains an error of the file."""
     if isinstance(error, FileNotFoundError) or (isinstance(error, sqlite3.Error) and not path.exists()):
         return f"{path}: there is no such file. Check auth.database.file and data_dir, and whether the disk is mounted."
     if isinstance(error, OSError):

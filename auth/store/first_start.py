@@ -1,16 +1,16 @@
-"""What the service and EMQX need before they can run: a database with first users and rules, and secrets in files.
+"""Makes what the service and EMQX need to start: a database with first users and rules, and secrets in files.
 
-Everything is made once. What is there is left as it is, so that the same command can stand before every start.
+Everything is made once. Existing files and users stay unchanged, so the same command can run before every start.
 
-    DIR/service/shared_secret        what EMQX shows to the service (auth.shared_secret_file)
+    DIR/service/shared_secret        the secret that EMQX sends to the service (auth.shared_secret_file)
     DIR/emqx/authorization.conf      the same as a header, for emqx.conf to include
     DIR/emqx/dashboard.conf          the first password of EMQX's dashboard, for emqx.conf to include
     DIR/emqx/api_keys                a key of EMQX's REST API for the gateway (api_key.bootstrap_file)
-    DIR/gateway/mqtt_password        the gateway's own (mqtt.password_file)
+    DIR/gateway/mqtt_password        the gateway's password (mqtt.password_file)
     DIR/gateway/emqx_api_secret      the secret of its key (emqx.api_secret_file)
-    DIR/operator/http_token          what opens the status page and the metrics (http.token_file)
-    DIR/grafana/admin_password       the first password of Grafana, where there is a folder for it
-    DIR/devices/devices.csv          names and secrets of the devices that were made here
+    DIR/operator/http_token          the token for status page and metrics (http.token_file)
+    DIR/grafana/admin_password       the first password of Grafana, if its folder exists
+    DIR/devices/devices.csv          names and secrets of the generated devices
 
 Each folder is for one reader. The files in ``emqx``, ``operator`` and ``grafana`` are readable for their group, since
 EMQX, Prometheus and Grafana run as other users.
@@ -18,16 +18,16 @@ EMQX, Prometheus and Grafana run as other users.
 
 from __future__ import annotations
 
-__all__ = ["GATEWAY_USER", "FirstStart", "emqx_files"]
-
 import contextlib
 import os
 import secrets
 import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from auth.errors import StoreError
-from auth.model import Rule
+from auth.model import Action, Rule, Who
 from auth.passwords import Argon2Cost, generate_secret, hash_argon2id, hash_device_secret
 from auth.store.records import User
 from auth.store.store import Store, database_path
@@ -35,17 +35,16 @@ from auth.store.user_entries import HashForm
 from auth.store.user_formats import read_users
 from auth.store.user_hashing import hash_entries
 from config.errors import ConfigError
+from config.relations.commands import as_filters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
+    from pydantic import SecretStr
 
-    from auth.model import Action, SubjectKind
     from auth.store.edit import Editor
     from config.settings import Settings
 
 GATEWAY_USER: Final = "gateway"
-"""The gateway's user name, unless mqtt.username says another."""
+"""The gateway's user name, if mqtt.username is unset."""
 
 _BY: Final = "auth init"
 _PRIVATE, _GROUP = 0o600, 0o640
@@ -59,7 +58,7 @@ _HEADING: Final = "user_id,secret\n"
 def emqx_files(
     shared_secret: str, dashboard_password: str, api_secret: str, api_key: str = GATEWAY_USER
 ) -> dict[str, str]:
-    """The files that ``deploy/emqx/emqx.conf`` names, by name."""
+    """Contents of the files that ``deploy/emqx/emqx.conf`` names, by file name."""
     return {
         "authorization.conf": f'authorization = "Bearer {shared_secret}"\n',
         "dashboard.conf": f'default_password = "{dashboard_password}"\n',
@@ -69,11 +68,11 @@ def emqx_files(
 
 
 class FirstStart:
-    """Makes what is missing. ``run`` blocks; two at a time do no harm."""
+    """Makes missing files, users and rules. ``run`` blocks; two may run at the same time."""
 
     def __init__(self, settings: Settings, folder: Path, progress: Callable[[str], None] = lambda _text: None) -> None:
         self._settings = settings
-        self._progress = progress  # is told of what takes long
+        self._progress = progress  # receives a sentence about each slow step
         self._folder = folder
         self._said: list[str] = []
         self._made: set[str] = set()  # names of files
@@ -81,30 +80,19 @@ class FirstStart:
     def run(self, devices: Sequence[str] = (), users_file: Path | None = None) -> list[str]:
         """Make what is missing; returns a sentence for each thing that was made.
 
-        ``devices`` are names of users to make with generated secrets; those that are there are left alone. A database
-        that is new gets the users of ``users_file``, if there is such a file, or else one device to begin with.
-        Raises StoreError, ImportFormatError and ConfigError.
+        ``devices`` are names of users with generated secrets; existing ones are not changed. A new database gets the
+        users of ``users_file``, if there is such a file, otherwise one device. Raises StoreError, ImportFormatError and
+        ConfigError.
         """
         self._said, self._made = [], set()
         self._close_to_others()
         self._emqx()
         self._grafana()
         given = self._settings.mqtt.password
-        password = self._file(
-            "gateway",
-            "mqtt_password",
-            lambda: generate_secret() if given is None else given.get_secret_value(),
-            _PRIVATE,
-            "the gateway's password for EMQX",
-        )
+        what = "the gateway's password for EMQX"
+        password = self._secret("gateway/mqtt_password", given, _PRIVATE, what, generate_secret)
         token = self._settings.http.token
-        self._file(
-            "operator",
-            "http_token",
-            lambda: secrets.token_urlsafe(32) if token is None else token.get_secret_value(),
-            _GROUP,
-            "the token that opens the status page and the metrics",
-        )
+        self._secret("operator/http_token", token, _GROUP, "the token that opens the status page and the metrics")
         path = database_path(self._settings)
         new = not path.exists()
         store = Store(path)
@@ -126,8 +114,9 @@ class FirstStart:
         return self._said
 
     def _close_to_others(self) -> None:
-        """The folder of the database and, unless told otherwise, of the secrets is nobody else's to look into. The
-        group may pass through it, to the files that are for a group."""
+        """Close the folders of the database and of the secrets (below ``data_dir``) to other users.
+
+        The group may enter them, for files that are for a group."""
         folder = database_path(self._settings).parent
         if self._settings.auth.database.file is not None or not folder.is_dir():
             return
@@ -143,13 +132,8 @@ class FirstStart:
 
     def _emqx(self) -> None:
         given = self._settings.auth.shared_secret
-        secret = self._file(
-            "service",
-            "shared_secret",
-            lambda: secrets.token_urlsafe(32) if given is None else given.get_secret_value(),
-            _PRIVATE,
-            "the secret that EMQX shows to the service",
-        )
+        what = "the secret that EMQX shows to the service"
+        secret = self._secret("service/shared_secret", given, _PRIVATE, what)
         if given is not None and given.get_secret_value() != secret:
             raise ConfigError(
                 f"auth.shared_secret is another one than that in {self._folder / 'service' / 'shared_secret'}, which "
@@ -157,37 +141,31 @@ class FirstStart:
                 "the setting."
             )
         emqx = self._settings.emqx
-        api_secret = self._file(
-            "gateway",
-            "emqx_api_secret",
-            lambda: secrets.token_urlsafe(32) if emqx.api_secret is None else emqx.api_secret.get_secret_value(),
-            _PRIVATE,
-            "the secret of the gateway's key for EMQX's REST API",
-        )
+        what = "the secret of the gateway's key for EMQX's REST API"
+        api_secret = self._secret("gateway/emqx_api_secret", emqx.api_secret, _PRIVATE, what)
         texts = emqx_files(secret, secrets.token_urlsafe(24), api_secret, emqx.api_key or GATEWAY_USER)
         self._copy("authorization.conf", texts["authorization.conf"], "the same for EMQX")
         self._copy("api_keys", texts["api_keys"], "that key for EMQX")
         what = "the first password of EMQX's dashboard"
-        self._file("emqx", "dashboard.conf", lambda: texts["dashboard.conf"], _GROUP, what)
+        self._file("emqx/dashboard.conf", lambda: texts["dashboard.conf"], _GROUP, what)
 
     def _copy(self, name: str, text: str, what: str) -> None:
-        """A file for EMQX that says what another file says: written anew when that has changed."""
-        if self._file("emqx", name, lambda: text, _GROUP, what) != text.strip():
-            self._write(self._place("emqx", _GROUP) / name, text, _GROUP)
+        """Write a file for EMQX that repeats another file's content, if that has changed."""
+        if self._file(f"emqx/{name}", lambda: text, _GROUP, what) != text.strip():
+            self._write(self._folder / "emqx" / name, text, _GROUP)
             self._say(f"wrote emqx/{name} anew: it held another secret")
 
     def _grafana(self) -> None:
-        """Grafana takes it from a file, as it stands there: without a line's end."""
+        """Write Grafana's first password, without a line end: Grafana takes the file's whole content."""
         if (self._folder / "grafana").is_dir():
-            self._file(
-                "grafana", "admin_password", lambda: secrets.token_urlsafe(24), _GROUP, "Grafana's first password"
-            )
+            what = "Grafana's first password"
+            self._file("grafana/admin_password", lambda: secrets.token_urlsafe(24), _GROUP, what)
 
     def _place(self, place: str, mode: int) -> Path:
         folder = self._folder / place
         try:
             for missing in reversed([one for one in folder.parents if not one.exists()]):
-                missing.mkdir(exist_ok=True, mode=0o750)  # mkdir(parents=True) would open them to everybody
+                missing.mkdir(exist_ok=True, mode=0o750)  # mkdir(parents=True) would make them readable for all users
             folder.mkdir(exist_ok=True, mode=0o700 if mode == _PRIVATE else 0o750)
         except OSError as error:
             raise ConfigError(
@@ -195,8 +173,20 @@ class FirstStart:
             ) from error
         return folder
 
-    def _file(self, place: str, name: str, make: Callable[[], str], mode: int, what: str) -> str:
-        """The text of a file, which is made if it is not there: whole or not at all, and by one of us."""
+    def _secret(
+        self,
+        file: str,
+        given: SecretStr | None,
+        mode: int,
+        what: str,
+        make: Callable[[], str] = lambda: secrets.token_urlsafe(32),
+    ) -> str:
+        """The text of a secret's file, which is made from the setting, or at random without it."""
+        return self._file(file, make if given is None else given.get_secret_value, mode, what)
+
+    def _file(self, file: str, make: Callable[[], str], mode: int, what: str) -> str:
+        """The text of a file, which is made if missing: completely or not at all, and by one process only."""
+        place, name = file.split("/")
         path = self._place(place, mode) / name
         try:
             return _read(path)
@@ -205,7 +195,7 @@ class FirstStart:
         draft = path.with_name(f".{name}.{os.getpid()}")
         self._write(draft, make(), mode)
         try:
-            os.link(draft, path)  # unlike a rename, not over one that somebody has made meanwhile
+            os.link(draft, path)  # unlike a rename, does not replace a file made meanwhile
         except FileExistsError:
             return _read(path)
         finally:
@@ -227,13 +217,13 @@ class FirstStart:
     # --- users and rules ---------------------------------------------------------------------------------------------
 
     def _gateway(self, store: Store, editor: Editor, password: str) -> None:
-        """The gateway's user, and what it may do: subscribe to what its routes ask for, publish its status."""
+        """Add the gateway's user and its rules: subscribe to its routes' filters, publish its status and commands."""
         name = self._settings.mqtt.username or GATEWAY_USER
         known = editor.users.get("username", name)
         if known is None or "mqtt_password" in self._made:
             if self._settings.mqtt.password is None:
                 stored = hash_device_secret(password, editor.current_device_key())
-            else:  # somebody may have thought it up
+            else:  # an operator may have chosen it
                 hashing = self._settings.auth.hashing
                 stored = hash_argon2id(password, Argon2Cost(hashing.memory >> 10, hashing.passes))
             if known is None:
@@ -244,16 +234,16 @@ class FirstStart:
                 self._say(f"gave the user {name} another password: the file of the old one is gone")
         there = {(one.rule.topic, one.rule.actions) for one in store.rules(kind="username", value=name)}
         wanted = [rule for rule in self._gateway_rules(name) if (rule.topic, rule.actions) not in there]
-        # Before all others: none of those may take this right away.
+        # In front, so that no other rule denies it.
         for rule in reversed(wanted):
             editor.rules.insert(rule)
         if wanted:
             rules = "1 rule" if len(wanted) == 1 else f"{len(wanted)} rules"
-            self._say(f"added {rules} for {name}: its routes and its status topic")
+            self._say(f"added {rules} for {name}: its routes, and what it publishes")
 
     def _gateway_rules(self, name: str) -> Iterator[Rule]:
         settings = self._settings
-        who: tuple[tuple[SubjectKind, str], ...] = (("username", name),)
+        who: Who = (("username", name),)
         filters = [topic for route in settings.routes for topic in route.filters]
         for topic in dict.fromkeys(filters):
             yield Rule("allow", topic, who, _SUBSCRIBE)
@@ -262,13 +252,15 @@ class FirstStart:
             yield Rule("allow", topic, who, _PUBLISH)
         if settings.canary.enabled:
             yield Rule("allow", settings.canary.topic.replace("${instance}", settings.instance), who, _PUBLISH)
+        for topic in dict.fromkeys(topic for one in settings.commands for topic in as_filters(one.mqtt_topic)):
+            yield Rule("allow", topic, who, _PUBLISH)
 
     def _own_topics(self, editor: Editor) -> None:
         editor.rules.append(Rule("allow", _OWN_TOPICS))
         self._say(f"added a rule: each user may publish and subscribe below its own name, {_OWN_TOPICS}")
 
     def _users(self, editor: Editor, path: Path) -> bool:
-        """The users of a file; False if there is no such file."""
+        """Import the users of a file; False if there is no such file."""
         if not path.exists():
             return False
         file = read_users(path, HashForm())
@@ -294,7 +286,7 @@ class FirstStart:
                 made.append((name, secret))
         if not made:
             return
-        # Within the transaction: a secret that could not be written down must not be in the database either.
+        # Within the transaction, so that the database has no secret that could not be written to the file.
         path = self._place("devices", _PRIVATE) / "devices.csv"
         before = _HEADING
         with contextlib.suppress(FileNotFoundError):

@@ -1,44 +1,41 @@
-"""Erasing a device from the built-in database: whatever was kept under its name, and the name itself in the audit."""
+"""Erases a device from the built-in database: its users, rules and bans, and its name in the audit."""
 
 from __future__ import annotations
-
-__all__ = ["Forgotten", "forget", "wipe"]
 
 import hashlib
 import json
 import sqlite3
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from auth.errors import StoreError
 from auth.store import file as store_file
-from auth.store.records import user_of
+from auth.store.records import StoredRule, User, user_of
 from auth.store.rules import RULE_COLUMNS, rule_of
 from auth.store.values import check_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from auth.store.edit import Editor
-    from auth.store.records import StoredRule, User
 
-_NAMES: Final = ("username", "clientid", "common_name")  # what a device can be called
+_NAMES: Final = ("username", "clientid", "common_name")  # kinds of a device's name
 
 
 class Forgotten(NamedTuple):
-    """What was removed, and what still names the device: ``topics`` are rules for others with it in their topic."""
+    """Removed entries. ``topics`` are other clients' rules that still have the name in their topic."""
 
     users: list[User]
     rules: list[StoredRule]
     bans: int
     audit: int  # entries whose name was replaced
     topics: list[StoredRule]
-    pseudonym: str  # what the audit calls the device now
+    pseudonym: str  # replaces the name in the audit
 
 
 def forget(editor: Editor, device: str) -> Forgotten:
-    """Remove the users, rules and bans of this name, and replace it in the audit. The pseudonym is made with a key of
-    this database, so that it tells nobody else whose it was. Raises StoreError."""
+    """Remove the users, rules and bans of this name, and replace the name in the audit by a pseudonym.
+
+    The pseudonym is made with a key of this database, so nobody else can find the name. Raises StoreError."""
     check_text("The device's name", device)
     session, db = editor.session, editor.session.db
     pseudonym = _pseudonym(editor, device)
@@ -54,7 +51,7 @@ def forget(editor: Editor, device: str) -> Forgotten:
     for stored in rules:
         db.execute("DELETE FROM rules WHERE id = ?", (stored.id,))
     bans = sum(db.execute("DELETE FROM bans WHERE kind = ? AND value = ?", (kind, device)).rowcount for kind in _NAMES)
-    # The details of such entries may hold its attributes; they go with the name.
+    # The details of such entries may hold its attributes, so they are erased too.
     audit = sum(
         db.execute(
             "UPDATE audit SET subject = ?, detail = '' WHERE subject = ?", (pseudonym, f"{kind} {device}")
@@ -96,9 +93,9 @@ def _in_topics(db: sqlite3.Connection, device: str) -> list[StoredRule]:
 
 
 def wipe(path: Path, *, wait_s: float = 5.0) -> bool:
-    """Bring the log of the database (its ``-wal`` file), which still has the old pages, into the database and empty
-    it. Whether that worked; a reader that is in the middle of a query keeps it from it, at most ``wait_s``. Blocks.
-    Raises StoreError."""
+    """Move the ``-wal`` file, which still has the old pages, into the database and empty it.
+
+    Returns False if a reader's query prevents that for ``wait_s``. Blocks. Raises StoreError."""
     until = time.monotonic() + wait_s
     try:
         db = store_file.connect(path, wait_s=wait_s)

@@ -1,28 +1,12 @@
-"""What the built-in database holds, as values."""
-
-from __future__ import annotations
-
-__all__ = [
-    "AuditEntry",
-    "IdentityKind",
-    "StoredRule",
-    "User",
-    "ban_of",
-    "tenant_of",
-    "user_of",
-]
+"""Users, tenants, bans, rules and audit entries of the built-in database, as values."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from auth.model import Ban, Tenant
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from auth.model import Rule
+from auth.model import Ban, Rule, Tenant
 
 IdentityKind = Literal["username", "clientid", "common_name", "address"]
 
@@ -32,25 +16,26 @@ _NOBODY: Final[frozenset[str]] = frozenset()
 
 @dataclass(slots=True)
 class User:
-    """A device or a person. The key is ``kind`` and ``identity`` together, compared byte for byte. Not to be changed,
-    and not frozen for the reason in ``auth.model``."""
+    """A device or a person. The key is ``kind`` and ``identity`` together, compared byte for byte.
+
+    Never changed. Not frozen, because that would slow down its creation (``auth.model``)."""
 
     kind: IdentityKind
-    identity: str  # of kind address: a network in its canonical spelling
-    password: str = field(default="", repr=False)  # auth.passwords; "" has none, and so cannot log in with one
+    identity: str  # for kind address a network in its canonical form
+    password: str = field(default="", repr=False)  # as in auth.passwords; "": no login by password
     tenant: str = ""
     groups: frozenset[str] = _NOBODY
     attributes: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     is_superuser: bool = False
     disabled: bool = False
-    expires_at_s: int | None = None  # Unix seconds; from then on refused
+    expires_at_s: int | None = None  # Unix seconds; logins are refused from then on
     created_s: int = 0
     changed_s: int = 0
-    revision: int = 0  # the version of the database that its last change made
+    revision: int = 0  # version of the database at its last change
 
 
 class StoredRule(NamedTuple):
-    """A rule and where it stands in the list."""
+    """A rule and its position in the list."""
 
     id: int
     position: int
@@ -58,7 +43,7 @@ class StoredRule(NamedTuple):
 
 
 class AuditEntry(NamedTuple):
-    """Who changed what, and when. Never holds a secret."""
+    """A change with its time and author. Never holds a secret."""
 
     id: int
     at_s: int
@@ -69,12 +54,12 @@ class AuditEntry(NamedTuple):
 
 
 def attributes_of(text: str) -> Mapping[str, str]:
-    """Attributes as they are stored: a JSON object, or nothing."""
+    """Attributes from their stored form: a JSON object, or an empty text."""
     return json.loads(text) if text else _NOTHING
 
 
 def user_of(row: Sequence[Any]) -> User:
-    """A row of USER_COLUMNS."""
+    """The user of a row of USER_COLUMNS."""
     groups = row[4]
     return User(
         row[0],
@@ -93,7 +78,7 @@ def user_of(row: Sequence[Any]) -> User:
 
 
 def tenant_of(row: Sequence[Any]) -> Tenant:
-    """A row of TENANT_COLUMNS."""
+    """The tenant of a row of TENANT_COLUMNS."""
     return Tenant(row[0], row[1] != 0, row[2], row[3], attributes_of(row[4]), row[5], row[6], row[7])
 
 

@@ -1,27 +1,22 @@
-"""Rules in the database: the list's order, and finding a subject's own without looking at others'."""
+"""Rules in the database: edits of the list, within a transaction of ``Editor``."""
 
 from __future__ import annotations
 
-__all__ = ["GENERAL_KINDS", "OWN_KINDS", "RULE_COLUMNS", "RuleEdits", "check_condition", "rule_of"]
-
 import json
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from auth.errors import NotStoredError, StoreError
-from auth.model import Rule
+from auth.model import Action, Rule
 from auth.networks import prefix_code
+from auth.rules.conditions import condition_problem
 from auth.store.records import StoredRule
 from auth.store.values import check_identity, check_tenant_name, check_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from auth.model import Action, SubjectKind
     from auth.store.session import Session
 
-Who = tuple[tuple["SubjectKind", str], ...]
-
-# A rule with several conditions is filed under the first of these that it has: the narrowest.
+# A rule with several conditions is filed under the narrowest: the first of these that it has.
 OWN_KINDS: Final = ("clientid", "username", "common_name")
 GENERAL_KINDS: Final = ("address", "attribute", "group", "tenant", "all")
 _KINDS: Final = OWN_KINDS + GENERAL_KINDS
@@ -31,7 +26,7 @@ _INSERT: Final = (
     "INSERT INTO rules (position, kind, value, prefix, permission, topic, eq, actions, qos, retain, who) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_GAP: Final = 1 << 20  # between neighbours: a rule can be put between two of them 20 times, then all are numbered anew
+_GAP: Final = 1 << 20  # between neighbours: 20 insertions in one place fit, then all rules are numbered again
 
 _PUBLISH, _SUBSCRIBE = frozenset[str]({"publish"}), frozenset[str]({"subscribe"})
 _ACTIONS: Final = (frozenset[str](), _PUBLISH, _SUBSCRIBE, _PUBLISH | _SUBSCRIBE)
@@ -39,7 +34,7 @@ _QOS: Final = tuple(frozenset(level for level in (0, 1, 2) if bits >> level & 1)
 
 
 def rule_of(row: Sequence[Any]) -> StoredRule:
-    """A row of RULE_COLUMNS."""
+    """The rule of a row of RULE_COLUMNS."""
     number, position, kind, value, permission, topic, eq, actions, qos, retain, who = row
     conditions = ((kind, value),) if who is None else tuple((one[0], one[1]) for one in json.loads(who))
     rule = Rule(
@@ -56,8 +51,10 @@ def rule_of(row: Sequence[Any]) -> StoredRule:
 
 
 def _values(rule: Rule) -> tuple[Any, ...]:
-    """The columns of a rule behind its position. Raises StoreError for one that cannot be kept."""
-    who = _checked(rule.who)
+    """The columns of a rule after its position. Raises StoreError for a rule that cannot be stored."""
+    if not rule.who:
+        raise StoreError('A rule without a condition concerns nobody; everybody is ("all", "").')
+    who = tuple((kind, _stored_value(kind, value)) for kind, value in rule.who)
     kind, value = min(who, key=lambda one: _KINDS.index(one[0]))
     if not rule.actions:
         raise StoreError("A rule without an action matches nothing: publish, subscribe, or both.")
@@ -77,30 +74,16 @@ def _values(rule: Rule) -> tuple[Any, ...]:
     )
 
 
-def _checked(who: Who) -> Who:
-    if not who:
-        raise StoreError('A rule without a condition concerns nobody; everybody is ("all", "").')
-    return tuple((kind, check_condition(kind, value)) for kind, value in who)
-
-
-def check_condition(kind: str, value: str) -> str:
-    """The value of one of a rule's conditions as it is stored. Raises StoreError."""
-    if kind == "all":
-        if value:
-            raise StoreError("A rule for everybody has no value.")
-        return ""
+def _stored_value(kind: str, value: str) -> str:
+    """The value of a condition as it is stored. Raises StoreError."""
+    problem = condition_problem(kind, value)
+    if problem:
+        raise StoreError(f"A rule cannot be stored: {problem}.")
     if kind == "tenant":
         return check_tenant_name(value)
     if kind == "attribute":
-        name, sign, wanted = value.partition("=")
-        if not (name and sign and wanted):
-            raise StoreError(
-                f"The attribute {value[:100]!r} of a rule has not the form NAME=VALUE, neither of them empty."
-            )
         return check_text("The attribute", value)
-    if kind in _KINDS:
-        return check_identity(kind, value)
-    raise StoreError(f"A rule asks for {kind[:50]!r}: it may ask for {', '.join(_KINDS)}.")
+    return check_identity(kind, value) if kind != "all" else value
 
 
 class RuleEdits:
@@ -115,7 +98,7 @@ class RuleEdits:
         return self.extend([rule])[0]
 
     def extend(self, rules: Iterable[Rule]) -> list[int]:
-        """Put rules at the end of the list, in this order; returns their ids. All of them, or none (StoreError)."""
+        """Put rules at the end of the list, in this order; returns their ids. Raises StoreError and then adds none."""
         position = self._db.execute("SELECT max(position) FROM rules").fetchone()[0] or 0
         ids = []
         for rule in rules:

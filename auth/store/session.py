@@ -1,8 +1,6 @@
-"""A transaction of the built-in database under way: what the edits of users, rules, tenants and bans share."""
+"""One transaction of the built-in database, shared by its edits."""
 
 from __future__ import annotations
-
-__all__ = ["Session"]
 
 import time
 from typing import TYPE_CHECKING, Final
@@ -10,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import sqlite3
 
-_AUDIT_ROWS: Final = 1_000_000  # the oldest go beyond that
+_AUDIT_ROWS: Final = 1_000_000  # the oldest are removed beyond that
 
 
 class Session:
-    """A transaction under way, as the edits share it."""
+    """The present transaction: connection, author, time and version."""
 
     def __init__(self, db: sqlite3.Connection, by: str) -> None:
         self.db = db
@@ -25,23 +23,23 @@ class Session:
         self._bans_touched = False
 
     def touch(self) -> int:
-        """Say that users, rules or tenants change; returns the version that this makes."""
+        """Mark a change of users, rules or tenants; returns the new version."""
         self._touched = True
         return self._version
 
     def touch_bans(self) -> None:
-        """Say that bans change."""
+        """Mark a change of bans."""
         self._bans_touched = True
 
     def record(self, action: str, subject: str, detail: str) -> None:
-        """Write down who did it. Never give it a secret."""
+        """Write a line of the audit. Never pass a secret."""
         self.db.execute(
             "INSERT INTO audit (at_s, by, action, subject, detail) VALUES (?, ?, ?, ?, ?)",
             (self.now_s, self.by, action, subject, detail),
         )
 
     def finish(self) -> None:
-        """Count the version up, once, if anything changed."""
+        """Raise the version once if anything changed."""
         if self._touched:
             self.db.execute("UPDATE meta SET value = ? WHERE key = 'version'", (self._version,))
         if self._bans_touched:

@@ -1,16 +1,13 @@
-"""The built-in database as the service reads it: users, rules, tenants, bans.
+"""The built-in database for the service: users, rules, tenants, bans.
 
-Reads are a few microseconds each, so they are made on the event loop. Users, bans and a subject's own rules are looked
-up by index, whatever else the database holds; what concerns many (rules for everybody, a group, a tenant, a network)
-is kept in memory, in bounds, until it changes. Other processes may edit the file at any time (``auth.store.edit``):
-``refresh`` notices, and the reads ask it themselves when they have not for a moment.
+A read takes a few microseconds, so it runs on the event loop. Users, bans and a subject's own rules are found by index.
+Rules for many (everybody, a group, a tenant, a network) are cached, within a limit, until they change. Other
+processes may edit the file at any time (``auth.store.edit``): ``refresh`` finds that, and reads call it every 50 ms.
 
-A file that goes away, is replaced or damaged does not end the service: reads raise BackendDownError until it is back.
+The service survives a missing, replaced or damaged file: reads raise BackendDownError until the file is back.
 """
 
 from __future__ import annotations
-
-__all__ = ["Store", "database_path"]
 
 import contextlib
 import heapq
@@ -18,49 +15,48 @@ import os
 import sqlite3
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from auth.errors import BackendDownError, StoreError
+from auth.names import ban_name
 from auth.networks import enclosing
 from auth.store import edit as store_edit
 from auth.store import file as store_file
 from auth.store.file import BAN_COLUMNS, TENANT_COLUMNS, USER_COLUMNS
-from auth.store.records import AuditEntry, StoredRule, ban_of, tenant_of, user_of
+from auth.store.records import AuditEntry, StoredRule, User, ban_of, tenant_of, user_of
 from auth.store.rules import OWN_KINDS, RULE_COLUMNS, rule_of
 from auth.store.values import check_identity
 from auth.store.writer import Writer
-from auth.wording import ban_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from auth.model import Ban, Rule, Subject, Tenant
     from auth.store.edit import Editor
-    from auth.store.records import User
     from config.settings import Settings
 
 P = ParamSpec("P")
 T = TypeVar("T")
 BACKEND: Final = "database"  # its name in auth.chain
 
-_READ_WAIT_S: Final = 0.05  # the event loop waits no longer for a lock; in WAL mode readers almost never do
-_LOOK_NS: Final = 50_000_000  # how old what is kept in memory may be before the file is asked
+_READ_WAIT_S: Final = 0.05  # the event loop's longest wait for a lock; in WAL mode readers almost never wait
+_LOOK_NS: Final = 50_000_000  # between two checks of the file for changes
 _REOPEN_NS: Final = 1_000_000_000
 _EPOCH_BITS: Final = 40
 _FOR_EVERYBODY: Final = frozenset({"all"})
-_KEPT_RULES: Final = 50_000  # rules for many that are kept in memory, some 600 bytes each
+_KEPT_RULES: Final = 50_000  # cached rules for many clients, some 600 bytes each
 _KEPT_TENANTS: Final = 10_000
-_KEPT_TEXT: Final = 512  # characters of what such rules and tenants are kept under
+_KEPT_TEXT: Final = 512  # longest key, in characters, of cached rules and tenants
 
-# The columns are constants of ours, the values are parameters: no text of a client gets into a statement.
+# Columns are constants and values are parameters, so no client's text becomes part of a statement.
 _USER: Final = f"SELECT {USER_COLUMNS} FROM users WHERE kind = ? AND identity = ?"  # noqa: S608
 _RULES: Final = f"SELECT {RULE_COLUMNS} FROM rules WHERE kind = ? AND value = ?"  # noqa: S608
 _TENANT: Final = f"SELECT {TENANT_COLUMNS} FROM tenants WHERE name = ?"  # noqa: S608
 _BAN: Final = f"SELECT {BAN_COLUMNS} FROM bans WHERE kind = ? AND folded = ? AND (until_s IS NULL OR until_s > ?)"  # noqa: S608
-# The different values of an indexed column, without reading all rows: from each, the next larger.
+# The distinct values of an indexed column without reading all rows: each step finds the next larger value.
 _DIFFERENT: Final = (
     "WITH RECURSIVE found(v) AS (SELECT min({0}) FROM {1} WHERE {0} IS NOT NULL UNION ALL "
     "SELECT (SELECT min({0}) FROM {1} WHERE {0} > found.v) FROM found WHERE found.v IS NOT NULL) "
@@ -69,7 +65,7 @@ _DIFFERENT: Final = (
 
 
 def database_path(settings: Settings) -> Path:
-    """Where the settings have the built-in database."""
+    """The path of the built-in database."""
     return settings.auth.database.file or settings.data_dir / "auth" / "auth.sqlite3"
 
 
@@ -83,27 +79,27 @@ class Store:
         self.path: Final = path
         self.writer: Final = Writer(path)
         self._db: sqlite3.Connection | None = None
-        self._file: tuple[int, int] = (0, 0)  # device and inode of what is open
+        self._file: tuple[int, int] = (0, 0)  # device and inode of the open file
         self._data_version = -1
         self._version = 0
         self._ban_version = 0
         self._elsewhere = 0
-        self._opened = 0  # how often; another file may count its versions from anywhere
+        self._opened = 0  # number of opened files; each may have any versions
         self._looked_ns = 0
         self._failed_ns = 0
-        self._problem = ""
+        self.problem = ""  # why the last read failed
         self._rules: OrderedDict[tuple[str, str], list[StoredRule]] = OrderedDict()
-        self._everybody: tuple[Rule, ...] | None = None  # where there are rules for everybody and no others
+        self._everybody: tuple[Rule, ...] | None = None  # if all rules are for everybody
         self._kept_rules = 0
         self._tenants: OrderedDict[str, Tenant | None] = OrderedDict()
         self._rule_kinds: frozenset[str] = frozenset()
-        self._ban_kinds: frozenset[str] = frozenset()  # of which there are any: the others need not be looked for
+        self._ban_kinds: frozenset[str] = frozenset()  # kinds of the existing bans
         self._user_prefixes: list[int] = []
         self._rule_prefixes: list[int] = []
         self._ban_prefixes: list[int] = []
 
     def open(self) -> None:
-        """Make the file if there is none, bring it up to date, and open it. Blocks. Raises StoreError."""
+        """Create the file if it is missing, migrate it, and open it. Blocks. Raises StoreError."""
         store_file.prepare(self.path)
         try:
             self._connect()
@@ -111,21 +107,20 @@ class Store:
             raise StoreError(store_file.explain(self.path, error)) from error
 
     def close(self) -> None:
-        """Write what the service still has to write, for five seconds at most, and let go of the file. Blocks."""
+        """Write the service's pending changes, for five seconds at most, and close the file. Blocks."""
         self.writer.close()
-        self._let_go()
+        self._disconnect()
 
-    def _let_go(self) -> None:
+    def _disconnect(self) -> None:
         if self._db is not None:
             self._db.close()
             self._db = None
 
     async def ban(self, ban: Ban, *, by: str) -> None:
-        """Store a ban; the writer's thread does it. Raises StoreError when it is none, or
-        cannot be stored now."""
+        """Store a ban, in the writer's thread. Raises StoreError for a wrong ban, or if it cannot be stored now."""
         await self.writer.make(lambda edit: edit.bans.add(replace(ban, by=by)))
         with contextlib.suppress(BackendDownError):
-            self.refresh()  # so that it holds from the very next login on
+            self.refresh()  # the ban holds from the next login on
 
     def edit(self, by: str, *, wait_s: float = 10.0, dry_run: bool = False) -> AbstractContextManager[Editor]:
         """A transaction that changes it: see ``auth.store.edit.edit``."""
@@ -133,41 +128,35 @@ class Store:
 
     @property
     def version(self) -> int:
-        """Grows with every change of users, rules and tenants that ``refresh`` has seen; those of bans are counted
-        apart, so that banning one does not make the service forget the logins of all others."""
+        """Grows with each change of users, rules and tenants that ``refresh`` finds. A ban does not change it, because
+        that would discard the cached logins of all clients."""
         return self.epoch + self._version + self._elsewhere
 
     def changed_elsewhere(self) -> None:
-        """Move ``version``: users that are kept outside of the database have changed."""
+        """Raise ``version``, after a change of users outside of the database."""
         self._elsewhere += 1
 
     @property
     def ban_version(self) -> int:
-        """The same of bans."""
+        """Grows with each change of bans."""
         return self.epoch + self._ban_version
 
     @property
     def epoch(self) -> int:
-        """What is added to the versions of the file that is open now: another file counts its own from anywhere."""
+        """An offset for the versions of the present file, because another file may have any versions."""
         return self._opened << _EPOCH_BITS
 
-    @property
-    def problem(self) -> str:
-        """Why the last read failed; empty when it did not."""
-        return self._problem
-
     def refresh(self) -> bool:
-        """Look whether the file has changed; what was kept in memory of the old is dropped, and True returned. Some
-        five microseconds. Raises BackendDownError."""
+        """Whether the file has changed; if so, the caches are dropped. Some 5 µs. Raises BackendDownError."""
         return self._ask(self._look)
 
     def find_user(self, kind: str, identity: str) -> User | None:
-        """The user of that kind with exactly this identity; of kind ``address``, the narrowest network that holds the
-        address. Raises BackendDownError."""
+        """The user of that kind and identity; for kind ``address`` that of the narrowest network. Raises
+        BackendDownError."""
         return self._ask(self._find_user, kind, identity)
 
     def find_ban(self, clientid: str, username: str, address: str, now_s: float) -> Ban | None:
-        """A ban that holds for one of these and is not over. Raises BackendDownError."""
+        """A present ban of client id, user name or address. Raises BackendDownError."""
         return self._ask(self._find_ban, clientid, username, address, now_s)
 
     def tenant(self, name: str) -> Tenant | None:
@@ -175,9 +164,9 @@ class Store:
         return self._ask(self._tenant, name)
 
     def rules_for(self, subject: Subject) -> tuple[Rule, ...]:
-        """The rules that name this subject, one of its groups, its tenant, a network around its address, one of its
-        attributes, or everybody; in the list's order. Further conditions of a rule are left to the caller. Raises
-        BackendDownError."""
+        """The rules for this subject, its groups, tenant, networks and attributes, and for everybody, in order.
+
+        The caller checks further conditions. Raises BackendDownError."""
         return self._ask(self._rules_for, subject)
 
     def device_keys(self) -> Mapping[str, bytes]:
@@ -190,7 +179,7 @@ class Store:
         return self._list(f"{sql} ORDER BY kind, identity", (kind, kind, tenant, tenant), user_of)
 
     def user(self, kind: str, identity: str) -> User | None:
-        """The user of exactly this name, networks included. For commands. Raises StoreError."""
+        """The user of this name or network, compared exactly. For commands. Raises StoreError."""
         return next(self._list(_USER, (kind, check_identity(kind, identity)), user_of), None)
 
     def rules(self, *, kind: str = "", value: str = "") -> Iterator[StoredRule]:
@@ -204,22 +193,22 @@ class Store:
         return self._list(f"SELECT {TENANT_COLUMNS} FROM tenants ORDER BY name", (), tenant_of)  # noqa: S608
 
     def bans(self, *, now_s: float) -> Iterator[Ban]:
-        """All bans that are not over. For commands. Raises StoreError."""
+        """All present bans. For commands. Raises StoreError."""
         sql = f"SELECT {BAN_COLUMNS} FROM bans WHERE until_s IS NULL OR until_s > ? ORDER BY kind, value"  # noqa: S608
         return self._list(sql, (now_s,), ban_of)
 
     def audit(self, limit: int) -> list[AuditEntry]:
-        """The newest changes, the last one first. For commands. Raises StoreError."""
+        """The latest changes, newest first. For commands. Raises StoreError."""
         sql = "SELECT id, at_s, by, action, subject, detail FROM audit ORDER BY id DESC LIMIT ?"
         return list(self._list(sql, (limit,), lambda row: AuditEntry(*row)))
 
     def count_users(self, tenant: str = "") -> int:
-        """How many users there are, or a tenant has. Raises StoreError."""
+        """Number of users, of all or of a tenant. Raises StoreError."""
         where = "tenant = ? AND tenant != ''" if tenant else "? = ''"
         return next(self._list(f"SELECT count(*) FROM users WHERE {where}", (tenant,), lambda row: int(row[0])))  # noqa: S608
 
     def count_rules(self) -> int:
-        """How many rules there are. Raises StoreError."""
+        """Number of rules. Raises StoreError."""
         return next(self._list("SELECT count(*) FROM rules", (), lambda row: int(row[0])))
 
     def _list(self, sql: str, values: tuple[Any, ...], make: Callable[[Any], T]) -> Iterator[T]:
@@ -230,18 +219,18 @@ class Store:
             raise StoreError(store_file.explain(self.path, error)) from error
 
     def _ask(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """A read whose failure becomes BackendDownError. The file is opened again a second after it could not be."""
-        if self._db is None and self._problem and time.monotonic_ns() - self._failed_ns < _REOPEN_NS:
-            raise BackendDownError(BACKEND, self._problem)
+        """The result of a read. Raises BackendDownError; the file is opened again a second after a failure."""
+        if self._db is None and self.problem and time.monotonic_ns() - self._failed_ns < _REOPEN_NS:
+            raise BackendDownError(BACKEND, self.problem)
         try:
             answer = read(*args, **kwargs)
         except (sqlite3.Error, OSError, StoreError, ValueError) as error:
             if not isinstance(error, sqlite3.Error) or not store_file.is_transient(error):
-                self._let_go()
+                self._disconnect()
             self._failed_ns = time.monotonic_ns()
-            self._problem = str(error) if isinstance(error, StoreError) else store_file.explain(self.path, error)
-            raise BackendDownError(BACKEND, self._problem) from error
-        self._problem = ""
+            self.problem = str(error) if isinstance(error, StoreError) else store_file.explain(self.path, error)
+            raise BackendDownError(BACKEND, self.problem) from error
+        self.problem = ""
         return answer
 
     def _ready(self) -> sqlite3.Connection:
@@ -251,7 +240,7 @@ class Store:
         return self._db
 
     def _connect(self) -> None:
-        self._let_go()
+        self._disconnect()
         found = self.path.stat()
         db = store_file.connect(self.path, wait_s=_READ_WAIT_S, read_only=True)
         try:
@@ -263,7 +252,7 @@ class Store:
         self._file = (found.st_dev, found.st_ino)
         self._data_version = self._version = self._ban_version = -1
         self._opened += 1
-        self._problem = ""
+        self.problem = ""
         self._look()
 
     def _look(self) -> bool:
@@ -271,10 +260,10 @@ class Store:
         self._looked_ns = time.monotonic_ns()
         found = os.stat(self.path)  # noqa: PTH116 - half the time, many times a second
         if self._db is None or (found.st_dev, found.st_ino) != self._file:
-            self._connect()  # the first time, or somebody has put another file in its place: a restored copy, perhaps
+            self._connect()  # at first, or after the file was replaced
             return True
         db = self._ready()
-        # Moves with every commit of another connection, and every commit is another's: this one only reads.
+        # Grows with every commit of other connections; this one only reads.
         seen = db.execute("PRAGMA data_version").fetchone()[0]
         if seen == self._data_version:
             return False
@@ -376,7 +365,7 @@ class Store:
         return tuple(one.rule for one in heapq.merge(*lists, key=_position))
 
     def _general(self, subject: Subject, kinds: frozenset[str]) -> Iterator[tuple[str, str]]:
-        """Under what the rules stand that this subject shares with others."""
+        """The conditions of rules that may concern this subject and others."""
         if "all" in kinds:
             yield "all", ""
         if "tenant" in kinds and subject.tenant:
@@ -391,7 +380,7 @@ class Store:
             yield "address", network
 
     def _kept(self, kind: str, value: str) -> list[StoredRule]:
-        """Rules for many, out of memory if they are there."""
+        """Rules for many clients, from the cache if present."""
         key = (kind, value)
         found = self._rules.get(key)
         if found is not None:
@@ -399,7 +388,7 @@ class Store:
             return found
         found = self._read_rules(kind, value)
         if len(value) > _KEPT_TEXT:
-            return found  # a client may have chosen it, and memory is counted in entries
+            return found  # not cached: a client may have chosen this long value
         self._rules[key] = found
         self._kept_rules += len(found) + 1
         while self._kept_rules > _KEPT_RULES and len(self._rules) > 1:

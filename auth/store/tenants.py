@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["BanEdits", "TenantEdits"]
-
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from auth.errors import NotStoredError, StoreError
-from auth.model import BanKind
+from auth.model import Ban, BanKind, Tenant
+from auth.names import ban_name
 from auth.networks import prefix_code
 from auth.store.file import BAN_COLUMNS, TENANT_COLUMNS
 from auth.store.records import ban_of, tenant_of
 from auth.store.values import check_attributes, check_identity, check_number, check_tenant_name, check_text
-from auth.wording import ban_name
 
 if TYPE_CHECKING:
-    from auth.model import Ban, Tenant
     from auth.store.session import Session
 
 _BAN_KINDS: Final[tuple[str, ...]] = get_args(BanKind)
@@ -31,39 +28,39 @@ class TenantEdits:
         self._db = session.db
 
     def get(self, name: str) -> Tenant | None:
-        """The tenant as this transaction sees it."""
+        """The tenant of this name, or None."""
         row = self._db.execute(f"SELECT {TENANT_COLUMNS} FROM tenants WHERE name = ?", (name,)).fetchone()  # noqa: S608 - no value is in the text
         return None if row is None else tenant_of(row)
 
     def add(self, tenant: Tenant) -> None:
-        """Store a new tenant. Raises StoreError when it is there already."""
+        """Store a new tenant. Raises StoreError if the name is in use."""
         if self.get(check_tenant_name(tenant.name)) is not None:
             raise StoreError(f"There is a tenant {tenant.name!r} already: `gateway auth tenant set` changes it.")
         self._put(tenant)
         self._session.record("tenant add", f"tenant {tenant.name}", "")
 
     def change(self, name: str, **fields: Any) -> Tenant:
-        """Change these fields of a tenant; returns it as it is then. Raises StoreError when there is none."""
+        """Change these fields of a tenant; returns the changed tenant. Raises StoreError if there is none."""
         after = replace(self._existing(name), **fields)
         self._put(after)
         self._session.record("tenant set", f"tenant {name}", ", ".join(sorted(fields)))
         return after
 
     def put(self, tenant: Tenant) -> None:
-        """Store a tenant in place of the one of its name."""
+        """Store a tenant, replacing one of the same name."""
         before = self._existing(tenant.name)
         self._put(replace(tenant, created_s=before.created_s))
         self._session.record("tenant set", f"tenant {tenant.name}", "all of it")
 
     @staticmethod
     def alike(one: Tenant, other: Tenant) -> bool:
-        """Whether two tenants are the same, whenever they were stored."""
+        """Whether two tenants are equal, apart from the times of their changes."""
         return replace(one, created_s=0, changed_s=0, revision=0) == replace(
             other, created_s=0, changed_s=0, revision=0
         )
 
     def remove(self, name: str) -> Tenant:
-        """Remove a tenant without users; returns it. Raises StoreError when there is none, or it has users."""
+        """Remove a tenant; returns it. Raises StoreError if there is none or it has users."""
         tenant = self._existing(name)
         users = self._db.execute("SELECT count(*) FROM users WHERE tenant = ? AND tenant != ''", (name,)).fetchone()[0]
         if users:
@@ -107,7 +104,7 @@ class BanEdits:
         self._db = session.db
 
     def add(self, ban: Ban) -> Ban:
-        """Store a ban, in place of one of the same name; returns it as stored. Bans that are over are dropped."""
+        """Store a ban, replacing one of the same name; returns the stored form. Removes expired bans."""
         if ban.kind not in _BAN_KINDS:
             raise StoreError(f"A ban is of {', '.join(_BAN_KINDS)}, not of {ban.kind!r}.")
         stored = replace(
@@ -119,7 +116,7 @@ class BanEdits:
             created_s=self._session.now_s,
         )
         folded = ban_name(stored.kind, stored.value)
-        self._db.execute(  # those that are over, and one of the same name
+        self._db.execute(  # expired bans, and one of the same name
             "DELETE FROM bans WHERE until_s <= ? OR (kind = ? AND folded = ?)",
             (self._session.now_s, stored.kind, folded),
         )
@@ -141,7 +138,7 @@ class BanEdits:
         return stored
 
     def remove(self, kind: str, value: str) -> Ban:
-        """Lift a ban; returns it. Raises StoreError when there is none."""
+        """Remove a ban; returns it. Raises StoreError if there is none."""
         row = self._db.execute(
             f"DELETE FROM bans WHERE kind = ? AND folded = ? RETURNING {BAN_COLUMNS}",  # noqa: S608 - no value is in the text
             (kind, ban_name(kind, check_identity(kind, value))),

@@ -1,28 +1,20 @@
-"""One user of an import file: its fields, whatever file they came out of, checked and made a ``User``.
+"""One user of an import file: checks its fields and makes a ``User``.
 
-EMQX's own columns are known (``user_id``, ``password`` or ``password_hash``, ``salt``, ``is_superuser``), and those of
-this service's exports. A column that nobody knows is an error: it may be a misspelt ``disabled``.
+Known columns are EMQX's (``user_id``, ``password`` or ``password_hash``, ``salt``, ``is_superuser``) and those of this
+service's exports. An unknown column is an error: it may be a misspelt ``disabled``.
 """
 
-from __future__ import annotations
-
-__all__ = ["COLUMNS", "Entry", "EntryError", "HashForm", "read_entry", "read_tenant"]
-
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from auth import passwords
 from auth.errors import StoreError
 from auth.model import Tenant
 from auth.moments import parse_moment
-from auth.store.records import User
+from auth.store.records import IdentityKind, User
 from auth.store.values import check_attributes, check_groups, check_number, check_tenant_name, check_user_identity
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from auth.store.records import IdentityKind
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -45,7 +37,7 @@ _BARE: Final = frozenset({"md5", "sha", "sha256", "sha512"})
 
 
 class EntryError(ValueError):
-    """A field that cannot be used. ``column`` names it; the sentence never holds a password or hash."""
+    """An unusable field. ``column`` names it; the sentence never holds a password or hash."""
 
     def __init__(self, column: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -54,7 +46,7 @@ class EntryError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class HashForm:
-    """How the ``password_hash`` of a file was made where it does not say so itself, as in ``auth.postgresql``."""
+    """How ``password_hash`` was made, for hashes that do not tell it (as in ``auth.postgresql``)."""
 
     algorithm: str = "auto"
     salt_position: str = "prefix"
@@ -64,7 +56,7 @@ class HashForm:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A user of a file. ``plain``: its password as readable text, which has to be hashed before it is stored."""
+    """A user of a file. ``plain`` is its readable password, which has to be hashed before it is stored."""
 
     line: int
     user: User
@@ -72,7 +64,7 @@ class Entry:
 
 
 def read_entry(fields: Mapping[str, Any], line: int, form: HashForm, kind: IdentityKind) -> Entry:
-    """The user that ``fields`` describe, text as a CSV file has it or JSON values. ``kind``: what ``user_id`` is.
+    """The user in ``fields``, which are CSV texts or JSON values. ``kind`` is the kind of ``user_id``.
 
     Raises EntryError.
     """
@@ -99,7 +91,7 @@ def read_entry(fields: Mapping[str, Any], line: int, form: HashForm, kind: Ident
 
 
 def read_tenant(fields: Mapping[str, Any]) -> Tenant:
-    """The tenant that a line of an export describes. Raises EntryError."""
+    """The tenant in a line of an export. Raises EntryError."""
     for column in fields:
         if column not in _TENANT_COLUMNS:
             raise EntryError(
@@ -127,7 +119,7 @@ def _identity(fields: Mapping[str, Any], kind: IdentityKind) -> tuple[IdentityKi
 
 
 def _password(fields: Mapping[str, Any], form: HashForm, plain: str | None) -> tuple[str, str | None]:
-    """What to store, or the readable password that is still to be hashed."""
+    """The password to store, or the readable one that still has to be hashed."""
     hashed, salt = _text(fields, "password_hash"), _text(fields, "salt") or ""
     if plain is not None and hashed:
         raise EntryError("password", "a user has a password or a password_hash, not both")
@@ -232,7 +224,7 @@ def _moment(value: object) -> int | None:
 
 
 def _checked(column: str, check: Callable[[A], T], value: A) -> T:
-    """The value as it is stored; a StoreError becomes one that names the column."""
+    """The value in its stored form. A StoreError becomes an EntryError that names the column."""
     try:
         return check(value)
     except StoreError as error:

@@ -1,32 +1,25 @@
-"""Files of users: EMQX's bootstrap files, CSV and JSON, and this service's own export, a JSON object a line.
+"""Files of users: EMQX's bootstrap files (CSV and JSON), and this service's own export, one JSON object per line.
 
-Whole file or nothing: the first thing wrong ends the reading, with the line and the column. No message ever holds a
-value of a password or hash.
+The first error ends the reading, so a file is read completely or not at all. The message has line and column, and never
+a password or hash.
 
-The export begins with a line that names the format and has the keys that its device secrets were hashed with; tenants
-follow, then users. It is as secret as the database.
+The first line of an export names the format and has the keys of its device secrets. Tenants follow, then users. An
+export is as secret as the database.
 """
-
-from __future__ import annotations
-
-__all__ = ["UserFile", "export_lines", "parse_users", "read_users"]
 
 import csv
 import io
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from auth.errors import ImportFormatError
+from auth.model import Tenant
 from auth.passwords import DEVICE_KEY_BYTES, device_key_id
+from auth.store.records import IdentityKind, User
 from auth.store.user_entries import COLUMNS, Entry, EntryError, HashForm, read_entry, read_tenant
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from auth.model import Tenant
-    from auth.store.records import IdentityKind, User
 
 _FORMAT: Final = "mqtt-kafka-gateway users"
 _VERSION: Final = 1
@@ -36,7 +29,7 @@ _HEADER_FIELDS: Final = frozenset({"format", "version", "device_keys"})
 
 @dataclass(slots=True)
 class UserFile:
-    """What a file holds."""
+    """The content of a file."""
 
     entries: list[Entry] = field(default_factory=list)
     tenants: list[Tenant] = field(default_factory=list)
@@ -44,8 +37,8 @@ class UserFile:
 
 
 def read_users(path: Path, form: HashForm, kind: IdentityKind = "username") -> UserFile:
-    """The users in a file of any of the formats. ``kind``: what EMQX's ``user_id`` is. Blocks. Raises
-    ImportFormatError, also when the file cannot be read."""
+    """The users in a file of any of the formats. ``kind`` is the kind of EMQX's ``user_id``. Blocks. Raises
+    ImportFormatError, also for an unreadable file."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise ImportFormatError(f"{path} is larger than {_MOST_BYTES >> 20} MiB; split it.")
@@ -56,7 +49,7 @@ def read_users(path: Path, form: HashForm, kind: IdentityKind = "username") -> U
 
 
 def parse_users(data: bytes, source: str, form: HashForm, kind: IdentityKind = "username") -> UserFile:
-    """The same of bytes that are here; ``source`` is what messages call them."""
+    """The users in ``data``, the bytes of a file; ``source`` names them in messages. Raises ImportFormatError."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -76,7 +69,7 @@ def parse_users(data: bytes, source: str, form: HashForm, kind: IdentityKind = "
 
 
 class _Reader:
-    """One file under way."""
+    """Reads one file."""
 
     def __init__(self, source: str, form: HashForm, kind: IdentityKind) -> None:
         self.file = UserFile()
@@ -92,12 +85,12 @@ class _Reader:
             if len(set(header)) != len(header):
                 raise self._error(1, "", "a column is there twice")
             for number, name in enumerate(header, start=1):
-                if name not in COLUMNS:  # not shown: without a header, this may be somebody's password
+                if name not in COLUMNS:  # not shown: without a header, this may be a password
                     known = ", ".join(COLUMNS)
                     raise self._error(1, str(number), f"its name is none of a CSV file of users, which are {known}")
             while (row := next(rows, None)) is not None:
                 if not any(row):
-                    continue  # EMQX's own sample ends in an empty user
+                    continue  # EMQX's own sample file ends with an empty user
                 if len(row) != len(header):
                     raise self._error(rows.line_num, "", f"{len(row)} fields stand under {len(header)} columns")
                 self._user(dict(zip(header, row, strict=True)), rows.line_num, empty_is_none=True)
@@ -203,7 +196,7 @@ class _Reader:
 
 
 class _TwiceError(ValueError):
-    """A field is twice in an object; str() is its name."""
+    """An object has a field twice; str() is the field's name."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -222,39 +215,29 @@ def _skip_space(text: str, position: int) -> int:
 
 
 def export_lines(device_keys: Mapping[str, bytes], tenants: Iterable[Tenant], users: Iterable[User]) -> Iterator[str]:
-    """The lines of an export, each without its newline. ``parse_users`` reads all of it back."""
+    """The lines of an export without their newlines. ``parse_users`` reads them."""
     keys = {name: key.hex() for name, key in sorted(device_keys.items())}
     yield _dumped({"format": _FORMAT, "version": _VERSION, "device_keys": keys})
     for tenant in tenants:
-        fields: dict[str, Any] = {"name": tenant.name, "enabled": tenant.enabled}
-        if tenant.logins_per_second is not None:
-            fields["logins_per_second"] = tenant.logins_per_second
-        if tenant.users_max is not None:
-            fields["users_max"] = tenant.users_max
-        if tenant.attributes:
-            fields["attributes"] = dict(tenant.attributes)
-        yield _dumped({"tenant": fields})
+        limits = _given(
+            logins_per_second=tenant.logins_per_second, users_max=tenant.users_max, attributes=dict(tenant.attributes)
+        )
+        yield _dumped({"tenant": {"name": tenant.name, "enabled": tenant.enabled, **limits}})
     for user in users:
-        yield _dumped(_exported(user))
+        fields = _given(
+            password_hash=user.password,
+            tenant=user.tenant,
+            groups=sorted(user.groups),
+            attributes=dict(user.attributes),
+            is_superuser=user.is_superuser or None,
+            disabled=user.disabled or None,
+            expires_at=user.expires_at_s,
+        )
+        yield _dumped({user.kind: user.identity, **fields})
 
 
-def _exported(user: User) -> dict[str, Any]:
-    fields: dict[str, Any] = {user.kind: user.identity}
-    if user.password:
-        fields["password_hash"] = user.password
-    if user.tenant:
-        fields["tenant"] = user.tenant
-    if user.groups:
-        fields["groups"] = sorted(user.groups)
-    if user.attributes:
-        fields["attributes"] = dict(user.attributes)
-    if user.is_superuser:
-        fields["is_superuser"] = True
-    if user.disabled:
-        fields["disabled"] = True
-    if user.expires_at_s is not None:
-        fields["expires_at"] = user.expires_at_s
-    return fields
+def _given(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value or value == 0}
 
 
 def _dumped(value: Mapping[str, Any]) -> str:

@@ -1,24 +1,20 @@
-"""Hashing the readable passwords of a file of users, on all cores, and saying how far that is."""
+"""Hashes the readable passwords of a file of users on all cores, with reports of progress."""
 
 from __future__ import annotations
 
-__all__ = ["hash_entries"]
-
 import os
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from auth.passwords import hash_argon2id
+from auth.passwords import Argon2Cost, hash_argon2id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from auth.passwords import Argon2Cost
     from auth.store.user_entries import Entry
 
-_SAY_FROM_S: Final = 2.0  # what takes less needs no word
+_SAY_FROM_S: Final = 2.0  # shorter work is not reported
 _SAY_EVERY_S: Final = 5.0
 
 
@@ -28,9 +24,10 @@ def hash_entries(
     say: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Entry]:
-    """The users with their readable passwords hashed. Blocks: some 20 ms of a core each, with the default cost.
+    """The users with their readable passwords hashed. Blocks: at default cost some 20 ms of a core for each user.
 
-    ``say`` is told how long it takes as soon as that is known, and then how far it is."""
+    ``say`` receives the expected time as soon as it is known, then the progress.
+    """
     plain = sum(entry.plain is not None for entry in entries)
     if not plain:
         return list(entries)
@@ -58,5 +55,5 @@ def hash_entries(
                 said = now
                 say(f"{ready:,} of {plain:,} passwords are hashed")
     finally:
-        pool.shutdown(cancel_futures=True)  # after Ctrl-C nobody waits for the rest
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C the rest is dropped
     return done

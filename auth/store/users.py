@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["UserEdits"]
-
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -11,18 +9,17 @@ from auth import passwords
 from auth.errors import NotStoredError, StoreError
 from auth.networks import prefix_code
 from auth.store.file import USER_COLUMNS
-from auth.store.records import IdentityKind, user_of
+from auth.store.records import IdentityKind, User, user_of
 from auth.store.values import check_attributes, check_groups, check_identity, check_number, check_user_identity
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from auth.store.records import User
     from auth.store.session import Session
 
 _KINDS: Final[tuple[str, ...]] = get_args(IdentityKind)
 _WITH_PASSWORDS: Final = frozenset({"username", "clientid"})
-# The columns are constants, the values parameters: no text of anybody gets into a statement.
+# Columns are constants and values are parameters, so no foreign text becomes part of a statement.
 _PUT: Final = f"INSERT OR REPLACE INTO users ({USER_COLUMNS}, prefix) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
 _GET: Final = f"SELECT {USER_COLUMNS} FROM users WHERE kind = ? AND identity = ?"  # noqa: S608
 
@@ -33,16 +30,18 @@ class UserEdits:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._db = session.db
-        self._room: dict[str, int] = {}  # users that each tenant may still get, as far as this transaction has asked
+        self._room_left: dict[str, int] = {}  # free places of each tenant that this transaction has looked up
 
     def get(self, kind: str, identity: str) -> User | None:
-        """The user as this transaction sees it."""
+        """The user of this kind and identity, or None."""
         row = self._db.execute(_GET, (kind, check_identity(kind, identity))).fetchone()
         return None if row is None else user_of(row)
 
     def add(self, user: User, *, overwrite: bool = False, audited: bool = True) -> bool:
-        """Store a new user; its times and revision are set here. With ``overwrite`` one that is there is replaced.
-        Returns whether it was new. Raises StoreError: it is there already, its tenant is not, or has no room."""
+        """Store a user; its times and revision are set here. Returns whether it was new.
+
+        With ``overwrite`` an existing user is replaced. Raises StoreError if the user exists, or its tenant does not
+        exist or is full."""
         identity = self._checked_identity(user.kind, user.identity)
         before = self.get(user.kind, identity)
         if before is not None and not overwrite:
@@ -59,13 +58,13 @@ class UserEdits:
         return before is None
 
     def change(self, kind: str, identity: str, action: str = "user change", **fields: Any) -> User:
-        """Change these fields of a user (``password``, ``disabled``, …); returns it as it is then. Raises StoreError
-        when there is none."""
+        """Change these fields of a user (``password``, ``disabled``, …); returns the changed user. Raises StoreError if
+        there is none."""
         before = self._existing(kind, identity)
         after = replace(before, **fields)
         if after.tenant != before.tenant:
             self._take_room(after.tenant)
-            self._room.pop(before.tenant, None)
+            self._room_left.pop(before.tenant, None)
         self._put(after)
         said = ", ".join(
             name if name == "password" else f"{name} = {_shown(getattr(after, name))}" for name in sorted(fields)
@@ -74,27 +73,28 @@ class UserEdits:
         return after
 
     def remove(self, kind: str, identity: str) -> User:
-        """Remove a user; returns it. Rules that name it stay. Raises StoreError when there is none."""
+        """Remove a user; returns it. Rules that name it stay. Raises StoreError if there is none."""
         user = self._existing(kind, identity)
         self._db.execute("DELETE FROM users WHERE kind = ? AND identity = ?", (kind, user.identity))
-        self._room.pop(user.tenant, None)
+        self._room_left.pop(user.tenant, None)
         self._session.touch()
         self._session.record("user remove", f"{kind} {user.identity}", "")
         return user
 
     def remove_others(self, kept: AbstractSet[tuple[str, str]]) -> int:
-        """Remove every user whose kind and identity is not among these; returns how many."""
+        """Remove all users whose kind and identity are not in ``kept``; returns their number."""
         rows = self._db.execute("SELECT kind, identity FROM users").fetchall()
         gone = [(kind, identity) for kind, identity in rows if (kind, identity) not in kept]
         self._db.executemany("DELETE FROM users WHERE kind = ? AND identity = ?", gone)
         if gone:
-            self._room.clear()
+            self._room_left.clear()
             self._session.touch()
         return len(gone)
 
     def rehash(self, user: User, stored: str) -> bool:
-        """Replace the stored password of a user that has just logged in, unless it has changed meanwhile; whether it
-        was. It is the same password, so nothing that was decided with it is outdated."""
+        """Replace the stored hash of a user that has just logged in. Returns False if it has changed meanwhile.
+
+        The password is the same, so cached logins stay valid."""
         done = self._db.execute(
             "UPDATE users SET password = ? WHERE kind = ? AND identity = ? AND password = ?",
             (stored, user.kind, user.identity, user.password),
@@ -102,7 +102,7 @@ class UserEdits:
         return done.rowcount == 1
 
     def count(self, tenant: str) -> int:
-        """How many users a tenant has."""
+        """Number of users of a tenant."""
         return int(
             self._db.execute("SELECT count(*) FROM users WHERE tenant = ? AND tenant != ''", (tenant,)).fetchone()[0]
         )
@@ -122,17 +122,17 @@ class UserEdits:
         return check_user_identity(kind, identity)
 
     def _take_room(self, tenant: str) -> None:
-        """One more user for this tenant. Counts once in a transaction, so that an import is not quadratic."""
+        """Take a free place of a tenant. The users are counted once per transaction, so an import is not quadratic."""
         if not tenant:
             return
-        if tenant not in self._room:
+        if tenant not in self._room_left:
             found = self._db.execute("SELECT users_max FROM tenants WHERE name = ?", (tenant,)).fetchone()
             if found is None:
                 raise StoreError(f"There is no tenant {tenant!r}: add it with `gateway auth tenant add`.")
-            self._room[tenant] = (1 << 53 if found[0] is None else found[0]) - self.count(tenant)
-        if self._room[tenant] <= 0:
+            self._room_left[tenant] = (1 << 53 if found[0] is None else found[0]) - self.count(tenant)
+        if self._room_left[tenant] <= 0:
             raise StoreError(f"The tenant {tenant!r} has as many users as its users_max allows.")
-        self._room[tenant] -= 1
+        self._room_left[tenant] -= 1
 
     def _put(self, user: User) -> None:
         if user.password:

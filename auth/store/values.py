@@ -1,40 +1,25 @@
-"""What may be stored: names, groups, attributes. Each check returns the value as it is stored, or raises StoreError."""
-
-from __future__ import annotations
-
-__all__ = [
-    "check_address",
-    "check_attributes",
-    "check_groups",
-    "check_identity",
-    "check_number",
-    "check_tenant_name",
-    "check_text",
-    "check_user_identity",
-]
+"""Checks of stored values: names, groups, attributes. Each returns the value to store, or raises StoreError."""
 
 import json
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from auth.errors import StoreError
+from auth.names import NAME_MAX
 from auth.networks import canonical_network
-from auth.wording import NAME_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 TEXT_BYTES: Final = 65_535  # MQTT 5.0 section 1.5.4
 _NAME_BYTES: Final = 256
-_MOST: Final = 100  # groups, or attributes, of one user: all of them travel in each question of EMQX
+_MOST: Final = 100  # groups or attributes of one user: each question of EMQX has all of them
 _ATTRIBUTE_BYTES: Final = 4096
-_ATTRIBUTE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)  # what EMQX takes as a client attribute
-_RESERVED: Final = frozenset({"tenant", "groups"})  # client attributes of our own
-_ABSENT: Final = "undefined"  # what EMQX writes for an attribute that a client does not have
+_ATTRIBUTE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)  # EMQX's client attributes
+_RESERVED: Final = frozenset({"tenant", "groups"})  # client attributes that the service sets
+_ABSENT: Final = "undefined"  # EMQX's text for a missing attribute
 
 
 def check_text(what: str, text: str, *, limit: int = TEXT_BYTES, empty: bool = False) -> str:
-    """``text``, if a client can have it at all: UTF-8 without null, no longer than ``limit`` bytes."""
+    """``text``, if MQTT can carry it: UTF-8 without null, at most ``limit`` bytes."""
     if not text and not empty:
         raise StoreError(f"{what} is empty, which no client matches.")
     try:
@@ -49,7 +34,7 @@ def check_text(what: str, text: str, *, limit: int = TEXT_BYTES, empty: bool = F
 
 
 def check_address(what: str, text: str) -> str:
-    """A network in its one spelling."""
+    """A network in its canonical form."""
     try:
         return canonical_network(text)
     except ValueError as error:
@@ -57,14 +42,14 @@ def check_address(what: str, text: str) -> str:
 
 
 def check_identity(kind: str, identity: str) -> str:
-    """What a user, a ban or a rule names."""
+    """The name in a user, a ban or a rule."""
     if kind == "address":
         return check_address("The address", identity)
     return check_text(f"The {kind}", identity)
 
 
 def check_user_identity(kind: str, identity: str) -> str:
-    """What a user is found by. A name that a password is looked up by has ``NAME_MAX`` characters at most."""
+    """The name of a user. With a password it has ``NAME_MAX`` characters at most."""
     if kind in {"username", "clientid"} and len(identity) > NAME_MAX:
         raise StoreError(
             f"The {kind} has {len(identity)} characters; {NAME_MAX} is the most for users, since nobody with a longer "
@@ -74,7 +59,7 @@ def check_user_identity(kind: str, identity: str) -> str:
 
 
 def check_tenant_name(name: str) -> str:
-    """A tenant's name is put into topics and travels in a list of values, so it is neither a wildcard nor a list."""
+    """A tenant's name, without wildcards and commas, because it becomes part of topics and lists."""
     check_text("The tenant's name", name, limit=_NAME_BYTES)
     _forbid("The tenant's name", name, "+#/,")
     _present("The tenant's name", name)
@@ -82,7 +67,7 @@ def check_tenant_name(name: str) -> str:
 
 
 def check_groups(groups: Iterable[str]) -> str:
-    """Groups as they are stored and travel: sorted, joined by commas."""
+    """Groups in their stored form: sorted, joined by commas."""
     names = sorted(set(groups))
     if len(names) > _MOST:
         raise StoreError(f"{len(names)} groups are too many for one user; {_MOST} is the most.")
@@ -96,7 +81,7 @@ def check_groups(groups: Iterable[str]) -> str:
 
 
 def check_attributes(attributes: Mapping[str, str]) -> str:
-    """Client attributes as they are stored: a JSON object, sorted, or nothing."""
+    """Client attributes in their stored form: a sorted JSON object, or empty."""
     if len(attributes) > _MOST:
         raise StoreError(f"{len(attributes)} attributes are too many; {_MOST} is the most.")
     for name, value in attributes.items():
@@ -110,7 +95,7 @@ def check_attributes(attributes: Mapping[str, str]) -> str:
 
 
 def check_number(what: str, number: int | None) -> int | None:
-    """A count or a moment that fits into the database."""
+    """A count or time that fits into the database."""
     if number is not None and not 0 <= number < 1 << 53:
         raise StoreError(f"{what} is out of any range.")
     return number
@@ -124,4 +109,4 @@ def _forbid(what: str, text: str, characters: str) -> None:
 
 def _present(what: str, text: str) -> None:
     if text == _ABSENT:
-        raise StoreError(f"{what} is {_ABSENT!r}, which is what EMQX writes where there is none: it would be lost.")
+        raise StoreError(f"{what} is {_ABSENT!r}, which EMQX writes for an absent value: it would be lost.")

@@ -1,47 +1,39 @@
-"""What the service itself writes into the built-in database: hashes renewed at a login, automatic bans.
+"""Writes the service's own changes into the built-in database: renewed hashes and automatic bans.
 
-A thread of its own writes, so that the event loop never waits for a lock or a disk. What cannot be written now is tried
-again; what finds no room is dropped and counted, since none of it is needed to go on (the next login renews the hash).
+A thread writes, so the event loop never waits for a lock or a disk. A failed change is tried again. If the queue is
+full, a change is dropped and counted; the next login renews the hash.
 """
-
-from __future__ import annotations
-
-__all__ = ["Writer"]
 
 import asyncio
 import sqlite3
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import structlog
 
 from auth.errors import StoreError
 from auth.store import file as store_file
-from auth.store.edit import transaction
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from auth.store.edit import Editor
+from auth.store.edit import Editor, transaction
 
 log = structlog.get_logger("auth")
 
 _ROOM: Final = 1000
-_TOGETHER: Final = 200  # changes in one transaction: each waits for one write to the disk
+_TOGETHER: Final = 200  # most changes in one transaction, which share one write to the disk
 _AGAIN_S: Final = 1.0
 _WAIT_S: Final = 5.0  # for another process's lock
 
 
 class _Change(NamedTuple):
     make: Callable[[Editor], object]
-    done: Future[None] | None  # of somebody who waits for it, and is told of a failure instead of it being tried again
+    done: Future[None] | None  # set for a waiter, which gets the failure; such a change is not repeated
 
 
 class Writer:
-    """Changes that wait, and the thread that makes them, which starts with the first."""
+    """Pending changes and the thread that makes them. The first change starts the thread."""
 
     def __init__(self, path: Path, by: str = "service") -> None:
         self._path = path
@@ -51,7 +43,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._closing = False
         self._working = False
-        self.dropped = 0  # for want of room, or because the change itself was refused
+        self.dropped = 0  # for lack of room, or refused
         self.written = 0
 
     @property
@@ -60,12 +52,12 @@ class Writer:
         return len(self._changes)
 
     def submit(self, change: Callable[[Editor], object]) -> bool:
-        """Have ``change`` made soon, in a transaction that others may share; it runs in the thread, and may run again
-        when the disk failed. Whether there was room. Does not block."""
+        """Queue ``change``; False if the queue is full. Runs in the thread, again after a disk failure. Does not
+        block."""
         return self._queue(_Change(change, None))
 
     async def make(self, change: Callable[[Editor], object]) -> None:
-        """The same, and wait until it is on the disk. Raises StoreError when it is refused or cannot be stored now."""
+        """Queue ``change``, and wait until it is on disk. Raises StoreError if it is refused or cannot be stored."""
         done: Future[None] = Future()
         if not self._queue(_Change(change, done)):
             raise StoreError(f"{self._path}: {len(self._changes)} changes wait already; the disk may be slow or full.")
@@ -84,12 +76,12 @@ class Writer:
         return True
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything is written; whether it is. Blocks."""
+        """Wait until everything is written; False after the time-out. Blocks."""
         with self._condition:
             return self._condition.wait_for(lambda: not self._changes and not self._working, timeout_s)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Write what waits, as far as the time allows, and end. Blocks."""
+        """Write pending changes as far as the time allows, then end. Blocks."""
         with self._condition:
             self._closing = True
             self._condition.notify_all()
@@ -121,14 +113,14 @@ class Writer:
             db.close()
 
     def _next(self) -> list[_Change]:
-        """The changes to make now, which stay in the queue until they are made; empty at the end."""
+        """The next changes, which stay in the queue until they are written; empty at the end."""
         with self._condition:
             self._condition.wait_for(lambda: self._changes or self._closing)
             self._working = bool(self._changes)
             return [self._changes[number] for number in range(min(len(self._changes), _TOGETHER))]
 
     def _finish(self, batch: list[_Change], why: str) -> None:
-        """Take a batch off the queue; after a failure, what nobody waits for stays for the next try."""
+        """Remove a batch from the queue. After a failure, changes without a waiter stay for the next try."""
         with self._condition:
             for _ in batch:
                 self._changes.popleft()

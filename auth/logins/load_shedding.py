@@ -1,17 +1,11 @@
-"""How many logins are verified at a time and in a second; the others are shed at once, before they have cost anything.
+"""Limits of parallel logins and logins per second. Others are shed at once, at no cost.
 
-When a fleet of 100,000 comes back at once, EMQX waits five seconds for each answer and takes silence for *ignore*. A
-service that tries to verify all of them answers none in time. So only as many are let in as will be answered; a device
-that is refused comes again, and finds itself sooner or later among those that are.
+When a fleet of 100,000 reconnects, EMQX waits 5 s for each answer and takes a time-out for *ignore*. A service that
+verified all of them would answer none in time. So it admits as many as it can answer; shed devices try again.
 
-The order is that of what they cost. What the cache knows never asks. A device with a secret that was generated for it
-is verified at once, in microseconds, and takes no place; it is only counted against the limits of a second. What has to
-wait, for a slow hash or another machine, needs one of ``in_flight`` places.
+Cached logins need no admission. A device with its generated secret is verified in microseconds, and counts only against
+the limits per second. A login that waits for a slow hash or another machine takes one of ``in_flight`` places.
 """
-
-from __future__ import annotations
-
-__all__ = ["Admission", "TokenBucket"]
 
 from collections import OrderedDict
 from typing import Final
@@ -21,7 +15,7 @@ _TENANTS_MAX: Final = 10_000
 
 
 class TokenBucket:
-    """So many a second, and no more than a second's worth at once. Integer nanoseconds; the caller gives the time."""
+    """A number per second, at most a second's worth at once. Integer nanoseconds; the caller gives the time."""
 
     __slots__ = ("_cost_ns", "_full_at_ns", "per_second")
 
@@ -29,10 +23,10 @@ class TokenBucket:
         """``per_second`` at least 1."""
         self.per_second = per_second
         self._cost_ns = max(_SECOND_NS // per_second, 1)
-        self._full_at_ns = 0  # when the bucket would be full again, if nobody took any more
+        self._full_at_ns = 0  # when the bucket is full again without further takes
 
     def take(self, now_ns: int) -> bool:
-        """Take one, if there is one."""
+        """Take one. False without one."""
         if not self.has_one(now_ns):
             return False
         self._full_at_ns = max(self._full_at_ns, now_ns) + self._cost_ns
@@ -43,7 +37,7 @@ class TokenBucket:
         return max(self._full_at_ns, now_ns) + self._cost_ns - now_ns <= _SECOND_NS
 
 
-class Admission:
+class LoadShedder:
     """Decides whether one more login may be verified.
 
     Args:
@@ -60,7 +54,7 @@ class Admission:
         self.in_flight = 0
 
     def admit_rate(self, now_ns: int) -> bool:
-        """Whether one more login may be looked at, by the limit of all tenants together."""
+        """Whether the limit of all tenants together admits one more login."""
         return self._all is None or self._all.take(now_ns)
 
     def rate_left(self, now_ns: int) -> bool:
@@ -75,7 +69,7 @@ class Admission:
         return True
 
     def release(self) -> None:
-        """A login that had entered has its answer."""
+        """Free the place of an answered login."""
         self.in_flight -= 1
 
     def admit_tenant(self, tenant: str, per_second: int | None, now_ns: int) -> bool:

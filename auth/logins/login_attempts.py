@@ -1,18 +1,16 @@
-"""Lock-outs as logins meet them: whom a request is counted as, and what ends a lock-out early.
+"""Attempts to log in: the names by which a failure counts, parallel attempts, and the early end of a lock-out.
 
-``auth.protection`` decides from names and times; here it meets the database, whose changes let a locked user off.
+``auth.logins.lockouts`` decides from names and times. Here a change of the user in the database ends its lock-out.
 """
 
 from __future__ import annotations
-
-__all__ = ["Guard"]
 
 from collections import Counter, OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from auth.logins.protection import Protection
-from auth.wording import bounded, lock_name
+from auth.logins.lockouts import ClientLockouts
+from auth.names import bounded, lock_name
 
 if TYPE_CHECKING:
     from auth.logins.chain import Chain
@@ -21,25 +19,25 @@ if TYPE_CHECKING:
     from auth.ports import AccessStore
     from config.auth import AuthSettings
 
-# Lock-outs that end when the user is changed; of more than that, and of longer names, they end by themselves.
+# Lock-outs that a change of the user ends. Others, and those of longer names, end by time only.
 _RELEASABLE: Final = 10_000
 _LONGEST: Final = 1024
 _CLIENTID: Final = "${clientid}"
 
 
 class _Lock(NamedTuple):
-    """The request that locked a user, without its password, and what the database had to say of it then."""
+    """The request that locked a user, without its password, and the user's stamp at that time."""
 
     request: LoginRequest
     version: int
     stamp: tuple[int, ...]
 
 
-class Guard:
-    """Who is locked out, and who guesses. Belongs to the service's event loop; the caller gives the time."""
+class LoginAttempts:
+    """Locked users and guesses. Belongs to the service's event loop. Times come from the caller."""
 
     def __init__(self, settings: AuthSettings, store: AccessStore, chain: Chain, events: Events) -> None:
-        self.protection: Final = Protection(settings.protection)
+        self.lockouts: Final = ClientLockouts(settings.protection)
         self._by_clientid = _finds_by_clientid(settings)
         self._store = store
         self._chain = chain
@@ -48,54 +46,54 @@ class Guard:
         self._locks: OrderedDict[str, _Lock] = OrderedDict()
 
     def locked(self, request: LoginRequest, now_ns: int) -> bool:
-        """Whether a lock-out holds. That of a user ends when the user is changed: whoever has given it another password
-        wants it to be let in with that. Raises BackendDownError."""
+        """Whether a lock-out holds. A change of the user ends it, so that a new password works at once. Raises
+        BackendDownError."""
         user, address, also = self._names(request)
-        locked = self.protection.locked(user, address, now_ns, also)
+        locked = self.lockouts.locked(user, address, now_ns, also)
         if locked == "user":
             if self._changed(user):
-                self._let_off(user, address)
-                self._let_off(also, address)  # its failures were counted with this client id as well
+                self._forgive(user, address)
+                self._forgive(also, address)  # its failures were counted for this client id too
             elif self._changed(also):
-                self._let_off(also, address)
-            locked = self.protection.locked(user, address, now_ns, also)
+                self._forgive(also, address)
+            locked = self.lockouts.locked(user, address, now_ns, also)
         return locked is not None
 
     def _changed(self, name: str) -> bool:
-        """Whether a user has been changed since it was locked out."""
+        """Whether a user was changed after its lock-out."""
         lock = self._locks.get(name)
-        # Looked up by that request, not by this one: else another spelling or client id would look like a change.
+        # By the request of the lock-out: with this one, another spelling or client id would look like a change.
         return (
             lock is not None and lock.version != self._store.version and lock.stamp != self._chain.stamp(lock.request)
         )
 
-    def _let_off(self, name: str, address: str) -> None:
+    def _forgive(self, name: str, address: str) -> None:
         self._locks.pop(name, None)
-        self.protection.forgive(name, address)
+        self.lockouts.forgive(name, address)
 
     def guessing(self, request: LoginRequest) -> bool:
-        """Whether as many logins of this user are under verification as would lock it out if they failed. Without that
-        limit, whoever sends two thousand guesses at once has them all answered before the first has counted. It is no
-        limit for who has been in from there; nor does it slow down a fleet that shares a user, since so many hashes
-        keep all threads busy."""
-        most = self.protection.failures
+        """Whether so many logins of this user are being verified that their failures would lock it out. Without the
+        limit 2,000 simultaneous guesses would be answered before the first one counts. It does not apply to clients
+        that logged in from this address before. It does not slow a fleet with one user, because so many hashes keep all
+        threads busy."""
+        most = self.lockouts.failures
         user, address, also = self._names(request)
         for name in (user, also):
-            if name and self.protection.trusts(name, address):
+            if name and self.lockouts.trusts(name, address):
                 return False
             if name and 0 < most <= self._under_way[name]:
                 return True
         return False
 
     def begin(self, request: LoginRequest) -> None:
-        """A login is verified from now on; ``end`` it once."""
+        """Register a verification; call ``end`` once."""
         user, _, also = self._names(request)
         self._under_way[user] += 1
         if also:
             self._under_way[also] += 1
 
     def end(self, request: LoginRequest) -> None:
-        """It has its verdict, or none."""
+        """Unregister a verification, with or without a verdict."""
         user, _, also = self._names(request)
         for name in (user, also) if also else (user,):
             self._under_way[name] -= 1
@@ -103,16 +101,16 @@ class Guard:
                 del self._under_way[name]
 
     def failed(self, request: LoginRequest, version: int, stamp: tuple[int, ...], now_ns: int) -> None:
-        """A wrong password or token, or an unknown user, as verified from the database of this version."""
+        """Count a wrong password or token, or an unknown user, by the database of this version."""
         user, address, also = self._names(request)
-        begun = self.protection.failed(user, address, now_ns, also)
+        begun = self.lockouts.failed(user, address, now_ns, also)
         for locked in begun:
-            if locked.name != also or all(one.name != user for one in begun):  # one guesser is told of once
+            if locked.name != also or all(one.name != user for one in begun):  # one log line per guesser
                 self._events.locked_out(locked, request)
             names = len(request.username) + len(request.clientid) + len(request.cert_common_name)
             if locked.kind == "user" and names <= _LONGEST:
                 asked = replace(request, password="")
-                if locked.name != user:  # whose client id it is, not whose user name was shown with it
+                if locked.name != user:  # the lock is the client id's, not the user name's
                     asked = replace(asked, username="")
                     stamp = self._chain.stamp(asked)
                 self._locks[locked.name] = _Lock(asked, version, stamp)
@@ -121,19 +119,19 @@ class Guard:
                     self._locks.popitem(last=False)
 
     def succeeded(self, request: LoginRequest, found: str) -> None:
-        """Somebody has shown the right password from there, of the user that was found by this."""
+        """Record a right password from this address, for the user ``found``."""
         user, address, also = self._names(request)
-        self.protection.succeeded(user, address)
+        self.lockouts.succeeded(user, address)
         if also and lock_name(found, "") == also:
-            self.protection.succeeded(also, address)
+            self.lockouts.succeeded(also, address)
 
     def _names(self, request: LoginRequest) -> tuple[str, str, str]:
-        """By what failures of a user, from an address, and of a client id are counted. The last is empty where it is
-        the first, or where nobody is found by it.
+        """The keys for counting failures: user, address and client id. The last is empty if it equals the first, or if
+        no user is found by client ids.
 
-        A client id counts beside the user name, and always: a user that is found by it is found whatever user name
-        comes with it, so a guesser would have another ten tries with each. If it counted only where the user name is
-        unknown, the lock-out of a client id would tell which user names are.
+        A client id always counts beside the user name. A user found by its client id is found with any user name, so
+        a guesser would have ten more tries with each. If it counted only for unknown user names, its lock-out would
+        tell which user names exist.
         """
         user = lock_name(request.username, request.clientid)
         also = lock_name("", request.clientid) if self._by_clientid and request.username else ""
@@ -141,11 +139,11 @@ class Guard:
 
 
 def _finds_by_clientid(settings: AuthSettings) -> bool:
-    """Whether anybody in the chain looks users with passwords up by their client id."""
+    """Whether an authenticator of the chain looks up users with passwords by their client id."""
     asked = {
         "database": "clientid" in settings.database.identities,
-        "users_file": True,  # each of its users says what it is found by
-        "jwt": False,  # a signature is not found by trying
+        "users_file": True,  # its users may be found by client id
+        "jwt": False,  # nobody guesses a signature
         "postgresql": _CLIENTID in settings.postgresql.query,
         "mysql": _CLIENTID in settings.mysql.query,
         "redis": _CLIENTID in settings.redis.key,

@@ -1,0 +1,60 @@
+"""The base of authenticators over a foreign table: login, TLS, the verdict on a record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from auth.backends.record import Verification
+from auth.backends.remote import RemoteAuthenticator
+from auth.model import Ignore, LoginRequest, Verdict
+from bridge.fresh_secret import fresh
+from bridge.tls import tls_context
+
+if TYPE_CHECKING:
+    import ssl
+
+    from auth.backends.templates import LoginTemplate
+    from auth.ports import PasswordHasher
+    from config.auth import AuthMysqlSettings, AuthPostgresqlSettings, AuthRedisSettings
+
+C = TypeVar("C")
+
+
+class ForeignAuthenticator(RemoteAuthenticator[C, "Mapping[str, Any] | None"]):
+    """Asks for the record of one user; None for an unknown user."""
+
+    def __init__(
+        self,
+        name: str,
+        product: str,
+        settings: AuthMysqlSettings | AuthPostgresqlSettings | AuthRedisSettings,
+        template: LoginTemplate,
+        hasher: PasswordHasher,
+    ) -> None:
+        """``product`` is the server's name in sentences, ``template`` finds the user."""
+        super().__init__(
+            name,
+            f"The {product} server {settings.host}:{settings.port}",
+            pool_size=settings.pool_size,
+            timeout=settings.timeout,
+        )
+        self._secret, self._tls = settings.password, settings.tls
+        self._template = template
+        self._verification = Verification(
+            name, hasher, settings.algorithm, settings.salt_position, settings.pbkdf2_iterations
+        )
+
+    def _check(self) -> None:
+        self._context()
+
+    def _context(self) -> ssl.SSLContext | None:
+        return None if self._tls is None else tls_context(self._tls, f"auth.{self.name}.tls")
+
+    def _password(self) -> str | None:
+        return None if self._secret is None else fresh(self._secret, f"auth.{self.name}.password")
+
+    async def _judge(self, request: LoginRequest, answer: Mapping[str, Any] | None) -> Verdict:
+        if answer is None:
+            return Ignore(self.name)
+        return await self._verification.judge(answer, user=self._template.user(request), password=request.password)
