@@ -1,11 +1,7 @@
-"""What the system's and libraries' errors say, in words for people: without numbers, class names and lines of C files.
+"""Texts of the system's and libraries' errors for people: without numbers, class names and lines of C files.
 
-Whoever knows more (the setting to look at, the server's name) puts these words into a sentence of their own.
+The caller adds what it knows: the setting to check, the server's name.
 """
-
-from __future__ import annotations
-
-__all__ = ["system_number", "words"]
 
 import errno
 import os
@@ -19,7 +15,7 @@ _NUMBERS: Final = {
     ConnectionResetError: errno.ECONNRESET,
     ConnectionAbortedError: errno.ECONNABORTED,
     BrokenPipeError: errno.EPIPE,
-}  # libraries raise these without their number, too
+}  # libraries also raise these without a number
 _NUMBER: Final = re.compile(r"\[Errno (\d+)\]")
 _NOISE: Final = re.compile(
     r"\[(?:Errno|Error) -?\d+\] ?|\[(?:SSL|X509)(?:: \w+)?\] ?| ?\(_ssl\.c:\d+\)|<\S+ object at \w+>"
@@ -30,12 +26,12 @@ _NAME: Final = re.compile(r"[\w.-]+")
 _BETTER: Final = {
     "NodeNotReadyError": "there is no connection to the broker",
     "KafkaTimeoutError": "no answer in time",
-}  # for aiokafka's own words of its parts
+}  # instead of aiokafka's names of its parts
 
 
 def system_number(error: BaseException) -> int | None:
-    """The system's number of an error (``errno.ECONNREFUSED``), None without one. Where a name has several addresses
-    asyncio tells all their errors in one text."""
+    """The system's number of an error (``errno.ECONNREFUSED``), None without one. For a name with several addresses
+    asyncio puts all errors into one text."""
     if not isinstance(error, OSError) or isinstance(error, ssl.SSLError | socket.gaierror):
         return None
     if isinstance(error.errno, int):
@@ -73,7 +69,7 @@ def words(error: BaseException) -> str:
             return f"{error.args[0]!r} is missing"
         case BaseExceptionGroup():
             return ", ".join(dict.fromkeys(words(one) for one in error.exceptions))
-    for place in ("os_error", "certificate_error", "reason"):  # where aiohttp and urllib have what the system said
+    for place in ("os_error", "certificate_error", "reason"):  # where aiohttp and urllib keep the system's error
         if isinstance(inner := getattr(error, place, None), BaseException):
             return words(inner)
     if isinstance(error, OSError):
@@ -85,7 +81,7 @@ def words(error: BaseException) -> str:
             return ", ".join(os.strerror(number).lower() for number in numbers)
     name = type(error).__name__
     said = str(error)
-    if name in said or said.startswith("("):  # aiokafka's names its class; a database's error is a pair with its number
+    if name in said or said.startswith("("):  # aiokafka's has its class name; a database's is a pair with a number
         said = next((part for part in error.args if isinstance(part, str)), "")
     said = _BETTER.get(name) or _clean(said)
     if not re.search("[A-Za-z]", said) or said == name:
@@ -96,11 +92,11 @@ def words(error: BaseException) -> str:
 
 
 def _words_of(kind: type[BaseException]) -> str:
-    """What the name of an error's class says, for one that says nothing more."""
+    """The words in the name of an error's class, for an error without a text."""
     if kind is OSError:
         return "the system gives no reason"
     found = [word.lower() for word in _WORD.findall(kind.__name__)]
-    if len(found) > 2 and found[-1] in {"error", "exception"}:  # two, "memory error", say nothing without the second
+    if len(found) > 2 and found[-1] in {"error", "exception"}:  # "memory error" keeps its second word
         found.pop()
     return " ".join(found)
 

@@ -15,41 +15,28 @@ Each of these modules draws its own branch, and a test compares the drawings wit
 The first question about a failure is "may I try again?", so that is a class (``bridge.errors.RetriableError``).
 """
 
-from __future__ import annotations
-
-__all__ = ["ConfigError", "ExitStatus", "GatewayError", "forget_frames", "sentence"]
-
 from enum import IntEnum
-from typing import Self
 
 
 class ExitStatus(IntEnum):
-    """What a process of ours ends with; sysexits(3) numbers where one fits. Retrying CONFIG or REFUSED is vain."""
+    """Exit statuses of our processes; sysexits(3) numbers where one fits. docs/commands.md says what they mean."""
 
-    _value_: int
-    meaning: str
-
-    def __new__(cls, value: int, meaning: str) -> Self:
-        member = int.__new__(cls, value)
-        member._value_ = value
-        member.meaning = meaning
-        return member
-
-    OK = 0, "all is well"
-    FAILED = 1, "an unexpected failure; the log has the traceback"
-    USAGE = 2, "wrong command-line arguments"  # argparse's own number
-    MISSING_MESSAGES = 3, "the demo's or a verification's account does not balance"
-    NOT_FOUND = 4, "nothing is there that was asked for"
-    INCOMPLETE = 5, "only a part was done; the output says what was not, and why"
-    UNJUDGED = 6, "a verification found nothing missing, but could not judge everything"
-    UNAVAILABLE = 69, "a broker could not be reached, a topic is missing, or the disk is full"
-    UNDRAINED = 75, "stopped at the deadline with messages unacknowledged; they will be delivered again"
-    REFUSED = 77, "a broker refused the credentials or rights; trying again is vain"
-    CONFIG = 78, "bad settings; trying again is vain"
+    OK = 0
+    FAILED = 1
+    USAGE = 2  # argparse's own number
+    MISSING_MESSAGES = 3
+    NOT_FOUND = 4
+    INCOMPLETE = 5
+    UNJUDGED = 6
+    UNFULFILLED = 7  # a device did not do what it was told
+    UNAVAILABLE = 69
+    UNDRAINED = 75
+    REFUSED = 77  # a retry fails too, as for CONFIG
+    CONFIG = 78
 
 
 class GatewayError(Exception):
-    """Any failure of ours that has a sentence for people. A command that cannot go on ends with ``exit_status``."""
+    """A failure with a sentence for people. A command that fails with it ends with ``exit_status``."""
 
     exit_status = ExitStatus.FAILED
 
@@ -75,11 +62,11 @@ class ConfigError(GatewayError):
 
 
 def forget_frames(error: BaseException) -> None:
-    """Let go of the frames that an expected error and its causes came through, once it has been dealt with.
+    """Drop the frames of an expected error and of its causes, once it has been handled.
 
-    An error that a future carried knows the frame that awaited it, and that frame knows the future: a cycle, which
-    keeps everything in those frames, a batch of 256 KiB or a closed connection, until the garbage collector comes. In
-    a long-running worker that is seldom (``gateway.base.memory``). Not for a defect: its frames are what one looks for.
+    An error from a future refers to the frame that awaited it, and that frame to the future. The cycle keeps all that
+    these frames hold, such as a batch of 256 KiB, until the garbage collector runs, which a long-running worker seldom
+    does (``gateway.base.memory``). Not for defects: their traceback needs the frames.
     """
     known: set[int] = set()
     waiting: list[BaseException | None] = [error]

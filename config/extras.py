@@ -1,25 +1,19 @@
 """Packages that only some commands need, and what installs them where this runs."""
 
-from __future__ import annotations
-
-__all__ = ["how_to_install", "require"]
-
 import importlib.util
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from config.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _IMAGES = {"auth": "auth", "streaming": "stream"}  # the Dockerfile's stages that have an extra
 
 
 def how_to_install(extra: str, source: Path | None = None) -> str:
-    """What brings an extra's packages here, to copy. No package index has the gateway: its name alone finds nothing."""
+    """The command that installs an extra's packages here. No package index has the gateway, so its name finds
+    nothing."""
     source = source or Path(__file__).resolve().parents[1]
     pip = f"{shlex.quote(sys.executable)} -m pip install"
     if (source / "pyproject.toml").is_file():
@@ -31,7 +25,7 @@ def how_to_install(extra: str, source: Path | None = None) -> str:
 
 
 def require(who: str, packages: Mapping[str, str], extra: str) -> None:
-    """See that the modules are there. ``packages``: what each comes with; ``who`` begins the sentence. Raises
+    """Check that the modules can be imported. ``packages``: module to package; ``who`` begins the sentence. Raises
     ConfigError."""
     absent = [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
     if absent:

@@ -1,7 +1,5 @@
 """Settings of the MQTT side."""
 
-__all__ = ["MqttSettings", "ProxySettings", "SessionGroupSettings", "StatusSettings"]
-
 from datetime import timedelta
 from typing import Annotated, Literal
 
@@ -16,169 +14,152 @@ from config.values.model import Table
 
 class ProxySettings(Table):
     host: Annotated[str, Field(min_length=1, max_length=253)]
-    """Host name or IP address of an HTTP proxy that allows CONNECT to the MQTT port. Required when the table is
-    there."""
+    """Host of an HTTP proxy that allows CONNECT to the MQTT port."""
 
     port: Annotated[Count, Field(ge=1, le=65535)]
-    """Port of the proxy. Required: proxies have no common default."""
+    """Port of the HTTP proxy; there is no default."""
 
     username: str | None = None
-    """User name for the proxy (Basic). Unset: no authentication, which a proxy inside a closed network may allow."""
+    """User name for the proxy (Basic authentication)."""
 
     password: SecretStr | None = None
-    """Password for the proxy. Basic authentication is not encrypted between the gateway and the proxy."""
+    """Password for the proxy. The network to the proxy can read it."""
 
 
 class StatusSettings(Table):
     enabled: bool = True
-    """Whether the gateway publishes a retained birth message and leaves a last will. On, so that everybody on the
-    broker can see whether it is there; off for a broker account that may not publish."""
+    """Whether the gateway publishes a retained birth message and registers a last will, so that everybody on the broker
+    sees whether it runs."""
 
     topic: Annotated[str, Field(min_length=1, max_length=65535)] = "gateways/${instance}/status"
-    """MQTT topic of birth and will, with `${instance}` as the one placeholder. The default keeps instances apart; all
-    below `gateways/` belongs to gateways and is no route's."""
+    """MQTT topic of birth and will; its only placeholder is `${instance}`. No route takes topics below `gateways/`."""
 
 
 class SessionGroupSettings(Table):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-    """Name of the group, by which routes ask for it (`routes[].group`) and which is part of its client ids. Required,
-    and each once."""
+    """Name of the group, unique. Routes select it by `routes[].group`; its client ids contain it."""
 
     sessions: Annotated[Count, Field(ge=1, le=256)] = 1
-    """MQTT sessions of the group in each worker, beside those of `mqtt.sessions`. One is enough for what is rare and
-    urgent."""
+    """MQTT sessions of the group in each worker, in addition to `mqtt.sessions`."""
 
     receive_maximum: Annotated[Count, Field(ge=1, le=65535)] = 1000
-    """The window of each of them, as `mqtt.receive_maximum` is that of the others."""
+    """Window of each session of the group, like `mqtt.receive_maximum`."""
 
     memory_bytes: Annotated[ByteCount, Field(ge=1 << 20, le=1 << 40)] = 4 * 1024 * 1024
-    """Bytes of messages that the group holds at most, kept for it out of `flow.memory_bytes`: other groups' traffic
-    cannot pause its reading, nor it theirs. 4 MiB is seconds of alarms. Small: it pauses at every hiccup."""
+    """Bytes of messages that the group may hold, reserved out of `flow.memory_bytes`, so that no other group's traffic
+    can pause it. 4 MiB is seconds of alarms."""
 
 
 class MqttSettings(Table):
     addresses: Annotated[tuple[MqttAddressText, ...], Field(min_length=1, max_length=64)] = ("mqtt://127.0.0.1:1883",)
-    """Broker addresses: `mqtt://` (port 1883), `mqtts://` (TLS, 8883), `ws://` (WebSocket, 8083), `wss://` (8084),
-    then host and optional port; IPv6 in brackets. Several are nodes of one cluster: sessions are spread over
-    them (the first of worker 0 begins with the first), and a session whose node fails tries the next. The default is a
-    broker on this machine."""
+    """Broker addresses: `mqtt://` (port 1883), `mqtts://` (TLS, 8883), `ws://` (WebSocket, 8083) or `wss://` (8084),
+    host, optional port; IPv6 in brackets. Several are nodes of one cluster: sessions are spread over them, and a
+    session whose node fails tries the next."""
 
     protocol: Literal["5", "3.1.1"] = "5"
-    """MQTT version. 5 because it alone carries user properties, reason codes, the session expiry and our receive
-    window to the broker; "3.1.1" is for brokers that know nothing newer, whose own limits then apply."""
+    """MQTT version. Only MQTT 5 carries user properties, reason codes, session expiry and `receive_maximum`. "3.1.1" is
+    for older brokers, whose own limits apply."""
 
     username: Annotated[str, Field(max_length=65535)] | None = None
-    """User name shown to the broker. Unset: none, which only a broker that allows anonymous clients accepts."""
+    """User name for the broker. Unset: anonymous."""
 
     password: SecretStr | None = None
-    """Password shown to the broker. Unset: none. Over `mqtt://` and `ws://` it travels readable to everybody on the
-    way. From a file (`password_file`, or the secrets directory) it is read again for each connection, so that a new one
-    needs no restart."""
+    """Password for the broker. With `mqtt://` and `ws://` the network can read it. A `password_file` is read again for
+    each connection."""
 
     token: TokenSettings | None = None
-    """A token shown to the broker in the place of a password, as EMQX's JWT authentication wants it. Before it expires,
-    sessions connect again with the next one, one session at a time. Unset: the password, if there is one."""
+    """Token instead of a password, for EMQX's JWT authentication. Before it expires, sessions reconnect one at a time
+    with the next token. Unset: `password` is used."""
 
     persistent: bool = True
-    """Whether the broker keeps the session while the gateway is away. On: what arrives meanwhile waits, as far as the
-    broker's queue reaches, and unacknowledged messages are delivered again. Off: both are lost at every break of the
-    connection."""
+    """Whether the broker keeps the session, its queue and unacknowledged messages while the gateway is disconnected.
+    Off: they are lost."""
 
     client_id: Annotated[str, Field(min_length=1, max_length=1024)] = "${instance}-${worker}-${session}"
-    """MQTT client id of a session; placeholders `${instance}`, `${worker}`, `${session}`. It must be stable, since a
-    persistent session is found by it, and no two sessions may share one, since a broker ends the older of two. The
-    default is both."""
+    """MQTT client id of a session, with the placeholders `${instance}`, `${worker}` and `${session}`. It must be stable
+    and unique: a broker finds a persistent session by it, and ends the older of two."""
 
     session_expiry: Annotated[WholeSeconds, Field(ge=timedelta(0), le=timedelta(seconds=0xFFFF_FFFE))] = timedelta(
         hours=1
     )
-    """How long the broker keeps a session without connection (MQTT 5), in whole seconds. An hour outlives a restart
-    and most failures. Short: a longer absence loses what waits. Long: sessions that never return hold messages of
-    their group that long."""
+    """How long the broker keeps a session without connection (MQTT 5), in whole seconds. Short: a longer absence loses
+    the queue. Long: abandoned sessions hold messages of their group."""
 
     keepalive: Annotated[WholeSeconds, Field(ge=timedelta(seconds=1), le=timedelta(seconds=65535))] = timedelta(
         seconds=30
     )
-    """Longest silence before a ping, in whole seconds. The broker gives a client up after 1.5 times this. 30 s
-    notices a dead peer within a minute at no cost. Short: brief network trouble becomes a reconnect. Long: a dead
-    session holds its messages."""
+    """Longest silence before a ping, in whole seconds. The broker closes the connection after 1.5 times this. 30 s
+    finds a dead peer within a minute. Short: brief network trouble causes a reconnect. Long: a dead session holds its
+    messages."""
 
     receive_maximum: Annotated[Count, Field(ge=1, le=65535)] = 1000
-    """The window: unacknowledged QoS 1 and 2 messages that one session lets the broker have on the way. 1000 covers a
-    Kafka round trip at full rate; EMQX caps it at its own `max_inflight`, 32 unless raised. 1 is a message per round
-    trip; very large values mean as many messages delivered again after a break."""
+    """The window: unacknowledged QoS 1 and 2 messages that the broker may send one session. 1000 covers a Kafka round
+    trip at full rate. EMQX caps it at its own `max_inflight`, 32 by default. 1: one message per round trip. Large: as
+    many messages again after a disconnect."""
 
     max_packet_bytes: Annotated[ByteCount, Field(ge=1024, le=268_435_460)] = 1 << 20
-    """Largest MQTT packet that the gateway takes, told to an MQTT 5 broker, which then drops larger ones; anything
-    larger still closes the connection. 1 MiB is EMQX's own limit. Each session may hold one packet of this size in
-    memory."""
+    """Largest MQTT packet that the gateway accepts. An MQTT 5 broker drops larger messages; a larger packet that still
+    arrives closes the connection. 1 MiB is EMQX's own limit."""
 
     sessions: Annotated[Count, Field(ge=1, le=256)] = 4
-    """MQTT sessions of a worker. 4, because EMQX queues 1000 messages for each and its window binds each: several
-    hold more and stall less. 1 keeps the order of every device under any dispatch; many cost a connection and a
-    client id each."""
+    """MQTT sessions of a worker. EMQX limits queue and window for each. 1 keeps every device's order under any dispatch
+    strategy."""
 
     distribution: Literal["shared", "partitioned"] = "shared"
-    """How messages are spread over sessions. `shared`: one shared subscription, and any number of workers; a device's
-    order holds only under EMQX's `hash_clientid` or `hash_topic`. `partitioned`: each session takes filters of its
-    own, which keeps order under any broker, but needs at least as many disjoint filters as sessions."""
+    """How sessions divide the messages. `shared`: one shared subscription for any number of workers; a device's order
+    needs EMQX's `hash_clientid` or `hash_topic`. `partitioned`: each session has its own filters, which keeps order
+    under any broker; it needs one worker and as many disjoint filters as sessions."""
 
     share_group: Annotated[str, Field(pattern=r"^[^/+#\x00]+$", max_length=256)] = "gateway"
-    """Name of the shared subscription group; gateways with the same name share the messages, another name gets a copy
-    of all. No `/`, `+` or `#` (MQTT 5.0, 4.8.2)."""
+    """Name of the shared subscription group, without `/`, `+` and `#` (MQTT 5.0, 4.8.2). Gateways with the same name
+    share the messages; a gateway with another name receives a copy of all."""
 
     groups: tuple[SessionGroupSettings, ...] = ()
-    """Further groups of sessions, a table each, for routes that name one: with connections, windows, memory and
-    acknowledgements of their own, so that an alarm never waits behind telemetry. None: all routes share `sessions`."""
+    """Further groups of sessions, each with its own connections, windows, memory and acknowledgements, so that an alarm
+    never waits behind telemetry."""
 
     connect_timeout: Annotated[Duration, Field(ge=timedelta(milliseconds=100), le=timedelta(minutes=10))] = timedelta(
         seconds=10
     )
-    """Longest time for a connection, from name resolution through TLS to CONNACK, before the next address is tried;
-    and how long the broker may be silent until SUBACK. 10 s suits slow links; short values give up on a busy broker,
-    long ones delay the fail-over."""
+    """Longest time for a connection, from name resolution to CONNACK, and for SUBACK; then the next address is
+    tried."""
 
     reconnect_initial: Annotated[Duration, Field(ge=timedelta(milliseconds=10), le=timedelta(hours=1))] = timedelta(
         seconds=0.5
     )
-    """Wait before the first attempt to reconnect. While the broker is away, waits double up to about a second; one
-    session that is subscribed ends the waits of the worker's others. Very short: a refusing broker is hammered."""
+    """Wait before the first attempt to reconnect. While the broker is unreachable, waits double to about one second. A
+    successful subscription ends those of all sessions."""
 
     reconnect_max: Annotated[Duration, Field(ge=timedelta(milliseconds=10), le=timedelta(hours=1))] = timedelta(
         seconds=30
     )
-    """Longest wait between attempts when the broker refuses this session: another client took it over, a ban, a quota,
-    a refused login. Waits double up to it. A broker that is away, or restarted within the last 30 s, is tried about
-    every second instead: EMQX drops what is published until somebody has subscribed again."""
+    """Longest wait between attempts when the broker refuses this session: taken over, banned, over quota, login
+    refused. A broker that is unreachable, or restarted within the last 30 s, is tried about every second, because EMQX
+    drops messages without subscribers."""
 
     reconnect_jitter: Annotated[float, Field(ge=0, lt=1)] = 0.2
-    """Share by which each wait varies at random, up and down, within `reconnect_max`. 0.2 keeps many gateways from
-    returning at the same instant; 0 lets them; near 1 some waits nearly vanish."""
+    """Share by which each wait varies at random, within `reconnect_max`."""
 
     stable_after: Annotated[Duration, Field(ge=timedelta(0), le=timedelta(hours=24))] = timedelta(minutes=1)
-    """How long a connection must hold before waits that have grown start from `reconnect_initial` again. A minute, so
-    that a broker which accepts and drops at once is not tried without pause; 0 resets with every connection."""
+    """How long a connection must last before waits start from `reconnect_initial` again. 0: always."""
 
     redirect: Literal["follow", "configured", "never"] = "follow"
-    """What to do when an MQTT 5 broker says "use another server" or "server moved" (0x9C, 0x9D) and names one.
-    `follow`: go there, three times in a row at most, never from an encrypted connection to a plain one, nor to an
-    address where no broker can be. The default, because a broker that empties a node for maintenance disconnects who
-    stays, and one that we log in to has our password already. `configured`: only to one of `addresses`. `never`: the
-    next address has its turn."""
+    """Reaction to "use another server" or "server moved" (0x9C, 0x9D) of an MQTT 5 broker. `follow`: connect there, at
+    most three times in a row, never from an encrypted to a plain address. `configured`: follow only to one of
+    `addresses`. `never`: try the next address."""
 
     tls: TlsSettings = TlsSettings()
-    """TLS to the broker; used with `mqtts://` and `wss://` addresses alone. When its files change, connections made
-    from then on use the new ones; sessions connect again before a client certificate that has a successor ends."""
+    """TLS to the broker, used with `mqtts://` and `wss://`. New connections use changed files. Sessions reconnect
+    before a client certificate ends."""
 
     proxy: ProxySettings | None = None
-    """HTTP proxy on the way to the broker. Unset: a direct connection."""
+    """HTTP proxy between gateway and broker. Unset: a direct connection."""
 
     websocket_path: Annotated[str, Field(pattern=r"^/[!-~]*$", max_length=1024)] = "/mqtt"
-    """Path of the WebSocket endpoint, with `ws://` and `wss://`. `/mqtt` is what EMQX, mosquitto and HiveMQ serve."""
+    """Path of the WebSocket endpoint. EMQX, mosquitto and HiveMQ serve `/mqtt`."""
 
     websocket_headers: dict[str, str] = Field(default={}, repr=False)
-    """Extra HTTP headers of the WebSocket handshake, name to value. Values are treated as secrets: a token may stand
-    there."""
+    """Extra HTTP headers of the WebSocket handshake, name to value. Values are treated as secrets."""
 
     status: StatusSettings = StatusSettings()
-    """Birth message and last will."""
+    """Birth message and last will ([lifecycle.md](lifecycle.md#states))."""

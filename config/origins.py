@@ -1,9 +1,5 @@
 """Where values came from, and what is wrong with them: the two things a person needs to correct a setting."""
 
-from __future__ import annotations
-
-__all__ = ["DEFAULT", "Origin", "Problem", "SecretFile"]
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,7 +50,6 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class SecretFile:
-    """Stands in a secret's place until it is known that no stronger source gives the secret; only then is the file
-    read."""
+    """A placeholder for a secret. The file is read only if no stronger source gives the secret."""
 
     file: str

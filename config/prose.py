@@ -1,19 +1,12 @@
 """Sentences for people, in lines that fit the terminal they are read on. No word is broken: names, paths and options
 are copied from there."""
 
-from __future__ import annotations
-
-__all__ = ["fitted", "lines_of", "width_of"]
-
 import re
 import shutil
 import textwrap
-from typing import TYPE_CHECKING, Final
+from typing import Final, TextIO
 
-if TYPE_CHECKING:
-    from typing import TextIO
-
-_LEAST: Final = 40  # narrower than this nothing is readable
+_LEAST: Final = 40  # narrower text is unreadable
 _ITEM: Final = re.compile(r" *[-•!~+✓✗] ")
 _GAP: Final = re.compile(r"(?<=\S) {2,}(?=\S)")  # between columns
 _COLUMNS: Final = 3  # a line with more is a table's row
@@ -21,14 +14,14 @@ _COMMAND: Final = re.compile(r"`[^`]{,40}`")
 
 
 def width_of(stream: TextIO, otherwise: int) -> int:
-    """The terminal's columns, or ``otherwise`` where ``stream`` is none."""
+    """The terminal's columns, or ``otherwise`` if ``stream`` is no terminal."""
     return max(shutil.get_terminal_size().columns, _LEAST) if stream.isatty() else otherwise
 
 
 def fitted(text: str, stream: TextIO) -> str:
     """``text`` for ``stream``: as it is, or with its long lines broken where that is a terminal.
 
-    What follows a list's mark or a label goes on below where it began. A table's rows stay whole.
+    A continued line starts below the text after a list's mark or a label. A table's rows are not broken.
     """
     if not stream.isatty():
         return text
@@ -44,7 +37,7 @@ def fitted(text: str, stream: TextIO) -> str:
 
 
 def _hanging(line: str, columns: list[int], width: int) -> int:
-    """How far a line's continuation is set in."""
+    """The indent of a line's continuation."""
     if columns and columns[-1] <= width * 2 // 3:
         return columns[-1]
     if item := _ITEM.match(line):

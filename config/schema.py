@@ -1,35 +1,20 @@
 """What the settings tree consists of, read from the models: paths, kinds, environment names, and the text under each
 field."""
 
-from __future__ import annotations
-
-__all__ = [
-    "PREFIX",
-    "Field",
-    "Kind",
-    "Path",
-    "dotted",
-    "environment_name",
-    "environment_names",
-    "fields_of",
-    "find",
-    "texts_of",
-    "walk",
-]
-
+import ast
+import inspect
+import textwrap
 import types
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from config.values.grammar import parse_bytes, parse_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PREFIX = "GATEWAY_"
 DELIMITER = "__"
@@ -62,13 +47,13 @@ class Field:
 
     @property
     def metadata(self) -> tuple[object, ...]:
-        """Everything that stands behind the type in ``Annotated[…]``."""
+        """All arguments after the type in ``Annotated[…]``."""
         return (*self.info.metadata, *_metadata(self.info.annotation))
 
     @property
     def bounds(self) -> dict[str, Any]:
-        """What its values must keep: ``ge``, ``gt``, ``le``, ``lt``, ``min_length``, ``max_length``, ``pattern``
-        where there are."""
+        """The limits of its values: ``ge``, ``gt``, ``le``, ``lt``, ``min_length``, ``max_length``, ``pattern`` as far
+        as given."""
         found: dict[str, Any] = {}
         for one in self.metadata:
             for name in ("ge", "gt", "le", "lt", "min_length", "max_length", "pattern"):
@@ -78,7 +63,7 @@ class Field:
 
     @property
     def sensitive(self) -> bool:
-        """Whether its value is never shown: a secret, or marked ``repr=False`` because one may stand in it."""
+        """Whether its value is never shown: a secret, or ``repr=False`` for a value that may contain one."""
         return self.kind == "secret" or not self.info.repr
 
 
@@ -89,7 +74,7 @@ def fields_of(table: type[BaseModel]) -> dict[str, Field]:
 
 
 def _field(name: str, info: FieldInfo) -> Field:
-    annotation, nullable = _without_none(_plain(info.annotation))
+    annotation, nullable = bare(info.annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if _is_table(annotation):
         return Field(name, "table", annotation, nullable, info)
@@ -98,7 +83,7 @@ def _field(name: str, info: FieldInfo) -> Field:
     if origin is dict:
         return Field(name, "map", None, nullable, info)
     if origin is tuple:
-        item = _plain(arguments[0])
+        item, _ = bare(arguments[0])
         return Field(name, "tables" if _is_table(item) else "list", item if _is_table(item) else None, nullable, info)
     return Field(name, "value", None, nullable, info)
 
@@ -107,22 +92,22 @@ def _is_table(annotation: object) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
-def _plain(annotation: Any) -> Any:
-    while typing.get_origin(annotation) is typing.Annotated:
-        annotation = typing.get_args(annotation)[0]
-    return annotation
-
-
-def _without_none(annotation: Any) -> tuple[Any, bool]:
-    if typing.get_origin(annotation) in {typing.Union, types.UnionType}:
-        others = [one for one in typing.get_args(annotation) if one is not types.NoneType]
-        if len(others) == 1:
-            return _plain(others[0]), True
-    return annotation, False
+def bare(annotation: Any) -> tuple[Any, bool]:
+    """The type without ``Annotated[…]`` and ``… | None``, and whether None was there."""
+    nullable = False
+    while True:
+        arguments = typing.get_args(annotation)
+        if typing.get_origin(annotation) is typing.Annotated:
+            annotation = arguments[0]
+        elif typing.get_origin(annotation) in {typing.Union, types.UnionType} and types.NoneType in arguments:
+            nullable = True
+            annotation = next(one for one in arguments if one is not types.NoneType)
+        else:
+            return annotation, nullable
 
 
 def _metadata(annotation: Any) -> Iterator[object]:
-    """What stands behind the type in ``Annotated[…]``, also inside ``… | None`` and of a mapping's values."""
+    """The arguments after the type in ``Annotated[…]``, also inside ``… | None`` and of a mapping's values."""
     if typing.get_origin(annotation) in {typing.Union, types.UnionType}:
         for one in typing.get_args(annotation):
             yield from _metadata(one)
@@ -185,15 +170,20 @@ def environment_names(table: type[BaseModel]) -> dict[str, tuple[Path, Field]]:
     return names
 
 
-@cache
+def owner_of(table: type[BaseModel], name: str) -> type:
+    """The class that defines a field: ``table``, or the one that it has the field from."""
+    return next(one for one in table.__mro__ if name in inspect.get_annotations(one))
+
+
 def texts_of(table: type[BaseModel]) -> dict[str, str]:
     """The documentation under each field of ``table``, read from its source: for the reference, not for the running
     gateway."""
-    import ast
-    import inspect
-    import textwrap
+    return {name: text for name in fields_of(table) if (text := _texts_in(owner_of(table, name)).get(name))}
 
-    body = ast.parse(textwrap.dedent(inspect.getsource(table))).body[0]
+
+@cache
+def _texts_in(owner: type) -> dict[str, str]:
+    body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
     assert isinstance(body, ast.ClassDef)
     texts: dict[str, str] = {}
     for statement, following in zip(body.body, body.body[1:], strict=False):

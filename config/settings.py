@@ -8,11 +8,11 @@ __all__ = [
     "AdminSettings",
     "AuthSettings",
     "CanarySettings",
+    "CommandSettings",
     "DeadLetterSettings",
     "EmqxSettings",
     "FlowSettings",
     "HttpSettings",
-    "HttpTlsSettings",
     "InterceptorSettings",
     "KafkaSettings",
     "LedgerSettings",
@@ -23,6 +23,7 @@ __all__ = [
     "ProxySettings",
     "RouteSettings",
     "SaslSettings",
+    "ServerTlsSettings",
     "SessionGroupSettings",
     "Settings",
     "SpoolSettings",
@@ -42,7 +43,8 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from config.auth import AuthSettings
-from config.http import HttpSettings, HttpTlsSettings
+from config.commands import CommandSettings
+from config.http import HttpSettings
 from config.interceptors import InterceptorSettings
 from config.kafka import KafkaSettings, SaslSettings, TopicSettings, TopicsSettings
 from config.ledger import LedgerSettings
@@ -52,14 +54,13 @@ from config.routes import MetadataHeader, RouteSettings
 from config.service import DeadLetterSettings, FlowSettings, LogSettings
 from config.spool import SpoolSettings
 from config.stream import StreamSettings
-from config.tls import TlsSettings
+from config.tls import ServerTlsSettings, TlsSettings
 from config.tokens import OAuthSettings, TokenSettings
 from config.values.grammar import Count, Duration
 
 
 class Settings(BaseSettings):
-    """All settings of a gateway. Made directly it takes its arguments and defaults alone; ``config.loading.load.load``
-    reads
+    """All settings of a gateway. The constructor takes arguments and defaults only; ``config.loading.load.load`` reads
     the sources."""
 
     model_config = SettingsConfigDict(
@@ -72,23 +73,20 @@ class Settings(BaseSettings):
     )
 
     instance: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "gateway"
-    """Name of this gateway in client ids, its status topic, logs and metrics: 1 to 64 letters, digits, `.`, `_`, `-`.
-    Two gateways on one broker need different names, or they end each other's sessions."""
+    """Name of this gateway in client ids, its status topic, logs and metrics: 1 to 64 letters, digits, `.`, `_`, `-`;
+    unique on a broker."""
 
     workers: Annotated[Count, Field(ge=0, le=1024)] | None = None
-    """Number of worker processes that `gateway run` starts and watches, each with sessions and a Kafka producer of its
-    own. Not set: one for each CPU that this process may use (affinity and container quota counted), or 1 where
-    `mqtt.client_id` or `mqtt.distribution` leave no room for several. More workers than CPUs only cost memory. 0: no
-    supervisor; this process is worker number `worker` itself, for those who have a process manager of their own."""
+    """Number of worker processes, each with its own sessions and Kafka producer. Unset: one for each CPU of this
+    process (affinity and container quota counted), or 1 where `mqtt.client_id` or `mqtt.distribution` allows only one.
+    0: no supervisor; this process is worker number `worker`, for a process manager of your own."""
 
     worker: Annotated[Count, Field(ge=0, le=1023)] = 0
-    """Number of this worker process within the instance, from 0; it keeps client ids and files apart. Only with
-    `workers = 0`, and then to be set by whatever starts several; a supervisor numbers its workers itself."""
+    """Number of this worker process within the instance, only with `workers = 0`."""
 
     data_dir: Path = Path("data")
-    """Folder for what belongs to this instance: its identity, the spool, the MQTT sessions that wait for it, and locks
-    that keep a second process with the same client ids from starting. A copy of it is refused. Relative to the working
-    directory; made if it is not there."""
+    """Folder of this instance: its identity, the spool, records of its MQTT sessions, and locks. A copy of it is
+    refused ([lifecycle.md](lifecycle.md#whose-a-data-directory-is)). A missing folder is created."""
 
     mqtt: MqttSettings = MqttSettings()
     """The MQTT side."""
@@ -97,49 +95,51 @@ class Settings(BaseSettings):
     """The Kafka side."""
 
     flow: FlowSettings = FlowSettings()
-    """How much is held, and for how long."""
+    """Limits of memory and waiting."""
 
     routes: tuple[RouteSettings, ...] = ()
-    """The ways from MQTT filters to Kafka topics, tried in this order; the first that matches wins. `gateway run`
-    needs one."""
+    """Routes from MQTT filters to Kafka topics ([routing.md](routing.md)). The first one that matches takes the
+    message. `gateway run` needs one."""
+
+    commands: tuple[CommandSettings, ...] = ()
+    """Commands to devices: from Kafka topics to MQTT topics, with a status of each
+    ([commands-to-devices.md](commands-to-devices.md)). None: nothing is published to devices."""
 
     interceptors: tuple[InterceptorSettings, ...] = ()
-    """Interceptors for the records of all routes, in this order, before each route's own. A route without any, here
-    or there, pays nothing for them."""
+    """Interceptors for the records of all routes, in this order, before each route's own."""
 
     dead_letter: DeadLetterSettings = DeadLetterSettings()
-    """Messages that can never be delivered."""
+    """Messages that can never be delivered ([dead-letters.md](dead-letters.md))."""
 
     spool: SpoolSettings = SpoolSettings()
-    """Batches on disk while Kafka cannot take them."""
+    """Batches on disk while Kafka cannot take them ([spool.md](spool.md))."""
 
     ledger: LedgerSettings = LedgerSettings()
-    """The account of every message, written to Kafka."""
+    """The count of every message, written to Kafka ([ledger.md](ledger.md))."""
 
     http: HttpSettings = HttpSettings()
-    """Metrics and health."""
+    """The port of metrics, health and the status page."""
 
     log: LogSettings = LogSettings()
-    """Logs."""
+    """Logs ([logs.md](logs.md))."""
 
     emqx: EmqxSettings = EmqxSettings()
-    """EMQX's REST API, which tells what was lost before the gateway."""
+    """EMQX's REST API, which counts what EMQX dropped before the gateway received it."""
 
     admin: AdminSettings = AdminSettings()
-    """The commands that administrate Kafka: `gateway topics`, `groups`, `leaders`, `cluster`."""
+    """Kafka's administration: `gateway topics`, `groups`, `leaders`, `cluster` ([kafka.md](kafka.md))."""
 
     canary: CanarySettings = CanarySettings()
-    """A synthetic device that goes the whole way."""
+    """A synthetic device whose messages go the whole way."""
 
     stream: StreamSettings = StreamSettings()
-    """The Spark jobs."""
+    """The Spark jobs ([streaming.md](streaming.md))."""
 
     auth: AuthSettings = AuthSettings()
-    """The service that EMQX asks who may connect, publish and subscribe."""
+    """The access service, which EMQX asks who may connect, publish and subscribe ([auth.md](auth.md))."""
 
     shutdown_timeout: Annotated[Duration, Field(gt=timedelta(0), le=timedelta(hours=1))] = timedelta(seconds=25)
-    """Longest time for a stop: what is not acknowledged by then is delivered again later, and the process ends with
-    status 75. 25 s fits the 30 s after which Kubernetes kills."""
+    """Longest time for a stop. The rest is delivered again later, and the process ends with status 75."""
 
     @property
     def dead_letter_topics(self) -> tuple[str, ...]:
@@ -149,8 +149,9 @@ class Settings(BaseSettings):
 
     @property
     def own_topics(self) -> frozenset[str]:
-        """Kafka topics that the gateway writes for itself: no route may write to them."""
-        return frozenset({*self.dead_letter_topics, self.ledger.topic} - {""})
+        """Kafka topics of the gateway itself; no route may write to them."""
+        statuses = (commands.status_topic for commands in self.commands)
+        return frozenset({*self.dead_letter_topics, self.ledger.topic, *statuses} - {""})
 
     @classmethod
     def settings_customise_sources(
@@ -161,8 +162,6 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments alone: ``config.loading.load`` merges the sources itself, since it has to know where each value
-        came
-        from."""
+        """Arguments only: ``config.loading.load`` merges the sources itself, because it records each value's origin."""
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)

@@ -1,8 +1,6 @@
-"""pydantic's findings in our words: what the value must be, and its text only where it cannot be a secret."""
+"""pydantic's errors in our words: what the value must be, and the value if it cannot be a secret."""
 
 from __future__ import annotations
-
-__all__ = ["as_toml", "describe", "origin_of", "shown"]
 
 import json
 from collections.abc import Mapping
@@ -23,7 +21,7 @@ _LONGEST = 60  # characters of a value that a message repeats
 def describe(error: ErrorDetails, origins: Mapping[Path, Origin]) -> Problem:
     """One of pydantic's errors as a Problem of ours."""
     path: Path = tuple(step for step in error["loc"] if step != "[key]")
-    if error["type"] == "missing":  # it was written nowhere: name the place of what stands beside it
+    if error["type"] == "missing":  # written nowhere: name the origin of its neighbours
         return Problem(path, _inside(path[:-1], origins), "is required here and not given")
     return Problem(path, origin_of(path, origins), _sentence(error, path), _value(error, path))
 
@@ -47,7 +45,7 @@ def _inside(path: Path, origins: Mapping[Path, Origin]) -> Origin:
 
 
 def shown(value: object, field: Field | None = None) -> str:
-    """A value as a sentence tells it: ``30s``, ``32MiB``, ``"text"``. ``field`` says whether a number counts bytes."""
+    """A value as sentences show it: ``30s``, ``32MiB``, ``"text"``. ``field`` tells whether a number counts bytes."""
     match value:
         case timedelta():
             return format_duration(value)
@@ -58,7 +56,7 @@ def shown(value: object, field: Field | None = None) -> str:
 
 
 def as_toml(value: object, field: Field | None = None) -> str:
-    """A value as it is written in the TOML file. Not for None, which TOML does not know."""
+    """A value as TOML writes it. Not for None, which TOML lacks."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -83,7 +81,7 @@ def _quoted(text: str) -> str:
 
 
 def _value(error: ErrorDetails, path: Path) -> str | None:
-    """The rejected value where that helps and cannot be a secret: a scalar of a plain setting, short, without "@"."""
+    """The rejected value, if it cannot be a secret: a short scalar of a plain setting, without "@"."""
     field = find(Settings, path)
     value = error.get("input")
     if field is None or field.sensitive or field.kind not in {"value", "list"}:
@@ -129,7 +127,7 @@ def _sentence(error: ErrorDetails, path: Path) -> str:
 
 
 def _beyond(kind: str, path: Path) -> str:
-    """Which bound was crossed. It is taken from the field: pydantic gives a timedelta's as its repr."""
+    """Which bound was crossed. The bound is the field's, because pydantic gives a timedelta's as its repr."""
     name, words = {
         "greater_than": ("gt", "must be more than"),
         "greater_than_equal": ("ge", "must be at least"),

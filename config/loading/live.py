@@ -1,32 +1,25 @@
-"""What a running gateway can take of changed settings, and what has to wait for a restart of its workers.
+"""Which changed settings a running gateway can take, and which need a restart of its workers.
 
-    live      the running workers take it, without a session dropped
-    restart   what is made of it at a start (connections, files, the number of things) would have to be made anew
-    other     no part of the running gateway: commands and other processes read it themselves
+    live      the running workers take it; no session is disconnected
+    restart   connections, files or a number of objects depend on it, and are made at a start
+    other     commands and other processes read it themselves
 
-The data path's own objects are exchanged for the live ones (routes, limits, credentials). What decides who the gateway
-is (``instance``, ``data_dir``), what it is connected to and with what guarantees (``mqtt.addresses``, ``kafka``), or
-how many of something there are (``workers``, ``mqtt.sessions``) is not among them.
+Live settings replace objects of the data path (routes, limits, credentials). Identity (``instance``, ``data_dir``),
+connections and their guarantees (``mqtt.addresses``, ``kafka``), and numbers (``workers``, ``mqtt.sessions``) need a
+restart.
 """
 
-from __future__ import annotations
-
-__all__ = ["LIVE", "OTHER", "Change", "Effect", "changes", "only_live", "same"]
-
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, SecretStr
 
+from config.origins import Origin
 from config.schema import Field, Path, fields_of
+from config.settings import Settings
 from config.wording import as_toml, origin_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from config.origins import Origin
-    from config.settings import Settings
 
 Effect = Literal["live", "restart", "other"]
 
@@ -45,8 +38,8 @@ _LONGEST: Final = 120  # characters of a value that is shown
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One setting that differs. ``before`` and ``after`` are texts for people, None where there is no value;
-    a secret's are never shown. ``path`` names what stands in a list of tables by its name."""
+    """One setting that differs. ``before`` and ``after`` are texts for people, None without a value; secrets are never
+    shown. ``path`` has the name of an item in a list of tables."""
 
     path: str
     before: str | None
@@ -64,20 +57,14 @@ class Change:
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
-        return {
-            "path": self.path,
-            "before": self.before,
-            "after": self.after,
-            "origin": self.origin,
-            "effect": self.effect,
-        }
+        return asdict(self)
 
 
 def effect_of(path: Path, before: object, after: object) -> Effect:
-    """What a change of the setting at ``path`` takes. The values matter where one of them changes how it works."""
+    """What a change of the setting at ``path`` needs. The values matter for ``spool.after``."""
     names = ".".join(str(step) for step in path if isinstance(step, str))
     if names == "spool.after" and not (before and after):
-        return "restart"  # 0 sends every batch through the disk: another way from the first message on
+        return "restart"  # 0 sends every batch through the disk, from the first message on
     if any(names == one or names.startswith(f"{one}.") for one in LIVE):
         return "live"
     if any(names == one or names.startswith(f"{one}.") for one in OTHER):
@@ -91,7 +78,7 @@ def changes(before: Settings, after: Settings, origins: Mapping[Path, Origin]) -
 
 
 def only_live(before: Settings, after: Settings) -> Settings:
-    """``before`` with everything taken from ``after`` that needs no restart."""
+    """``before`` with every change of ``after`` that needs no restart."""
     merged = _merge(before, after, ())
     assert isinstance(merged, type(before))
     return merged
@@ -152,7 +139,8 @@ def _of_options(
 def _of_tables(
     before: tuple[BaseModel, ...], after: tuple[BaseModel, ...], path: Path, said: str, origins: Mapping[Path, Origin]
 ) -> Iterator[Change]:
-    """A list of tables: each against the one of its name, then the order; by place where they have no names."""
+    """Changes in a list of tables: each item against the one of the same name, or else the same place; then the
+    order."""
     old, new = _by_name(before), _by_name(after)
     effect = effect_of(path, before, after)
     for key in dict.fromkeys((*old, *new)):

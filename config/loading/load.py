@@ -1,26 +1,36 @@
 """Settings from one TOML file, ``GATEWAY_*`` variables and secret files: merged, checked, each with its origin.
 
 Weakest first: defaults, the TOML file, the secrets directory, the environment, a command's own options. Tables merge
-key by key; lists and free maps (headers) replace each other whole. pydantic-settings would merge as well, but forgets
-where a value came from and stops at the first problem; its source classes are the base here, the merging is ours.
+key by key; lists and free maps (headers) replace each other whole. The source classes are those of pydantic-settings.
+The merging is ours, because pydantic-settings forgets origins and stops at the first problem.
 """
 
-from __future__ import annotations
-
-__all__ = ["Loaded", "check_relations", "load", "require_runnable"]
-
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from config.errors import ConfigError
 from config.loading.sources import EnvironmentSource, FileSource, Layer, OverrideSource, SecretsDirectorySource
 from config.origins import Origin, Problem, SecretFile
-from config.relations import auth, auth_backends, credentials, flow, http, jwt, kafka, mqtt, operate, spool
+from config.relations import (
+    auth,
+    auth_backends,
+    commands,
+    credentials,
+    flow,
+    http,
+    jwt,
+    kafka,
+    mqtt,
+    operate,
+    spool,
+    unused,
+)
 from config.relations.rules import View, check
 from config.schema import Path as SettingPath
 from config.schema import dotted, find
@@ -28,13 +38,10 @@ from config.settings import Settings
 from config.values.secret_files import FileSecret, read_secret
 from config.wording import describe, origin_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Checked settings, where each came from, and what is allowed but deserves a look. Its repr holds no secret."""
+    """Checked settings, the origin of each, and warnings. Its repr holds no secret."""
 
     settings: Settings
     provenance: Mapping[SettingPath, Origin]
@@ -63,20 +70,9 @@ class Loaded:
         return origin_of(tuple(path.split(".")) if isinstance(path, str) else path, self.provenance)
 
 
-_RELATIONS = (
-    mqtt,
-    kafka,
-    credentials,
-    flow,
-    spool,
-    jwt,
-    auth,
-    auth_backends,
-    operate,
-    http,
-)
+_RELATIONS = (mqtt, kafka, commands, credentials, flow, spool, jwt, auth, auth_backends, operate, http)
 _REFUSED = tuple(rule for relations in _RELATIONS for rule in relations.REFUSED)
-_WARNED = tuple(rule for relations in _RELATIONS for rule in relations.WARNED)
+_WARNED = tuple(rule for relations in (*_RELATIONS, unused) for rule in relations.WARNED)
 
 
 def load(
@@ -144,7 +140,7 @@ def _merge_tables(
 
 
 def _read_secret_files(merged: Layer, values: Any, at: SettingPath) -> None:
-    """Put the secrets in the place of the files that hold them. What a stronger source makes moot is not read."""
+    """Replace files of secrets by the secrets. A file that a stronger source overrides is not read."""
     for key, value in list(values.items() if isinstance(values, dict) else enumerate(values)):
         path = (*at, key)
         if isinstance(value, SecretFile):
@@ -173,7 +169,7 @@ def _validate(merged: Layer) -> Settings:
         for one in errors:
             problem = describe(one, merged.origins)
             if one["type"] == "too_short" and any(_within(other["loc"], one["loc"]) for other in errors):
-                continue  # it is short of what is wrong in it, which is said
+                continue  # a list is too short only because of the wrong items in it, which are reported
             if problem.path not in noted:  # a union reports each of its members
                 noted.add(problem.path)
                 merged.problems.append(problem)
@@ -185,7 +181,7 @@ def _within(path: tuple[str | int, ...], whole: tuple[str | int, ...]) -> bool:
 
 
 def _drop(values: dict[str, Any], path: SettingPath, *, missing: bool) -> SettingPath:
-    """Remove what is wrong, or the table in which something is missing; a list goes whole. Returns what went."""
+    """Remove a wrong value, or the table that lacks one; a list is removed whole. Returns the removed path."""
     gone: list[str] = []
     for step in path[:-1] if missing else path:
         if isinstance(step, int):
@@ -201,7 +197,7 @@ def _drop(values: dict[str, Any], path: SettingPath, *, missing: bool) -> Settin
 
 
 def check_relations(settings: Settings, provenance: Mapping[SettingPath, Origin]) -> None:
-    """Raise ConfigError unless settings that were put together from two sources go together."""
+    """Raise ConfigError when settings merged from two sources contradict each other."""
     if problems := check(_REFUSED, View(settings, provenance), ()):
         raise ConfigError(*dict.fromkeys(problems))
 
@@ -209,8 +205,8 @@ def check_relations(settings: Settings, provenance: Mapping[SettingPath, Origin]
 def require_runnable(loaded: Loaded) -> None:
     """Raise ConfigError unless a gateway can start here with these settings.
 
-    This is what a look at the settings, or the stream job on another machine, does not need: a route to take, and the
-    files with certificates, keys and tokens.
+    Checks what `gateway config show`, or a Spark job on another machine, does not need: a route, and the files with
+    certificates, keys and tokens.
     """
     problems = []
     if not loaded.settings.routes:
@@ -237,7 +233,7 @@ def _files(table: BaseModel, at: SettingPath) -> Iterator[tuple[SettingPath, Pat
 
 
 def _unreadable(file: Path) -> str:
-    """Why ``file`` cannot be read, or nothing. Not its name: somebody may have written the key itself there."""
+    """Why ``file`` cannot be read, or nothing. Never its name, because a user may have written the key itself there."""
     try:
         with file.open("rb"):
             return ""

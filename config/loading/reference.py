@@ -2,78 +2,75 @@
 
 from __future__ import annotations
 
-__all__ = ["reference"]
-
-import types
+import re
 import typing
+from collections.abc import Iterator
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic_core import PydanticUndefined
 
 from config.errors import ExitStatus
 from config.loading.sources import RESERVED
-from config.schema import Field, Path, dotted, environment_name, fields_of, texts_of
+from config.prose import lines_of
+from config.schema import Field, Path, bare, dotted, fields_of, find, owner_of, texts_of
 from config.settings import Settings
 from config.values.grammar import BYTES_GRAMMAR, DURATION_GRAMMAR
 from config.wording import as_toml, shown
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+if typing.TYPE_CHECKING:
     from pydantic import BaseModel
+
+_WIDTH: Final = 100  # columns of a line
 
 _HEAD = """\
 # Configuration
 
-This page is made by `gateway config reference` from the settings' own source; a test keeps it current.
+`gateway config reference` makes this page from the source of the settings; a test keeps it current.
 
-A gateway reads one TOML file, environment variables and secret files, checks everything at once, and ends with
-status {config} before anything starts when something is wrong. `gateway config check` does only that; `gateway
-config show` prints every setting with the place it came from.
+A gateway reads one TOML file, environment variables and secret files. It checks everything before
+anything starts, and ends with status {config} if something is wrong
+([exit statuses](commands.md#exit-status)). `gateway config check` does only that. `gateway config
+show` prints every setting with its source.
 
 ## Where settings come from
 
 Stronger sources win, key by key; lists and header tables are replaced whole. Weakest first:
 
 1. the defaults below;
-2. the TOML file: the one that `--config` names, else the one that `GATEWAY_CONFIG` names, else `./gateway.toml` if
-   it exists;
-3. the secrets directory, if `GATEWAY_SECRETS_DIR` names one;
+2. the TOML file: that of `--config`, otherwise `GATEWAY_CONFIG`, otherwise `./gateway.toml`;
+3. the secrets directory `GATEWAY_SECRETS_DIR`;
 4. environment variables;
 5. options of the command itself.
 
-**Environment.** A setting's name is `GATEWAY_` and its path in capitals, with `__` between the tables:
-`mqtt.tls.ca_file` is `GATEWAY_MQTT__TLS__CA_FILE`. Lists are JSON arrays, or values separated by commas; tables,
-header tables and lists of tables (`GATEWAY_ROUTES`) are JSON. A table given as JSON and single names of the same
-table add up, and the single name wins. A variable that is set to nothing counts as not set.
+**Environment.** The variable of `mqtt.tls.ca_file` is `GATEWAY_MQTT__TLS__CA_FILE`. Lists are JSON
+arrays or values separated by commas. Tables, header tables and lists of tables (`[[…]]`,
+`GATEWAY_ROUTES`) are JSON; a variable of a single setting wins over its table's. An empty variable
+counts as unset.
 
-**Secrets.** Where a secret may stand, its name with `_file` may stand instead, with the path of a file that holds
-it: `password_file = "/run/secrets/mqtt"` or `GATEWAY_MQTT__PASSWORD_FILE`. In a secrets directory the file
-`mqtt__password` holds `mqtt.password`; any other single value of a table may lie there too. One line end at the end
-of such a file is cut off. Relative paths start at the working directory. Secrets are shown nowhere: not in
-messages, not in logs, not by `gateway config show`.
+**Secrets.** Each setting of the type "secret text" also exists with `_file` after its name:
+`password_file = "/run/secrets/mqtt"` or `GATEWAY_MQTT__PASSWORD_FILE`. In a secrets directory the
+file `mqtt__password` holds `mqtt.password`; it may also hold other single values. One line end at the
+end of the file is cut off. Relative paths start at the working directory. Messages, logs and `gateway
+config show` never show a secret.
 
-**Mistakes.** An unknown key in the file and an unknown `GATEWAY_` variable are refused, with the nearest known
-name; so are settings that contradict each other. All of it is told at once, each with file and line or variable.
-Variables that Kubernetes makes from services (`GATEWAY_PORT=tcp://…`, `GATEWAY_SERVICE_HOST`) are recognised and
-left alone.
+**Mistakes.** Unknown keys and `GATEWAY_` variables, and settings that contradict each other, are
+refused: all at once, each with file and line or variable. Variables that Kubernetes makes from
+services (`GATEWAY_PORT=tcp://…`) are ignored.
 
 ## How values are written
 
-- Duration: {duration}. Units are not guessed, several go from large to small, and nothing is rounded.
+The line below the name of a setting has its default after `=`, and its choices or range. A setting
+without a default is marked: required, or unset.
+
+- Duration: {duration}.
+  Several units go from large to small. Nothing is rounded.
 - Size: {bytes}.
-- Placeholders `${{…}}` stand for values of the message or the session; each setting says which it knows.
+- Placeholders `${{…}}` stand for values of the message or the session.
 
 ## Other environment variables
 
 {variables}
-
-## Exit statuses
-
-| status | meaning |
-|---|---|
-{statuses}
 """
 
 
@@ -84,89 +81,112 @@ def reference() -> str:
         duration=DURATION_GRAMMAR.removeprefix("a duration is "),
         bytes=BYTES_GRAMMAR.removeprefix("a size is "),
         variables="\n".join(f"- `{name}`: {meaning}." for name, meaning in RESERVED.items()),
-        statuses="\n".join(f"| {int(one)} | {one.meaning} |" for one in ExitStatus),
     )
-    return "\n".join([head, *_table(Settings, (), "")]).rstrip() + "\n"
+    return "\n".join([head, *_table(Settings, (), "", _homes())]).rstrip() + "\n"
 
 
-def _table(table: type[BaseModel], at: Path, text: str, *, repeated: bool = False) -> Iterator[str]:
+Homes = dict[tuple[type, str], Path]
+
+
+def _homes() -> Homes:
+    """By field the table that describes it. Of several tables with one class it is the first of the least nested."""
+    homes: Homes = {}
+    tables: list[tuple[type[BaseModel], Path]] = [(Settings, ())]
+    for table, at in tables:  # grows while it is read
+        for field in fields_of(table).values():
+            home = homes.setdefault((owner_of(table, field.name), field.name), at)
+            if field.table is not None and home == at:
+                tables.append((field.table, (*at, field.name)))
+    return homes
+
+
+def _table(table: type[BaseModel], at: Path, intro: str, homes: Homes, *, repeated: bool = False) -> Iterator[str]:
     """A section for a table: its own settings, then the tables below it."""
-    name = dotted(at)
-    heading = f"`[[{name}]]`" if repeated else f"`[{name}]`" if at else "Top level"
-    yield from (f"## {heading}", "")
-    if text:
-        yield from (text, "")
-    if repeated:
-        where = (
-            f"one JSON array in `{environment_name(at)}`" if len(at) == 1 else f"part of `{environment_name(at[:1])}`"
-        )
-        yield from (f"A list of tables; in the environment {where}.", "")
+    yield from (f"## {_heading(at, repeated=repeated)}" if at else "## Top level", "")
+    if intro:
+        yield from (*lines_of(intro, _WIDTH), "")
     texts = texts_of(table)
     nested = []
+    elsewhere: dict[Path, list[str]] = {}
     for field in fields_of(table).values():
-        if field.table is not None:
-            nested.append(field)
+        home = homes[owner_of(table, field.name), field.name]
+        if home != at:
+            elsewhere.setdefault(home, []).append(f"`{field.name}`")
+        elif field.table is not None and _at_home(field.table, path := (*at, field.name), homes):
+            nested.append((field, path))
         else:
-            yield from _setting(field, (*at, field.name), texts[field.name], in_list=repeated)
-    for field in nested:
+            yield from _setting(field, (*at, field.name), texts[field.name], homes)
+    if elsewhere:
+        named = "; ".join(f"{', '.join(names)} as in {_link(home)}" for home, names in elsewhere.items())
+        yield from (*lines_of(f"Further settings: {named}.", _WIDTH), "")
+    for field, path in nested:
         assert field.table is not None
-        words = texts[field.name] + (" Unset by default." if field.nullable else "")
-        yield from _table(field.table, (*at, field.name), words, repeated=field.kind == "tables")
+        text = texts[field.name]
+        words = text + (" Unset by default." if field.nullable and "Unset" not in text else "")
+        yield from _table(field.table, path, words, homes, repeated=field.kind == "tables")
 
 
-def _setting(field: Field, path: Path, text: str, *, in_list: bool) -> Iterator[str]:
-    facts = [_type(field), _default(field)]
-    if not in_list:
-        name = environment_name(path)
-        facts.append(f"`{name}`" + (f" or `{name}_FILE`" if field.kind == "secret" else ""))
-    elif field.kind == "secret":
-        facts.append(f"or `{field.name}_file`")
-    yield from (f"### `{dotted(path)}`", "", " · ".join(facts), "", text, "")
+def _at_home(table: type[BaseModel], at: Path, homes: Homes) -> bool:
+    """Whether a setting of the table at ``at`` is described there."""
+    return any(homes[owner_of(table, name), name] == at for name in fields_of(table))
 
 
-def _default(field: Field) -> str:
+def _heading(at: Path, *, repeated: bool) -> str:
+    return f"`[[{dotted(at)}]]`" if repeated else f"`[{dotted(at)}]`"
+
+
+def _link(home: Path) -> str:
+    found = find(Settings, home)
+    assert found is not None
+    return f"[{_heading(home, repeated=found.kind == 'tables')}](#{re.sub('[^a-z0-9_]', '', dotted(home))})"
+
+
+def _setting(field: Field, path: Path, text: str, homes: Homes) -> Iterator[str]:
+    yield from (f"### `{dotted(path)}`", "", _facts(field, homes), "", *lines_of(text, _WIDTH), "")
+
+
+def _facts(field: Field, homes: Homes) -> str:
+    """Type or range, and default. A default or a range tells what kind of value it is, where there is one."""
     default = field.info.default
-    if default is PydanticUndefined:
-        return "required"
-    return "not set" if default is None else f"default `{as_toml(default, field)}`"
+    nullable = ", unset" if default is None else ", required" if default is PydanticUndefined else ""
+    if field.table is not None:
+        name = next(iter(fields_of(field.table)))
+        link = _link(homes[owner_of(field.table, name), name])
+        return f"{'list of tables' if field.kind == 'tables' else 'table'} as {link}{nullable}"
+    shown_default = "" if nullable else f"= `{as_toml(default, field)}`"
+    annotation, _ = bare(field.info.annotation)
+    if typing.get_origin(annotation) is Literal:
+        choices = typing.get_args(annotation)
+        marks = [f"`{as_toml(one)}`" + (" (default)" if one == default else "") for one in choices]
+        return f"{', '.join(marks[:-1])} or {marks[-1]}{nullable}"
+    if (field.kind == "list" and typing.get_origin(_item(annotation)) is Literal) and not nullable:
+        return f"{shown_default}; {_type(field, annotation)}"
+    if bounds := _range(field):
+        return f"{bounds}{nullable}" if nullable else f"{shown_default}; {bounds}"
+    return f"{_type(field, annotation)}{nullable}" if nullable else shown_default
 
 
-def _type(field: Field) -> str:
+def _type(field: Field, annotation: Any) -> str:
     if field.kind == "secret":
         return "secret text"
-    if field.kind == "map":
-        return "table of texts"
-    annotation = _inner(field.info.annotation)
     if field.kind == "list":
-        return "list of " + _scalar(_inner(typing.get_args(annotation)[0]), field, plural=True)
-    return _scalar(annotation, field, plural=False) + _range(field)
+        item = _item(annotation)
+        if typing.get_origin(item) is Literal:
+            return "list of " + ", ".join(f"`{as_toml(one)}`" for one in typing.get_args(item))
+        return "list of texts"
+    return {bool: "true or false", str: "text", FilePath: "path"}[annotation]
 
 
-def _scalar(annotation: Any, field: Field, *, plural: bool) -> str:
-    if typing.get_origin(annotation) is Literal:
-        return ("" if plural else "one of ") + ", ".join(f"`{as_toml(one)}`" for one in typing.get_args(annotation))
-    names = {bool: "true or false", int: "whole number", float: "number", str: "text", FilePath: "path"}
-    if field.unit is not None:
-        return "duration" if field.unit == "duration" else "size"
-    return names[annotation] + ("s" if plural else "")
+def _item(annotation: Any) -> Any:
+    """The type of a list's items."""
+    return bare(typing.get_args(annotation)[0])[0]
 
 
 def _range(field: Field) -> str:
-    bounds = field.bounds
-    parts = [
-        f"{words} {shown(bounds[name], field)}"
-        for name, words in (("ge", "from"), ("gt", "more than"), ("le", "to"), ("lt", "less than"))
-        if name in bounds
-    ]
-    return ", " + " ".join(parts) if parts else ""
-
-
-def _inner(annotation: Any) -> Any:
-    """The type without ``Annotated[…]`` and ``… | None``."""
-    while True:
-        if typing.get_origin(annotation) is typing.Annotated:
-            annotation = typing.get_args(annotation)[0]
-        elif typing.get_origin(annotation) in {typing.Union, types.UnionType}:
-            annotation = next(one for one in typing.get_args(annotation) if one is not types.NoneType)
-        else:
-            return annotation
+    if field.kind == "map":
+        return ""
+    bounds = {name: shown(limit, field) for name, limit in field.bounds.items() if name in {"ge", "gt", "le", "lt"}}
+    if set(bounds) == {"ge", "le"}:
+        return f"{bounds['ge']} to {bounds['le']}"
+    words = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}
+    return " ".join(f"{words[name]} {limit}" for name, limit in bounds.items())

@@ -1,29 +1,24 @@
-"""All settings in effect, each with where it came from: for people as TOML, for programs as plain values. Secrets are
-masked."""
+"""All settings in effect with their origins: for people as TOML, for programs as plain values. Secrets are masked."""
 
 from __future__ import annotations
 
-__all__ = ["as_data", "as_text"]
-
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from config.loading.transfer import plain
 from config.schema import Field, Path, dotted, fields_of
-from config.values.grammar import format_duration
 from config.wording import as_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from config.loading.load import Loaded
     from config.origins import Origin
 
 _MASK = "********"
-_COLUMN = 48  # where the origins start, unless a value is longer
+_COLUMN = 48  # column of the origins, unless a value is longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +30,7 @@ class _Entry:
 
 
 def as_text(loaded: Loaded) -> str:
-    """The settings as a TOML document, which loads to the same settings: what is secret or unset stands in comments."""
+    """The settings as a TOML document that loads to the same settings. Secret and unset ones are comments."""
     lines: list[str] = []
     _write(lines, loaded, loaded.settings, ())
     return "\n".join(lines) + "\n"
@@ -59,7 +54,7 @@ def _write(lines: list[str], loaded: Loaded, table: BaseModel, at: Path) -> None
 
 
 def _nested(entry: _Entry) -> bool:
-    """Whether it takes headers of its own; an empty list of tables is written as a plain ``[]``."""
+    """Whether the field needs headers of its own; an empty list of tables is written as ``[]``."""
     return isinstance(entry.value, BaseModel) or (entry.field.kind == "tables" and bool(entry.value))
 
 
@@ -77,14 +72,14 @@ def _line(entry: _Entry) -> str:
 
 
 def _masked(value: Any) -> str:
-    """Of a map the names are shown, since they tell which header is sent."""
+    """A secret map. Its names are shown, because they are names of headers."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{as_toml(key)} = {_MASK}" for key in value) + "}"
     return _MASK
 
 
 def as_data(loaded: Loaded) -> dict[str, Any]:
-    """The same for programs: ``settings`` with path, value, source and place of each, then ``warnings`` and ``file``.
+    """For programs: ``settings`` with path, value, source and place of each, then ``warnings`` and ``file``.
 
     Durations are text in the duration grammar, sizes numbers of bytes. A secret has the value None, ``secret`` true
     and ``given``.
@@ -94,7 +89,7 @@ def as_data(loaded: Loaded) -> dict[str, Any]:
         hidden = entry.field.sensitive
         one: dict[str, Any] = {
             "path": dotted(entry.path),
-            "value": None if hidden else _plain(entry.value),
+            "value": None if hidden else plain(entry.value),
             "source": entry.origin.source,
             "place": str(entry.origin),
         }
@@ -106,20 +101,6 @@ def as_data(loaded: Loaded) -> dict[str, Any]:
         "warnings": list(loaded.warnings),
         "file": None if loaded.file is None else str(loaded.file),
     }
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case timedelta():
-            return format_duration(value)
-        case bool() | int() | float() | None:
-            return value
-        case tuple() | list():
-            return [_plain(one) for one in value]
-        case dict():
-            return {key: _plain(one) for key, one in value.items()}
-        case _:
-            return str(value)
 
 
 def _entries(loaded: Loaded, table: BaseModel, at: Path) -> Iterator[_Entry]:

@@ -1,20 +1,10 @@
-"""The places that settings are read from, each as a layer: the raw values by table, and where each one was written.
+"""The sources of settings, each as a layer: raw values by table, with their origins.
 
-A layer is read along the models: an unknown key is refused here, with the nearest known one, before any value is
-looked at; a secret is wrapped as soon as it is seen, so that no later message can carry it.
+A layer is read along the models. Unknown keys are refused first, with the nearest known one. A secret is wrapped at
+once, so that no later message can contain it.
 """
 
 from __future__ import annotations
-
-__all__ = [
-    "RESERVED",
-    "EnvironmentSource",
-    "FileSource",
-    "Layer",
-    "LayerSource",
-    "OverrideSource",
-    "SecretsDirectorySource",
-]
 
 import json
 import re
@@ -31,6 +21,7 @@ from pydantic_settings import PydanticBaseSettingsSource
 
 from config.loading.toml_lines import line_numbers
 from config.origins import Origin, Problem, SecretFile
+from config.removed import REMOVED
 from config.schema import PREFIX, Field, Path, dotted, environment_name, environment_names, fields_of, walk
 from config.settings import Settings
 from config.values.secret_files import FileSecret, read_secret
@@ -44,20 +35,20 @@ RESERVED = {
     "GATEWAY_MAVEN_MIRROR": "address of a Maven repository to download the embedded brokers from",
     "GATEWAY_SECRETS_DIR": "folder with a file for each secret, named like `mqtt__password`",
 }
-"""Environment names of ours that are not settings, with their meaning."""
+"""The gateway's environment variables that are not settings, with their meaning."""
 
-# A Kubernetes service called "gateway…" puts these into every container; they are nobody's misspelling.
+# A Kubernetes service called "gateway…" sets these in every container; they are not misspelt settings.
 _SERVICE_LINK = re.compile(
     r"GATEWAY_(?:[A-Z0-9_]+_)?(?:SERVICE_(?:HOST|PORT(?:_[A-Z0-9_]+)?)|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)?)"
 )
 _LINK_VALUE = re.compile(r"(?:tcp|udp|sctp)://.*|[\d.]+|[0-9a-fA-F:]+|tcp|udp|sctp")
-_NEAR = 0.6  # difflib's own measure of a likely misspelling
-_VERY_NEAR = 0.8  # where there is a better guess, or where other people's files may lie too
+_NEAR = 0.6  # difflib's default for a likely misspelling
+_VERY_NEAR = 0.8  # where a better guess exists, or other programs' files may be
 
 
 @dataclass(slots=True)
 class Layer:
-    """What one source says. ``doubtful`` are the settings that a problem leaves unknown: nothing follows from them."""
+    """The values of one source. ``doubtful`` are settings with a problem: rules that need them are skipped."""
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[Path, Origin] = field(default_factory=dict)
@@ -66,7 +57,7 @@ class Layer:
 
 
 class LayerSource(PydanticBaseSettingsSource):
-    """A settings source that remembers where each value was written. Called, it gives the values alone."""
+    """A settings source that keeps the origin of each value. A call returns only the values."""
 
     def __init__(self) -> None:
         super().__init__(Settings)
@@ -76,20 +67,20 @@ class LayerSource(PydanticBaseSettingsSource):
         return self.layer.values
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """The value of one top-level field: pydantic-settings' own interface."""
+        """The value of one top-level field, for pydantic-settings' interface."""
         del field
         return self.layer.values.get(field_name), field_name, False
 
     @abstractmethod
     def origin(self, path: Path) -> Origin | None:
-        """Where the value at ``path`` was written; None for a table that several names of an environment make up."""
+        """The origin of the value at ``path``; None for a table from several variables."""
 
     def read(self, raw: Mapping[str, Any]) -> None:
         """Fill the layer from raw values."""
         self.layer.values = self._table(raw, Settings, ())
 
     def refuse(self, path: Path, sentence: str, origin: Origin | None = None, meant: Path | None = None) -> None:
-        """Note a problem; ``meant`` is the setting that its author had in mind, where that is not ``path``."""
+        """Note a problem; ``meant`` is the setting that the author probably meant, if it is not ``path``."""
         self.layer.problems.append(Problem(path, origin or self.origin(path), sentence))
         self.layer.doubtful.add(path if meant is None else meant)
 
@@ -109,7 +100,9 @@ class LayerSource(PydanticBaseSettingsSource):
                 else:
                     self._keep(values, name, SecretFile(str(value)), (*at, name), self.origin(path))
             elif key not in fields and table.model_config.get("extra") == "allow":
-                self._keep(values, key, value, path, self.origin(path))  # not ours to judge: see InterceptorSettings
+                self._keep(
+                    values, key, value, path, self.origin(path)
+                )  # the interceptor checks it: see InterceptorSettings
             elif key not in fields:
                 sentence, meant = _unknown(key, at, {**{name: name for name in fields}, **secret_files})
                 self.refuse(path, sentence, meant=meant)
@@ -143,9 +136,12 @@ class LayerSource(PydanticBaseSettingsSource):
 
 
 def _unknown(key: str, at: Path, known: Mapping[str, str]) -> tuple[str, Path]:
-    """What to say about an unknown key, and which setting was meant. ``known``: each key there with its setting."""
+    """The sentence about an unknown key, and the setting that was probably meant. ``known``: each key there with its
+    setting."""
+    if removed := REMOVED.get((*at, key)):
+        return removed, (*at, key)
     elsewhere = [path for path, of in walk(Settings) if path[-1] == key and of.kind != "table"]
-    elsewhere.sort(key=lambda path: path[: len(at)] != at)  # those below this table first
+    elsewhere.sort(key=lambda path: path[: len(at)] != at)  # names below this table first
     if near := get_close_matches(key, known, 1, _NEAR if not elsewhere else _VERY_NEAR):
         return f'is no setting; did you mean "{dotted((*at, near[0]))}"?', (*at, known[near[0]])
     if elsewhere:
@@ -155,7 +151,7 @@ def _unknown(key: str, at: Path, known: Mapping[str, str]) -> tuple[str, Path]:
 
 
 class FileSource(LayerSource):
-    """The TOML file. ``shown`` is how messages call it."""
+    """The TOML file. ``shown`` is its name in messages."""
 
     def __init__(self, path: FilePath, shown: str) -> None:
         super().__init__()
@@ -168,7 +164,7 @@ class FileSource(LayerSource):
             self._fail(f"cannot be read: {error.strerror or error}; is the path right, and may this user read it?")
         except UnicodeDecodeError as error:
             self._fail(f"is not UTF-8 text at byte {error.start}; TOML files are")
-        except (ValueError, RecursionError) as error:  # beside TOMLDecodeError: numbers too long, nesting too deep
+        except (ValueError, RecursionError) as error:  # TOMLDecodeError, too long numbers, too deep nesting
             self._fail(f"is not valid TOML: {error}")
         else:
             self._lines = line_numbers(text)
@@ -186,7 +182,7 @@ class FileSource(LayerSource):
 
 
 class _TextSource(LayerSource):
-    """A source whose values arrive as text under flat names."""
+    """A source with texts under flat names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,7 +196,7 @@ class _TextSource(LayerSource):
         return None
 
     def take(self, found: list[tuple[Path, Field, str | FileSecret, Origin]]) -> None:
-        """Read texts: whole tables first, so that the names of single values add to them."""
+        """Read texts: whole tables first, so that single values add to them."""
         raw: dict[str, Any] = {}
         for path, of, text, origin in sorted(found, key=lambda one: len(one[0])):
             self._places[path] = origin
@@ -214,7 +210,7 @@ class _TextSource(LayerSource):
 
 
 class EnvironmentSource(_TextSource):
-    """``GATEWAY_*`` variables. One set to nothing counts as not set, since compose files cannot leave one out."""
+    """``GATEWAY_*`` variables. An empty one counts as unset, because compose files cannot omit one."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         super().__init__()
@@ -236,7 +232,10 @@ class EnvironmentSource(_TextSource):
 
 
 def _unknown_name(name: str) -> tuple[str, Path]:
-    """What to say about an unknown variable, and which setting was probably meant."""
+    """The sentence about an unknown variable, and the setting that was probably meant."""
+    for removed, sentence in REMOVED.items():
+        if name.upper() == environment_name(removed):
+            return sentence, removed
     for path, of in walk(Settings):
         whole = environment_name(path)
         if of.kind in {"list", "map", "tables"} and name.upper().startswith(f"{whole}_"):
@@ -251,8 +250,8 @@ def _unknown_name(name: str) -> tuple[str, Path]:
 class SecretsDirectorySource(_TextSource):
     """A folder with one file for each value, as containers mount secrets: ``mqtt__password`` holds ``mqtt.password``.
 
-    Files that belong to others are left alone, but a name that nearly is one of ours is refused. Settings of the top
-    level are not read: a file called ``worker`` may be anybody's.
+    Other programs' files are ignored, but names similar to a setting's are refused. Settings of the top level are not
+    read: a file called ``worker`` may be another program's.
     """
 
     def __init__(self, folder: FilePath) -> None:
@@ -285,7 +284,7 @@ class SecretsDirectorySource(_TextSource):
 
 
 class OverrideSource(LayerSource):
-    """Values that a command's own options give: nested, or with dotted keys (``{"mqtt.sessions": 1}``)."""
+    """Values of a command's options: nested, or with dotted keys (``{"mqtt.sessions": 1}``)."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         super().__init__()
@@ -300,7 +299,8 @@ class OverrideSource(LayerSource):
 
 
 def _decode(text: str, of: Field, *, secret_file: bool) -> Any:
-    """A text as TOML would have given it: JSON for tables and maps, JSON or commas for lists. Raises ValueError."""
+    """The value of a text, as TOML would give it: JSON for tables and maps, JSON or commas for lists. Raises
+    ValueError."""
     if secret_file or of.kind in {"value", "secret"}:
         return text
     if of.kind == "list" and not text.lstrip().startswith("["):
@@ -315,7 +315,7 @@ def _decode(text: str, of: Field, *, secret_file: bool) -> Any:
 
 
 def _put(raw: dict[str, Any], path: Path, value: Any) -> None:
-    """Set a value deep in ``raw``, over whatever stands in its way."""
+    """Set a nested value in ``raw``, replacing values that are no tables."""
     where = raw
     for step in path[:-1]:
         below = where.get(str(step))

@@ -1,13 +1,9 @@
-"""Checked settings on their way to another process of ours: text that holds every value, secrets included.
+"""Checked settings as text for another process of the gateway, secrets included.
 
-A worker must run with what its supervisor has checked, also when the file has changed since. So it gets the values,
-not the file's name. Only what somebody has set travels: a worker whose code is newer than its supervisor's (the package
-was upgraded between) fills in its own defaults.
+A worker must use the settings that its supervisor has checked, also if the file has changed since. So it gets values,
+not the file's name. Only values that were set are sent: a worker of a newer version than its supervisor uses its own
+defaults.
 """
-
-from __future__ import annotations
-
-__all__ = ["from_json", "to_json"]
 
 import json
 from datetime import timedelta
@@ -21,24 +17,24 @@ from config.settings import Settings
 from config.values.grammar import format_duration
 from config.values.secret_files import FileSecret
 
-_FILE, _VALUE = "$secret_file", "$secret"  # no setting, header or option has such a name
+_FILE, _VALUE = "$secret_file", "$secret"  # not the name of any setting, header or option
 
 
 def to_json(settings: Settings) -> str:
-    """The settings as one line. It holds secrets in clear: for a pipe between two processes, never for a file."""
-    return json.dumps(_plain(settings), ensure_ascii=False)
+    """The settings as one line with readable secrets, for a pipe between two processes, never for a file."""
+    return json.dumps(plain(settings), ensure_ascii=False)
 
 
 def from_json(text: str) -> Settings:
     """The settings that ``to_json`` was given. Relations between them are not checked again.
 
-    Raises ConfigError when this code does not know them: another version wrote them.
+    Raises ConfigError for unknown settings of another version.
     """
     try:
         return Settings(**json.loads(text, object_hook=_secret))
     except (ValueError, TypeError, ValidationError) as error:
         where = ""
-        if isinstance(error, ValidationError):  # its own text may hold values
+        if isinstance(error, ValidationError):  # its text may contain values
             where = ", ".join(".".join(map(str, one["loc"])) for one in error.errors(include_input=False))
         raise ConfigError(
             f"The supervisor's settings cannot be used by this worker ({where or type(error).__name__}): the package "
@@ -52,12 +48,13 @@ def _secret(table: dict[str, Any]) -> Any:
     return table
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value of a setting as JSON has it: durations and paths as text, secrets readable."""
     match value:
-        case FileSecret():  # with its file: the worker reads it again when it connects again
+        case FileSecret():  # with its file, which the worker reads again at a reconnect
             return {_FILE: str(value.file), _VALUE: value.get_secret_value()}
         case BaseModel():
-            return {name: _plain(getattr(value, name)) for name in sorted(value.model_fields_set)}
+            return {name: plain(getattr(value, name)) for name in sorted(value.model_fields_set)}
         case SecretStr():
             return value.get_secret_value()
         case timedelta():
@@ -65,8 +62,8 @@ def _plain(value: Any) -> Any:
         case Path():
             return str(value)
         case tuple() | list():
-            return [_plain(one) for one in value]
+            return [plain(one) for one in value]
         case dict():
-            return {key: _plain(one) for key, one in value.items()}
+            return {key: plain(one) for key, one in value.items()}
         case _:
             return value

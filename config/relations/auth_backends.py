@@ -1,127 +1,105 @@
 """Relations within the tables of the servers that the access service asks about users."""
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-__all__ = ["REFUSED", "WARNED"]
+from config.relations.client_tls import tls_files
+from config.relations.rules import Rule, value, when
+from config.settings import Settings
+from config.values.addresses import is_loopback
+from config.values.auth_placeholders import check_template
 
-from typing import TYPE_CHECKING, Final
-
-from config.relations.rules import Rule, View
-from config.values.auth_placeholders import quoted_placeholder, split_placeholders
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-_TEXTS: Final = (("postgresql", "query"), ("mysql", "query"), ("redis", "key"), ("ldap", "bind_dn"))
-_SERVERS: Final = ("postgresql", "mysql", "redis", "ldap")
+_STORES = ("postgresql", "mysql", "redis")
+SERVERS = (*_STORES, "ldap")
+_TEXTS = ("postgresql.query", "mysql.query", "redis.key", "ldap.bind_dn", "ldap.search_filter")
 
 
-def _texts(view: View) -> Iterator[str]:
-    """Only of servers that are asked: the others are told to have no effect."""
-    auth = view.settings.auth
-    for server, name in _TEXTS:
-        if server in auth.chain and not (server == "ldap" and auth.ldap.search_base is not None):
-            yield from _text(view, server, name)
-    if "ldap" in auth.chain and auth.ldap.search_base is not None:
-        yield from _text(view, "ldap", "search_filter")
+def _texts(settings: Settings) -> Iterator[str]:
+    """Checks only servers in the chain: ``unused`` warns of the others."""
+    searches = settings.auth.ldap.search_base is not None
+    unused = "ldap.bind_dn" if searches else "ldap.search_filter"
+    for path in _TEXTS:
+        if path.partition(".")[0] in settings.auth.chain and path != unused:
+            try:
+                check_template(value(settings, f"auth.{path}"), sql=path.endswith("query"))
+            except ValueError as error:
+                yield f"<auth.{path}>: {error}."
 
-
-def _text(view: View, server: str, name: str) -> Iterator[str]:
-    text: str = view.value("auth", server, name)
-    say = view.say("auth", server, name)
-    try:
-        _, names = split_placeholders(text)
-        quoted = quoted_placeholder(text) if name == "query" else None
-    except ValueError as error:
-        yield f"{say}: {error}."
-        return
-    if not names:
-        yield f"{say} has no placeholder such as ${{username}}: all devices would be the same user; put one in."
-    elif quoted is not None:
-        yield (
-            f"{say} has ${{{quoted}}} within quotes: there it is text and not the value, since a placeholder becomes "
-            "a parameter; remove the quotes."
-        )
-
-
-def _searcher(view: View) -> Iterator[str]:
-    ldap = view.settings.auth.ldap
-    if ldap.search_password is not None and ldap.search_username is None:
-        yield (
-            f"{view.say('auth', 'ldap', 'search_password')} is given without auth.ldap.search_username: it would "
-            "belong to nobody; give the name to search as too."
-        )
-    if ldap.search_username is not None and (
-        ldap.search_password is None or not ldap.search_password.get_secret_value()
-    ):
-        yield (
-            f"{view.say('auth', 'ldap', 'search_username')} is given without auth.ldap.search_password: a bind with a "
-            "name and no password is an anonymous one to most directories; give it, or remove the name."
-        )
-
-
-def _superusers(view: View) -> Iterator[str]:
-    ldap = view.settings.auth.ldap
-    if ldap.superuser_group is not None and ldap.group_attribute is None:
-        yield (
-            f"{view.say('auth', 'ldap', 'superuser_group')} is given without auth.ldap.group_attribute: no groups are "
-            "read, so nobody would be in it; name the attribute (memberOf in most directories)."
-        )
-
-
-def _certificates(view: View) -> Iterator[str]:
-    for server in _SERVERS:
-        tls = view.value("auth", server, "tls")
-        if tls is None or tls.certificate_file is not None:
-            continue
-        for name in ("key_file", "key_password"):
-            if getattr(tls, name) is not None:
-                yield (
-                    f"{view.say('auth', server, 'tls', name)} is given without auth.{server}.tls.certificate_file: a "
-                    "key alone identifies nobody; give the certificate too, or remove the key."
-                )
-
-
-_TLS: Final = tuple(f"auth.{server}.tls" for server in _SERVERS)
 
 REFUSED = (
-    Rule(
-        (
-            "auth.chain",
-            *(f"auth.{server}.{name}" for server, name in _TEXTS),
-            "auth.ldap.search_base",
-            "auth.ldap.search_filter",
-        ),
-        _texts,
+    Rule(("auth.chain", *(f"auth.{path}" for path in _TEXTS), "auth.ldap.search_base"), _texts),
+    when(
+        lambda s: s.auth.ldap.search_password is not None and s.auth.ldap.search_username is None,
+        "<auth.ldap.search_password> is given without auth.ldap.search_username: it needs a user name; give the name "
+        "to search as too.",
+        "auth.ldap.search_username",
     ),
-    Rule(("auth.ldap.search_username", "auth.ldap.search_password"), _searcher),
-    Rule(("auth.ldap.superuser_group", "auth.ldap.group_attribute"), _superusers),
-    Rule(_TLS, _certificates),
+    when(
+        lambda s: (
+            s.auth.ldap.search_username is not None
+            and not (s.auth.ldap.search_password and s.auth.ldap.search_password.get_secret_value())
+        ),
+        "<auth.ldap.search_username> is given without auth.ldap.search_password: a bind with a name and no password "
+        "is an anonymous one to most directories; give it, or remove the name.",
+        "auth.ldap.search_password",
+    ),
+    when(
+        lambda s: s.auth.ldap.superuser_group is not None and s.auth.ldap.group_attribute is None,
+        "<auth.ldap.superuser_group> is given without auth.ldap.group_attribute: no groups are read, so it would have "
+        "no members; name the attribute (memberOf in most directories).",
+        "auth.ldap.group_attribute",
+    ),
+    Rule(
+        tuple(f"auth.{server}.tls" for server in SERVERS),
+        lambda s: [text for server in SERVERS for text in tls_files(s, f"auth.{server}.tls")],
+    ),
 )
 
 
-def _unverified(view: View) -> Iterator[str]:
-    auth = view.settings.auth
-    for server in _SERVERS:
-        tls = view.value("auth", server, "tls")
-        if server in auth.chain and tls is not None and not tls.verify:
+def _unverified(settings: Settings) -> Iterator[str]:
+    for server in SERVERS:
+        if server in settings.auth.chain and value(settings, f"auth.{server}.tls.verify") is False:
             yield (
-                f"{view.say('auth', server, 'tls', 'verify')}: anybody on the way can pretend to be the server and say "
-                f"who may log in; name its authority in auth.{server}.tls.ca_file instead."
+                f"<auth.{server}.tls.verify>: others on the network can pretend to be the server and say who may log "
+                f"in; name its authority in auth.{server}.tls.ca_file instead."
             )
 
 
-def _salts(view: View) -> Iterator[str]:
-    auth = view.settings.auth
-    for server in ("postgresql", "mysql", "redis"):
-        if server in auth.chain and view.value("auth", server, "algorithm") == "plain":
+def _salts(settings: Settings) -> Iterator[str]:
+    for server in _STORES:
+        if server in settings.auth.chain and value(settings, f"auth.{server}.algorithm") == "plain":
             yield (
-                f"{view.say('auth', server, 'algorithm')}: whoever reads that table has all passwords; it is there for "
-                "moving away from it."
+                f"<auth.{server}.algorithm>: everybody who reads that table has all passwords; use it only until users "
+                "have hashes."
             )
+
+
+def _readable(settings: Settings) -> Iterator[str]:
+    bare = [one for one in SERVERS if one in settings.auth.chain and value(settings, f"auth.{one}.tls") is None]
+    for server in bare:
+        if server != "ldap" and not is_loopback(value(settings, f"auth.{server}.host")):
+            yield (
+                f"<auth.{server}.host> is on another machine, and there is no auth.{server}.tls: password hashes are "
+                "readable and can be changed on the network; add the table."
+            )
+    scheme, _, address = settings.auth.ldap.address.partition("://")
+    host = address.rpartition(":")[0] or address
+    if "ldap" in bare and scheme == "ldap" and not is_loopback(host.strip("[]")):
+        yield (
+            "<auth.ldap.address> is on another machine, and there is no auth.ldap.tls: devices' passwords are readable "
+            "on the network; add the table (StartTLS), or write ldaps://."
+        )
 
 
 WARNED = (
-    Rule(("auth.chain", *_TLS), _unverified),
-    Rule(("auth.chain", *(f"auth.{server}.algorithm" for server in ("postgresql", "mysql", "redis"))), _salts),
+    Rule(("auth.chain", *(f"auth.{server}.tls" for server in SERVERS)), _unverified),
+    Rule(("auth.chain", *(f"auth.{server}.algorithm" for server in _STORES)), _salts),
+    Rule(
+        (
+            "auth.chain",
+            "auth.ldap.address",
+            *(f"auth.{server}.host" for server in _STORES),
+            *(f"auth.{server}.tls" for server in SERVERS),
+        ),
+        _readable,
+    ),
 )

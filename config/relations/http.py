@@ -1,68 +1,66 @@
-"""Relations between the settings of the HTTP port."""
-
-from __future__ import annotations
-
-__all__ = ["REFUSED", "WARNED"]
+"""Relations between the settings of the HTTP port, and of secrets that open a port."""
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
 
-from config.relations.rules import Rule, View
+from config.relations.rules import Rule, value, when
+from config.settings import Settings
 from config.values.addresses import is_loopback
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-_LENGTH: Final = 16  # of letters and digits at random: 80 bits and more
-_VISIBLE: Final = re.compile(r"[!-~]+")
+_LENGTH = 16  # of letters and digits at random: 80 bits and more
+_VISIBLE = re.compile(r"[!-~]+")
 
 
-def _token(view: View) -> str:
-    token = view.settings.http.token
-    return "" if token is None else token.get_secret_value()
+def is_visible(settings: Settings, path: str) -> bool:
+    """Whether a header can carry the secret at ``path``, or none is given."""
+    secret = value(settings, path)
+    return secret is None or _VISIBLE.fullmatch(secret.get_secret_value()) is not None
 
 
-def _token_text(view: View) -> Iterator[str]:
-    if view.settings.http.token is not None and not _VISIBLE.fullmatch(_token(view)):
-        yield (
-            f"{view.say('http', 'token')} is empty, or has characters other than visible ASCII: nobody could send it in"
-            " a header, and the port would stay closed; take letters and digits, or remove it."
-        )
+def guessable(path: str, host: str, has_other_proof: Callable[[Settings], bool] = lambda _: False) -> tuple[Rule, Rule]:
+    """A short secret at ``path``: refused if other machines reach ``host`` with it alone, doubtful on this machine."""
+
+    def is_short(settings: Settings) -> bool:
+        secret = value(settings, path)
+        return secret is not None and 0 < len(secret.get_secret_value()) < _LENGTH
+
+    def is_alone(settings: Settings) -> bool:
+        return not is_loopback(value(settings, host)) and not has_other_proof(settings)
+
+    return (
+        when(
+            lambda settings: is_short(settings) and is_alone(settings),
+            f"<{path}> has fewer than {_LENGTH} characters, but <{host}> can be reached from other machines: it could "
+            "be guessed; take a longer one, made at random.",
+        ),
+        when(
+            lambda settings: is_short(settings) and is_loopback(value(settings, host)),
+            f"<{path}> has fewer than {_LENGTH} characters: it can be guessed; take a longer one, made at random.",
+            host,
+        ),
+    )
 
 
-def _token_guessable(view: View) -> Iterator[str]:
-    if not is_loopback(view.settings.http.host) and 0 < len(_token(view)) < _LENGTH:
-        yield (
-            f"{view.say('http', 'token')} has fewer than {_LENGTH} characters, but {view.say('http', 'host')} can be"
-            " reached from other machines: it could be found by trying; take a longer one, made at random."
-        )
-
+_SHORT_REFUSED, _SHORT_WARNED = guessable("http.token", "http.host")
 
 REFUSED = (
-    Rule(("http.token",), _token_text),
-    Rule(("http.token", "http.host"), _token_guessable),
+    when(
+        lambda settings: not is_visible(settings, "http.token"),
+        "<http.token> is empty, or has characters other than visible ASCII: it cannot be sent in a header, and the "
+        "port would stay closed; take letters and digits, or remove it.",
+    ),
+    _SHORT_REFUSED,
 )
 
-
-def _token_readable(view: View) -> Iterator[str]:
-    http = view.settings.http
-    if http.token is not None and http.tls is None and not is_loopback(http.host):
-        yield (
-            f"{view.say('http', 'token')} is sent readable to everybody on the way, since {view.say('http', 'host')}"
-            " can be reached from other machines and there is no http.tls; add an [http.tls] table, unless only"
-            " Prometheus and operators are on that network, or TLS ends in front of the gateway."
-        )
-
-
-def _token_short(view: View) -> Iterator[str]:
-    if is_loopback(view.settings.http.host) and 0 < len(_token(view)) < _LENGTH:
-        yield (
-            f"{view.say('http', 'token')} has fewer than {_LENGTH} characters: it can be found by trying; take a longer"
-            " one, made at random."
-        )
-
-
 WARNED = (
-    Rule(("http.token", "http.host", "http.tls"), _token_readable),
-    Rule(("http.token", "http.host"), _token_short),
+    when(
+        lambda settings: (
+            settings.http.token is not None and settings.http.tls is None and not is_loopback(settings.http.host)
+        ),
+        "<http.token> is sent readable over the network, since <http.host> can be reached from other machines and "
+        "there is no http.tls; add an [http.tls] table, unless only Prometheus and operators are on that network, or "
+        "TLS ends in front of the gateway.",
+        "http.tls",
+    ),
+    _SHORT_WARNED,
 )

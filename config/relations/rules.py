@@ -1,77 +1,88 @@
 """Checks of settings against each other, before anything starts.
 
-A rule names the settings that it compares, so that it is skipped while one of them is itself in question. What it
-yields is a sentence with both settings, both values, where they were written, and the consequence; a user should not
-have to look it up.
+A rule is skipped while one of its settings has a problem of its own. A sentence names all settings with their values
+and origins, and the consequence: ``<mqtt.sessions>`` in it becomes ``mqtt.sessions = 4 (default)``.
 """
 
-from __future__ import annotations
-
-__all__ = ["Rule", "View", "check"]
-
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from config.origins import Origin
 from config.schema import Path, dotted, find
+from config.settings import Settings
 from config.wording import origin_of, shown
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from config.origins import Origin
-    from config.settings import Settings
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """The settings under check, and how to speak of them."""
-
-    settings: Settings
-    origins: Mapping[Path, Origin]
-
-    def say(self, *path: str | int) -> str:
-        """``mqtt.sessions = 4 (default)``; without the value where that may be a secret."""
-        origin = self.origin(*path)
-        field = find(type(self.settings), path)
-        if field is None or field.sensitive or field.kind in {"table", "tables"}:
-            return f"{dotted(path)} ({origin})"
-        return f"{dotted(path)} = {shown(self.value(*path), field)} ({origin})"
-
-    def origin(self, *path: str | int) -> Origin:
-        """Where the value at ``path`` was written."""
-        return origin_of(path, self.origins)
-
-    def value(self, *path: str | int) -> Any:
-        """The value at ``path``; what a list holds is reached by its number."""
-        value: Any = self.settings
-        for step in path:
-            value = value[step] if isinstance(step, int) else getattr(value, step)
-        return value
-
-    def changed(self, *path: str) -> bool:
-        """Whether the value, or something in the table, is not the default: somebody wanted it so."""
-        default: Any = type(self.settings).model_fields[path[0]].default
-        for step in path[1:]:
-            default = getattr(default, step)
-        return bool(self.value(*path) != default)
+_NAMED = re.compile(r"<([a-z][a-z0-9_.]*)>")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``find`` yields a sentence for each thing wrong; ``paths`` are the settings it looks at, dotted."""
+    """``find`` gives a sentence for each problem; ``paths`` are the settings that it reads, dotted."""
 
     paths: tuple[str, ...]
-    find: Callable[[View], Iterator[str]]
+    find: Callable[[Settings], Iterable[str]]
+
+
+def when(is_wrong: Callable[[Settings], object], sentence: str, *also: str) -> Rule:
+    """A rule with one sentence. It reads the settings that the sentence names, and ``also``."""
+    return Rule((*_NAMED.findall(sentence), *also), lambda settings: (sentence,) if is_wrong(settings) else ())
+
+
+def value(settings: Settings, path: str) -> Any:
+    """The value at a dotted path, None below a table that is not given. ``routes.0.name`` is of the first route."""
+    found: Any = settings
+    for step in steps(path):
+        found = found[step] if isinstance(step, int) else getattr(found, step, None)
+    return found
+
+
+def changed(settings: Settings, path: str) -> bool:
+    """Whether the value, or a part of the table, differs from the default."""
+    first, *rest = path.split(".")
+    default: Any = type(settings).model_fields[first].default
+    for step in rest:
+        default = getattr(default, step)
+    return bool(value(settings, path) != default)
+
+
+def steps(path: str) -> Path:
+    """``("routes", 0, "name")`` for ``routes.0.name``."""
+    return tuple(int(step) if step.isdigit() else step for step in path.split("."))
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The settings under check and the origins of their values."""
+
+    settings: Settings
+    origins: Mapping[Path, Origin]
+
+    def filled(self, sentence: str) -> str:
+        """``sentence`` with names, values and origins; without the value where that may be a secret."""
+        return _NAMED.sub(self._say, sentence)
+
+    def _say(self, name: re.Match[str]) -> str:
+        path = steps(name[1])
+        field = find(type(self.settings), path)
+        if field is None:
+            return name[0]  # in a text of the user's
+        origin = origin_of(path, self.origins)
+        if field.sensitive or field.kind in {"table", "tables"}:
+            return f"{dotted(path)} ({origin})"
+        found = value(self.settings, name[1])
+        return f"{dotted(path)} (not set)" if found is None else f"{dotted(path)} = {shown(found, field)} ({origin})"
 
 
 def check(rules: Sequence[Rule], view: View, doubtful: Collection[Path]) -> list[str]:
-    """What the rules find, leaving out those that look at a setting in doubt, or at part of one."""
+    """The rules' sentences, without rules that read a setting in doubt, or a part of one."""
     found: list[str] = []
     for rule in rules:
         paths = [tuple(path.split(".")) for path in rule.paths]
         if any(_meet(path, other) for path in paths for other in doubtful):
             continue
-        found += rule.find(view)
+        found += map(view.filled, rule.find(view.settings))
     return found
 
 

@@ -1,12 +1,13 @@
-"""Values that settings hold: how each is written, parsed and limited. Nothing here knows a table.
+"""Values of settings: their notation, parsing and limits. Nothing here depends on a table.
 
-addresses.py           addresses of brokers and other servers: what may be written, and its parts
-auth_placeholders.py   what a query, a key or a distinguished name of the `[auth]` tables may ask of a login
-grammar.py             how a person writes a duration and a size: ``20ms``, ``1h30m``, ``32MiB``, or a plain number
-jwt_secrets.py         the shared secret of tokens: its bytes, and what it may not be
+addresses.py           addresses of brokers and other servers, and their parts
+auth_placeholders.py   placeholders in queries, keys and distinguished names of the `[auth]` tables
+grammar.py             durations and sizes: ``20ms``, ``1h30m``, ``32MiB``, or a plain number
+jwt_secrets.py         the shared secret of tokens: its bytes and limits
 model.py               the base of every table of settings
-names.py               names that MQTT and Kafka accept: filters, topics, and templates of them
-patterns.py            regular expressions that settings bring: Python's syntax and meaning, matched in linear time
-secret_files.py        secrets that live in files of their own, and may change there while the gateway runs
-window_shapes.py       how a person writes the windows of an aggregate: ``1m tumbling``, ``15m sliding 5m``
+names.py               names that Kafka accepts, and templates of them
+patterns.py            regular expressions of settings: Python's meaning, in linear time
+secret_files.py        secrets in files, which may change while the gateway runs
+topic_filters.py       MQTT topic filters as sets of topics: validity, covers, overlaps
+window_shapes.py       windows of aggregates: ``1m tumbling``, ``15m sliding 5m``
 """

@@ -1,19 +1,4 @@
-"""Addresses of brokers and other servers: what may be written, and its parts."""
-
-from __future__ import annotations
-
-__all__ = [
-    "HttpUrlText",
-    "KafkaAddressText",
-    "MqttAddress",
-    "MqttAddressText",
-    "is_loopback",
-    "is_readable_on_the_way",
-    "parse_http_url",
-    "parse_kafka_address",
-    "parse_mqtt_address",
-    "parse_server_reference",
-]
+"""Addresses of brokers and other servers, and their parts."""
 
 import ipaddress
 import re
@@ -34,7 +19,7 @@ _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class MqttAddress:
-    """Where an MQTT broker listens. ``host`` is a name or an IP address without brackets; ``port`` is always set."""
+    """The address of an MQTT broker. ``host`` is a name or an IP address without brackets; ``port`` is always set."""
 
     scheme: MqttScheme
     host: str
@@ -54,7 +39,7 @@ class MqttAddress:
 
 
 class KafkaAddress(NamedTuple):
-    """Where a Kafka broker listens; ``host`` without brackets."""
+    """The address of a Kafka broker; ``host`` is without brackets."""
 
     host: str
     port: int
@@ -63,7 +48,7 @@ class KafkaAddress(NamedTuple):
 def parse_mqtt_address(text: str) -> MqttAddress:
     """The parts of ``mqtt://host[:port]``, with the scheme's default port. Raises ValueError with a sentence.
 
-    No sentence repeats the text: somebody may have written a password into it.
+    No sentence repeats the text, which may contain a password.
     """
     scheme, found, rest = text.partition("://")
     if not found:
@@ -84,10 +69,10 @@ def parse_mqtt_address(text: str) -> MqttAddress:
 
 
 def parse_server_reference(text: str, base: MqttAddress) -> MqttAddress:
-    """Where one reference of a Server Reference points (MQTT 5.0 section 4.11): a name, with a port if there is one.
+    """The address in a Server Reference (MQTT 5.0 section 4.11): a name, perhaps with a port.
 
-    What it leaves out, scheme and port, is that of ``base``, the server that sent it. Raises ValueError with a sentence
-    that does not repeat the text.
+    Scheme and a missing port are those of ``base``, the server that sent it. Raises ValueError with a sentence that
+    does not repeat the text.
     """
     if "://" in text:
         return parse_mqtt_address(text)
@@ -118,7 +103,7 @@ def parse_http_url(text: str) -> str:
     try:
         parts = urlsplit(text)
     except ValueError:
-        raise ValueError("what stands in brackets is no IPv6 address") from None
+        raise ValueError("the text in brackets is no IPv6 address") from None
     if "@" in parts.netloc:
         raise ValueError("this URL holds no user name or password; they have settings of their own")
     if parts.fragment:
@@ -128,7 +113,7 @@ def parse_http_url(text: str) -> str:
 
 
 def is_readable_on_the_way(url: str) -> bool:
-    """Whether what is sent to ``url``, which parses, leaves this machine unencrypted."""
+    """Whether data sent to ``url`` leaves this machine unencrypted. ``url`` must parse."""
     return not url.lower().startswith("https://") and not is_loopback(parse_http_url(url))
 
 
@@ -149,7 +134,7 @@ def _host_and_port(text: str) -> tuple[str, int | None]:
         try:
             ipaddress.IPv6Address(six)
         except ValueError:
-            raise ValueError("what stands in brackets is no IPv6 address") from None
+            raise ValueError("the text in brackets is no IPv6 address") from None
         host = six
     elif not host:
         raise ValueError("the host is missing")

@@ -1,8 +1,4 @@
-"""What a query, a key or a distinguished name of the `[auth]` tables may ask of a login: ``${username}`` and others."""
-
-from __future__ import annotations
-
-__all__ = ["LOGIN_PLACEHOLDERS", "Placeholder", "quoted_placeholder", "split_placeholders"]
+"""Placeholders in queries, keys and distinguished names of the `[auth]` tables: ``${username}`` and others."""
 
 import re
 from typing import Final, Literal, get_args
@@ -14,9 +10,9 @@ _QUOTES: Final = "'\"`"
 
 
 def split_placeholders(text: str) -> tuple[tuple[str, ...], tuple[Placeholder, ...]]:
-    """The literal parts of ``text`` and the placeholders between them: always one part more than placeholders.
+    """The literal parts of ``text`` and the placeholders between them. There is one part more than placeholders.
 
-    Raises ValueError with a sentence for a placeholder that no login has, or whose brace is missing.
+    Raises ValueError with a sentence for an unknown placeholder, or a missing brace.
     """
     pieces = _PATTERN.split(text)
     literals, names = pieces[::2], pieces[1::2]
@@ -33,15 +29,27 @@ def split_placeholders(text: str) -> tuple[tuple[str, ...], tuple[Placeholder, .
     return tuple(literals), tuple(found)
 
 
+def check_template(text: str, *, sql: bool) -> None:
+    """Raise ValueError with a sentence for a text that finds no user: also without a placeholder, and in SQL for one
+    within quotes."""
+    if not split_placeholders(text)[1]:
+        raise ValueError("it has no placeholder such as ${username}: all devices would be the same user; add one")
+    if sql and (quoted := quoted_placeholder(text)) is not None:
+        raise ValueError(
+            f"it has ${{{quoted}}} within quotes: there it is text and not the value, since a placeholder becomes a "
+            "parameter; remove the quotes"
+        )
+
+
 def quoted_placeholder(text: str) -> Placeholder | None:
-    """The first placeholder of an SQL text that stands within quotes, where it would be text and no parameter; None
-    when none does. Raises ValueError as ``split_placeholders`` does."""
+    """The first placeholder within quotes of an SQL text, where it would not be replaced; or None. Raises ValueError as
+    ``split_placeholders`` does."""
     literals, names = split_placeholders(text)
     quote = ""
     for literal, name in zip(literals, names, strict=False):
         for character in literal:
             if quote:
-                quote = "" if character == quote else quote  # a doubled quote closes and opens: the same in the end
+                quote = "" if character == quote else quote  # a doubled quote closes and opens, with the same result
             elif character in _QUOTES:
                 quote = character
         if quote:

@@ -1,24 +1,8 @@
-"""How a person writes a duration and a size: ``20ms``, ``1h30m``, ``32MiB``, or a plain number.
+"""Durations and sizes as people write them: ``20ms``, ``1h30m``, ``32MiB``, or a plain number.
 
-Strict on purpose: ``5`` seconds or ``5m`` minutes is easy to say, while a unit guessed wrong is a thousandfold
-mistake that no bound may catch. So units are case-sensitive, every unit says whether it counts in 1000 or 1024, and
-nothing is rounded.
+The grammar is strict, because a wrong unit is a thousandfold mistake that limits may not notice. Units are
+case-sensitive, every unit of size counts either in 1000 or in 1024, and nothing is rounded.
 """
-
-from __future__ import annotations
-
-__all__ = [
-    "BYTES_GRAMMAR",
-    "DURATION_GRAMMAR",
-    "ByteCount",
-    "Count",
-    "Duration",
-    "WholeSeconds",
-    "format_bytes",
-    "format_duration",
-    "parse_bytes",
-    "parse_duration",
-]
 
 import re
 from datetime import timedelta
@@ -36,7 +20,7 @@ BYTES_GRAMMAR = (
     '"64kB", "1MB", "1GB" in 1000'
 )
 
-# Largest first: the order in which format_duration writes them and parse_duration wants them.
+# Largest first, as format_duration writes them and parse_duration requires.
 _MICROSECONDS = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
 _BYTES = {
     "TiB": 1 << 40,
@@ -58,11 +42,11 @@ _LONGEST = Decimal(timedelta.max // timedelta(microseconds=1))
 
 
 def parse_duration(value: object) -> timedelta:
-    """The length of time that ``value`` says: a timedelta, a number of seconds, or text in DURATION_GRAMMAR.
+    """The length of time of ``value``: a timedelta, a number of seconds, or text in DURATION_GRAMMAR.
 
-    Raises ValueError with a sentence for anything else: another unit, units out of order or twice, less than a
-    microsecond's resolution, more than timedelta holds. Signs are left to the setting's own bounds (``-5`` parses,
-    ``"-5s"`` does not).
+    Raises ValueError with a sentence for anything else: another unit, units out of order or twice, fractions of a
+    microsecond, more than timedelta's maximum. Bounds of the setting limit the sign (``-5`` parses, ``"-5s"`` does
+    not).
     """
     if isinstance(value, timedelta):
         return value
@@ -101,8 +85,8 @@ def _sum_parts(text: str) -> Decimal:
 
 
 def format_duration(value: timedelta) -> str:
-    """``value`` as parse_duration reads it back: ``1h30m``, ``20ms``, ``0s``. Negative lengths carry a leading minus,
-    for messages."""
+    """``value`` as text that parse_duration reads: ``1h30m``, ``20ms``, ``0s``. Negative lengths, in messages, have a
+    leading minus."""
     micros = value // timedelta(microseconds=1)
     if not micros:
         return "0s"
@@ -115,9 +99,13 @@ def format_duration(value: timedelta) -> str:
     return sign + "".join(parts)
 
 
+def nanoseconds(value: timedelta) -> int:
+    """The length as inside the gateway."""
+    return value // timedelta(microseconds=1) * 1_000
+
+
 def parse_bytes(value: object) -> int:
-    """The number of bytes that ``value`` says: a whole number, or text in BYTES_GRAMMAR. Raises ValueError with a
-    sentence."""
+    """The number of bytes of a whole number or a text in BYTES_GRAMMAR. Raises ValueError with a sentence."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -134,7 +122,7 @@ def parse_bytes(value: object) -> int:
 
 
 def format_bytes(value: int) -> str:
-    """``value`` as parse_bytes reads it back: in the largest 1024-unit that divides it, else in bytes (``32MiB``,
+    """``value`` as text that parse_bytes reads: in the largest binary unit that divides it, else in bytes (``32MiB``,
     ``1000000``)."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if value and value % _BYTES[unit] == 0:
@@ -143,7 +131,7 @@ def format_bytes(value: int) -> str:
 
 
 def _refuse_bool(value: object) -> object:
-    """Python calls True an int; a person who writes ``sessions = true`` meant something else."""
+    """Refuse true and false, which are numbers in Python."""
     if isinstance(value, bool):
         raise ValueError("a whole number is wanted, not true or false")  # noqa: TRY004 - pydantic turns ValueError alone into a report
     return value
@@ -159,7 +147,7 @@ Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 """A length of time in a setting."""
 
 WholeSeconds = Annotated[timedelta, BeforeValidator(parse_duration), AfterValidator(_whole_seconds)]
-"""A length of time that MQTT carries in whole seconds."""
+"""A length of time that MQTT transmits in whole seconds."""
 
 ByteCount = Annotated[int, BeforeValidator(parse_bytes)]
 """A number of bytes in a setting."""

@@ -1,25 +1,19 @@
-"""The shared secret of tokens: its bytes, and what it may not be."""
-
-from __future__ import annotations
-
-__all__ = ["SECRET_BYTES", "decoded_secret"]
+"""The shared secret of tokens: its bytes and limits."""
 
 import base64
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+from typing import Final
 
 SECRET_BYTES: Final[Mapping[str, int]] = MappingProxyType({"HS256": 32, "HS384": 48, "HS512": 64})
-"""How long a secret has to be: as long as the hash of the algorithm (RFC 7518, 3.2)."""
+"""Least length of a secret: that of the algorithm's hash (RFC 7518, 3.2)."""
 
 _PUBLIC = (b"-----BEGIN", b"ssh-", b"ecdsa-")
 
 
 def decoded_secret(text: str, algorithms: Collection[str], *, base64_text: bool) -> bytes:
-    """The bytes of a secret for these algorithms, all HS…. Raises ValueError with what is wrong, which follows the
-    secret's name in a sentence and holds nothing of it."""
+    """The bytes of a secret for these algorithms, all HS…. Raises ValueError with the end of a sentence, to follow the
+    secret's name; it contains no part of the secret."""
     try:
         secret = base64.b64decode(text, validate=True) if base64_text else text.encode()
     except ValueError:
@@ -32,6 +26,6 @@ def decoded_secret(text: str, algorithms: Collection[str], *, base64_text: bool)
     if len(secret) < SECRET_BYTES[strongest]:
         raise ValueError(
             f"has {len(secret)} bytes, and {strongest} needs {SECRET_BYTES[strongest]} at least: a shorter one can be "
-            "found by trying, from a single token"
+            "guessed from a single token"
         )
     return secret

@@ -1,74 +1,73 @@
-r"""Regular expressions that settings bring: Python's syntax and meaning, matched in linear time.
+r"""Regular expressions of settings: Python's syntax and meaning, matched in linear time.
 
-Python's own engine tries one way after the other: ``(a+)+$`` takes seconds for thirty characters, which a device
-sends. RE2 takes time in proportion to the text, always. It has neither lookaround nor backreferences, and some of what
-both accept means something else to it: ``\d``, ``\w`` and ``\s`` are ASCII there, ``$`` never stands before a line feed
-at the end, ``{,3}`` is four characters, and ignoring case knows no Turkish letters. So a pattern is read as Python
-reads it and written anew for RE2. What cannot be written with the same meaning is refused.
+Python's engine tries all ways one after the other: ``(a+)+$`` takes seconds for thirty characters of a device. RE2's
+time is always proportional to the text. It has neither lookaround nor backreferences, and some syntax has another
+meaning: ``\d``, ``\w`` and ``\s`` are ASCII, ``$`` does not match before a final line feed, ``{,3}`` is four
+characters, and ignoring case does not include Turkish letters. So a pattern is parsed as in Python and translated for
+RE2. A pattern without a translation of the same meaning is refused.
 
-The two know Unicode of different years: letters and digits that are younger than the Python in use may count as such.
+Python and RE2 have different versions of Unicode, so newer letters and digits may match although Python lacks them.
 """
-
-from __future__ import annotations
-
-__all__ = ["Pattern", "PatternError", "compile_pattern"]
 
 import re
 import warnings
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
+from re import _parser  # type: ignore[attr-defined] # Python's own reader of patterns; a property test watches it
+from typing import Any, Final
 
 _LONGEST: Final = 10_000
-_GLOBAL: Final = re.compile(r"\(\?([aiLmsux]+)\)")
-_SCOPED: Final = re.compile(r"\(\?([aiLmsux]*)(?:-([imsx]+))?:")
-_REPEAT: Final = re.compile(r"\{(\d*)(?:(,)(\d*))?\}")
-_CHARACTER: Final = re.compile(r"x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^}]*\}|0[0-7]{0,2}|[0-7]{3}")
-_GROUP: Final = re.compile(r"\(\?P<\w+>")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 _SPACES: Final = ((0x09, 0x0D), (0x1C, 0x20), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A),
                   (0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000))  # fmt: skip
 _LAST: Final = 0x10FFFF
 _NOWHERE: Final = (-1, -1)
+_JOIN: Final = "in a filter, join several patterns by `and`, `or` and `not`"
 _REFUSED: Final = {
-    "(?=": "a lookahead",
-    "(?!": "a negative lookahead",
-    "(?<=": "a lookbehind",
-    "(?<!": "a negative lookbehind",
-    "(?>": "an atomic group",
-    "(?P=": "a backreference",
-    "(?(": "a condition",
+    _parser.ASSERT: ("a look", _JOIN),
+    _parser.ASSERT_NOT: ("a negative look", _JOIN),
+    _parser.FAILURE: ("a negative lookahead", _JOIN),
+    _parser.ATOMIC_GROUP: ("an atomic group", _JOIN),
+    _parser.POSSESSIVE_REPEAT: ("a possessive repetition", "write it without the second +"),
+    _parser.GROUPREF: ("the backreference \\", "write what it repeats, or use several patterns"),
+    _parser.GROUPREF_EXISTS: ("a condition", _JOIN),
 }
+_CATEGORIES: Final = {
+    _parser.CATEGORY_DIGIT: "d",
+    _parser.CATEGORY_NOT_DIGIT: "D",
+    _parser.CATEGORY_SPACE: "s",
+    _parser.CATEGORY_NOT_SPACE: "S",
+    _parser.CATEGORY_WORD: "w",
+    _parser.CATEGORY_NOT_WORD: "W",
+}
+_MARKS: Final = {(0, _parser.MAXREPEAT): "*", (1, _parser.MAXREPEAT): "+", (0, 1): "?"}
 _DOTTED: Final = frozenset(
     (0x49, 0x69, 0x130, 0x131)
-)  # I, i, and those with and without a dot: equal to Python where case is ignored, not to RE2
+)  # I, i, and those with and without a dot: equal for Python if case is ignored, not for RE2
 
 
 class PatternError(ValueError):
-    """A pattern that cannot be used; a sentence that says what in it, and what to write instead."""
+    """An unusable pattern. The sentence names the part, and what to write instead."""
 
 
 class Pattern:
-    """A compiled pattern: whether it is found in a text, or is all of it. Linear in the text's length.
+    """A compiled pattern, to search or match completely, in time linear in the text's length.
 
-    Asks RE2's own matcher, below the module's imitation of ``re``, which makes a match object of each answer and counts
-    the characters before it: 2.4 µs instead of 14.5. Python's engine takes 0.4."""
+    Uses RE2's own matcher instead of its module's imitation of ``re``, which makes a match object and counts the
+    characters before it: 2.4 µs instead of 14.5. Python's engine takes 0.4."""
 
     __slots__ = ("_found", "_from_anywhere", "_from_end_to_end", "_whole", "text")
 
-    def __init__(self, text: str) -> None:
-        """Raises PatternError."""
-        from re2 import _re2 as engine  # some 20 ms, which a gateway without patterns need not pay
+    def __init__(self, text: str, tree: Any) -> None:
+        """``tree`` is what Python reads ``text`` into. Raises PatternError."""
+        from re2 import _re2 as engine  # takes 20 ms, only for a gateway with patterns
 
         self.text = text
         options = engine.RE2.Options()
-        options.log_errors = False  # it would write to stderr
+        options.log_errors = False  # to stderr
         matchers = []
         for end in (r"(?:\n?\z)", r"\z"):
-            matcher = engine.RE2(_Reader(text, end=end).read().encode(), options)
+            matcher = engine.RE2(_Translator(text, end=end).translated(tree).encode(), options)
             if not matcher.ok():
                 said = matcher.error().decode(errors="replace")
                 raise PatternError(f"the linear-time engine (RE2) does not take {text!r}: {said}")
@@ -81,12 +80,12 @@ class Pattern:
         return f"<Pattern {self.text!r}>"
 
     def found_in(self, text: str) -> bool:
-        """Whether it matches somewhere, as ``re.search``."""
+        """Whether it matches anywhere, like ``re.search``."""
         data = _encoded(text)
         return bool(self._found(self._from_anywhere, data, 0, len(data))[0] != _NOWHERE)
 
     def is_all_of(self, text: str) -> bool:
-        """Whether it matches all of the text, as ``re.fullmatch``."""
+        """Whether it matches the whole text, like ``re.fullmatch``."""
         data = _encoded(text)
         return bool(self._whole(self._from_end_to_end, data, 0, len(data))[0] != _NOWHERE)
 
@@ -94,201 +93,128 @@ class Pattern:
 def _encoded(text: str) -> bytes:
     try:
         return text.encode()
-    except UnicodeEncodeError:  # JSON can spell half a surrogate pair, which UTF-8 cannot
+    except UnicodeEncodeError:  # JSON can contain half a surrogate pair, UTF-8 cannot
         return _SURROGATE.sub("\ufffd", text).encode()
 
 
 def compile_pattern(text: str) -> Pattern:
-    """The pattern, ready to be matched. Raises PatternError for one that Python does not take, or that RE2 cannot match
-    with the same meaning."""
+    """A pattern ready for matching. Raises PatternError if Python refuses it, or RE2 cannot match it with the same
+    meaning."""
     if len(text) > _LONGEST:
         raise PatternError(f"a pattern of {len(text)} characters is too long; {_LONGEST} is the most")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what a later Python may read otherwise; here it is read as now
+            warnings.simplefilter("ignore")  # warnings of syntax with another meaning in a later Python
             re.compile(text)
+            tree = _parser.parse(text)
     except (re.error, OverflowError, RecursionError) as error:
         raise PatternError(f"no regular expression: {error}") from None
     if _SURROGATE.search(text):
         raise PatternError("a pattern is UTF-8, without surrogates")
-    return Pattern(text)
+    return Pattern(text, tree)
 
 
-@dataclass(slots=True)
-class _Scope:
-    """What holds within a group. ``ended``: the text's end was asked for, so nothing more can follow."""
-
-    ignore_case: bool
-    multiline: bool
-    dot_all: bool
-    ended: bool = False
-    ended_before: bool = field(default=False)  # in an alternative before this one
-
-
-class _Reader:
-    """Reads a pattern that Python has accepted, and writes it for RE2."""
+class _Translator:
+    """Writes a pattern that Python has accepted for RE2, from the tree that Python itself reads it into."""
 
     def __init__(self, text: str, *, end: str) -> None:
+        """``end`` is what a final ``$`` becomes."""
         self._text = text
         self._end = end
-        self._at = 0
         self._ascii = False
-        self._scopes: list[_Scope] = []
 
-    def read(self) -> str:
-        flags = _GLOBAL.match(self._text)
-        letters = flags[1] if flags else ""
-        self._at = flags.end() if flags else 0
-        self._refuse_flags(letters)
-        self._ascii = "a" in letters
-        self._scopes.append(_Scope("i" in letters, "m" in letters, "s" in letters))
-        pieces = []
-        while self._at < len(self._text):
-            pieces.append(self._next())
-        return "".join(pieces)
+    def translated(self, tree: Any) -> str:
+        flags = tree.state.flags
+        self._refuse_flags(flags)
+        self._ascii = bool(flags & re.ASCII)
+        return self._sequence(tree, flags, ended=False)[0]
 
     def _no(self, what: str, instead: str) -> PatternError:
         return PatternError(
             f"{self._text!r} has {what}, which cannot be matched in linear time with the same meaning: {instead}"
         )
 
-    def _refuse_flags(self, letters: str) -> None:
-        if "x" in letters:
+    def _refuse_flags(self, flags: int) -> None:
+        if flags & re.VERBOSE:
             raise self._no("the flag x", "write it without spaces and comments")
 
-    def _next(self) -> str:
-        scope = self._scopes[-1]
-        text, at = self._text, self._at
-        one = text[at]
-        self._at += 1
-        match one:
-            case "(":
-                return self._open()
-            case ")":
-                self._scopes.pop()
-                self._scopes[-1].ended |= scope.ended or scope.ended_before
-                return ")"
-            case "|":
-                scope.ended_before |= scope.ended
-                scope.ended = False
-                return "|"
-            case "*" | "+" | "?":
-                return self._repeat(one)
-            case "{" if (found := _REPEAT.match(text, at)) is not None and found[0] != "{}":
-                self._at = found.end()
-                least = found[1] or "0"
-                return self._repeat(f"{{{least}{found[2] or ''}{found[3] or ''}}}")
-            case "^":
-                return "(?m:^)" if scope.multiline else r"\A"
-            case "$" if scope.multiline:
-                return "(?m:$)"
-            case "$":
-                scope.ended = True
-                return self._end
-        self._more()
-        match one:
-            case ".":
-                return "(?s:.)" if scope.dot_all else r"[^\n]"
-            case "[":
-                return self._class()
-            case "\\":
-                return self._escape()
-        return self._literal(ord(one))
+    def _sequence(self, items: Iterable[tuple[Any, Any]], flags: int, *, ended: bool) -> tuple[str, bool]:
+        """The items for RE2. ``ended``, before and behind them: a ``$`` has required the end of the text."""
+        pieces = []
+        for kind, value in items:
+            text, ended = self._item(kind, value, flags, ended=ended)
+            pieces.append(text)
+        return "".join(pieces), ended
 
-    def _more(self) -> None:
-        """Something is to be matched here."""
-        if any(scope.ended for scope in self._scopes):
+    def _item(self, kind: Any, value: Any, flags: int, *, ended: bool) -> tuple[str, bool]:
+        match kind:
+            case _parser.SUBPATTERN:
+                _, on, off, inner = value
+                self._refuse_flags(on)
+                if on & (re.ASCII | re.UNICODE):
+                    raise self._no(
+                        "the flag a or u of a group", "put (?a) in front of the whole pattern, or leave it out"
+                    )
+                text, ended = self._sequence(inner, (flags | on) & ~off, ended=ended)
+                return f"(?:{text})", ended
+            case _parser.BRANCH:
+                made = [self._sequence(one, flags, ended=ended) for one in value[1]]
+                return f"(?:{'|'.join(text for text, _ in made)})", any(after for _, after in made)
+            case _parser.MAX_REPEAT | _parser.MIN_REPEAT:  # greediness does not decide whether it matches
+                least, most, inner = value
+                text, ended = self._sequence(inner, flags, ended=ended)
+                if ended and most > 1:
+                    raise self._no(
+                        "a repeated group with a $", r"repeat it without the $, or write \n? and \Z for the end"
+                    )
+                counted = f"{{{least},{'' if most is _parser.MAXREPEAT else most}}}"
+                return f"(?:{text}){_MARKS.get((least, most), counted)}", ended
+            case _parser.AT if value is _parser.AT_END:
+                return ("(?m:$)", ended) if flags & re.MULTILINE else (self._end, True)
+        if kind in _REFUSED:
+            what, instead = _REFUSED[kind]
+            if kind in {_parser.ASSERT, _parser.ASSERT_NOT}:
+                what += "ahead" if value[0] > 0 else "behind"
+            elif kind is _parser.GROUPREF:
+                what += str(value)
+            raise self._no(what, instead)
+        if ended:
             raise self._no("something behind a $", r"end it there, or write \n? and \Z for the end of a text")
+        match kind:
+            case _parser.AT:
+                return self._place(value, flags), ended
+            case _parser.ANY:
+                return "(?s:.)" if flags & re.DOTALL else r"[^\n]", ended
+            case _parser.LITERAL:
+                return self._class([(kind, value)], flags) if flags & re.IGNORECASE else _code(value), ended
+            case _parser.NOT_LITERAL:
+                return self._class([(_parser.NEGATE, None), (_parser.LITERAL, value)], flags), ended
+            case _parser.IN:
+                return self._class(value, flags), ended
+        raise self._no("a construct of Python alone", "write it in another way")
 
-    def _repeat(self, mark: str) -> str:
-        following = self._text[self._at : self._at + 1]
-        if following == "+":
-            raise self._no(f"the possessive {mark}+", "write it without the second +")
-        if following == "?":
-            self._at += 1  # how much is taken first makes no difference to whether it matches
-        return mark
-
-    def _open(self) -> str:
-        text, at = self._text, self._at - 1
-        scope = self._scopes[-1]
-        inner = _Scope(scope.ignore_case, scope.multiline, scope.dot_all)
-        if not text.startswith("(?", at):
-            self._scopes.append(inner)
-            return "(?:"
-        if text.startswith("(?#", at):
-            self._at = text.index(")", at) + 1
-            return ""
-        if found := _GROUP.match(text, at):
-            self._at = found.end()
-            self._scopes.append(inner)
-            return "(?:"
-        if found := _SCOPED.match(text, at):
-            on, off = found[1], found[2] or ""
-            self._refuse_flags(on)
-            if "a" in on or "u" in on:
-                raise self._no(f"{found[0]}", "put (?a) in front of the whole pattern, or leave it out")
-            inner.ignore_case = ("i" in on or inner.ignore_case) and "i" not in off
-            inner.multiline = ("m" in on or inner.multiline) and "m" not in off
-            inner.dot_all = ("s" in on or inner.dot_all) and "s" not in off
-            self._at = found.end()
-            self._scopes.append(inner)
-            return "(?:"
-        what = next(
-            (name for start, name in _REFUSED.items() if text.startswith(start, at)), "a construct of Python alone"
-        )
-        raise self._no(what, "in a filter, join several patterns by `and`, `or` and `not`")
-
-    def _escape(self) -> str:
-        one = self._text[self._at]
-        if one in "dDsSwW":
-            self._at += 1
-            return f"[{self._category(one)}]" if one != "W" else f"[^{self._category('w')}]"
-        if one in "bB":
-            self._at += 1
-            if not self._ascii:
-                raise self._no(
-                    rf"\{one} among letters of all languages", rf"put (?a) in front: \w, \d and \{one} are ASCII then"
-                )
-            return rf"\{one}"
-        if one == "A":
-            self._at += 1
-            return r"\A"
-        if one == "Z":
-            self._at += 1
-            return r"\z"
-        return self._literal(self._escaped())
-
-    def _escaped(self) -> int:
-        """The character that an escape stands for; the reader is behind the backslash."""
-        text, at = self._text, self._at
-        if found := _CHARACTER.match(text, at):
-            self._at = found.end()
-            written = found[0]
-            if written[0] in "01234567":
-                return int(written, 8)
-            if written[0] == "N":
-                import unicodedata
-
-                return ord(unicodedata.lookup(written[2:-1]))
-            return int(written[1:], 16)
-        one = text[at]
-        if one.isdigit():
-            raise self._no(f"the backreference \\{one}", "write what it repeats, or use several patterns")
-        self._at += 1
-        return ord({"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}.get(one, one))
-
-    def _literal(self, code: int) -> str:
-        if self._scopes[-1].ignore_case:
-            return f"{self._fold}[{_written(self._cases([(code, code)]))}])"
-        return _code(code)
+    def _place(self, place: Any, flags: int) -> str:
+        match place:
+            case _parser.AT_BEGINNING if flags & re.MULTILINE:
+                return "(?m:^)"
+            case _parser.AT_BEGINNING | _parser.AT_BEGINNING_STRING:
+                return r"\A"
+            case _parser.AT_END_STRING:
+                return r"\z"
+        if place is not _parser.AT_BOUNDARY:  # to RE2 there is one within each letter beyond ASCII
+            raise self._no(r"\B", r"write it with \b, or the characters that it shall stand between")
+        if not self._ascii:
+            raise self._no(r"\b among letters of all languages", r"put (?a) in front: \w, \d and \b are ASCII then")
+        return r"\b"
 
     @property
     def _fold(self) -> str:
-        """How a class begins where case is ignored. RE2 also takes the sign of Kelvin for a k: not among ASCII."""
+        """The beginning of a class if case is ignored. RE2 also equates the Kelvin sign with k, unlike Python in
+        ASCII."""
         return "(?:" if self._ascii else "(?i:"
 
     def _cases(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """These characters and those that differ from them in case alone, to Python."""
+        """These characters and, by Python's rules, those that differ only in case."""
         whole = list(ranges)
         for low, high in tuple(whole):
             if not self._ascii and any(low <= one <= high for one in _DOTTED):
@@ -300,7 +226,7 @@ class _Reader:
         return whole
 
     def _category(self, letter: str) -> str:
-        """``\\d`` and its like, as they are written within brackets; all but ``\\W``."""
+        """``\\d`` and similar ones within brackets; not ``\\W``."""
         spaces = ((0x09, 0x0D), (0x20, 0x20)) if self._ascii else _SPACES
         match letter:
             case "d":
@@ -313,57 +239,36 @@ class _Reader:
                 return _written(_others(spaces))
         return "0-9A-Za-z_" if self._ascii else r"\p{L}\p{N}_"
 
-    def _class(self) -> str:
-        text = self._text
-        negated = text.startswith("^", self._at)
-        self._at += negated
+    def _class(self, members: Iterable[tuple[Any, Any]], flags: int) -> str:
         ranges: list[tuple[int, int]] = []
-        categories = ""
-        no_word = False
-        first = True
-        while first or text[self._at] != "]":
-            first = False
-            one = self._member()
-            if isinstance(one, str):
-                no_word |= one == "W"
-                categories += "" if one == "W" else self._category(one)
-                continue
-            high = one
-            if text[self._at] == "-" and text[self._at + 1] != "]":
-                self._at += 1
-                last = self._member()
-                assert isinstance(last, int)  # else Python would have refused it
-                high = last
-            ranges.append((one, high))
-        self._at += 1
+        letters = ""
+        negated = False
+        for kind, value in members:
+            match kind:
+                case _parser.NEGATE:
+                    negated = True
+                case _parser.CATEGORY:
+                    letters += _CATEGORIES[value]
+                case _:
+                    ranges.append(value if kind is _parser.RANGE else (value, value))
+        categories = "".join(map(self._category, letters.replace("W", "")))
         fold = "(?:"
-        if self._scopes[-1].ignore_case:
+        if flags & re.IGNORECASE:
             ranges, fold = self._cases(ranges), self._fold
         if negated:
-            if no_word:
+            if "W" in letters:
                 raise self._no(r"a negated class with \W", "write the characters that it shall match")
             if categories and fold != "(?:":
                 raise self._no(r"a negated class with \d, \s or \w while case is ignored", "write it without (?i)")
             return f"{fold}[^{_written(ranges)}{categories}])"
         parts = [f"{fold}[{_written(ranges)}])"] if ranges else []
-        parts += [f"[{categories}]"] if categories else []  # not folded: some signs have letters as their other case
-        parts += [f"[^{self._category('w')}]"] if no_word else []
+        if fold == "(?:" and not letters and len(one := set(ranges)) == 2 and all(low == high for low, high in one):
+            # RE2 makes [kK] a letter without case, and joins those of a branch with the Kelvin sign.
+            parts = [_code(low) for low, _ in sorted(one)]
+        # Not folded, because some signs have letters as their other case.
+        parts += [f"[{categories}]"] if categories else []
+        parts += [f"[^{self._category('w')}]"] if "W" in letters else []
         return f"(?:{'|'.join(parts)})"
-
-    def _member(self) -> int | str:
-        """A character within brackets, or the letter of a category."""
-        one = self._text[self._at]
-        self._at += 1
-        if one != "\\":
-            return ord(one)
-        letter = self._text[self._at]
-        if letter in "dDsSwW":
-            self._at += 1
-            return letter
-        if letter == "b":
-            self._at += 1
-            return 8
-        return self._escaped()
 
 
 def _code(code: int) -> str:
@@ -375,7 +280,7 @@ def _written(ranges: Iterable[tuple[int, int]]) -> str:
 
 
 def _others(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """All characters but these; ``ranges`` in their order."""
+    """All other characters; ``ranges`` in their order."""
     others, following = [], 0
     for low, high in ranges:
         if low > following:

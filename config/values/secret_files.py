@@ -1,39 +1,32 @@
-"""Secrets that live in files of their own, and may change there while the gateway runs."""
+"""Secrets in files, which may change while the gateway runs."""
 
-from __future__ import annotations
-
-__all__ = ["FileSecret", "read_secret"]
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from pydantic import SecretStr
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _LARGEST = 65536
 
 
 class FileSecret(SecretStr):
-    """A secret with the file that it stands in: what a ``…_file`` setting or the secrets directory gives.
+    """A secret from a file: of a ``…_file`` setting or the secrets directory.
 
-    ``get_secret_value`` is the text that was read last; ``reread`` looks again, for whoever is about to show it anew.
+    ``get_secret_value`` returns the text that was read last. Call ``reread`` before the secret is used again.
     """
 
     def __init__(self, value: str, file: Path) -> None:
         super().__init__(value)
-        self.file = file.absolute()  # the working directory of a worker need not be its supervisor's for ever
+        self.file = file.absolute()  # a worker may have another working directory than its supervisor
 
     def __eq__(self, other: object) -> bool:
-        """As text: where a secret stands makes it no other."""
+        """Compares the text only; the file does not matter."""
         return isinstance(other, SecretStr) and SecretStr(self._secret_value) == SecretStr(other.get_secret_value())
 
     __hash__ = SecretStr.__hash__
 
     def reread(self) -> bool:
-        """Take over what the file says now; whether that is something else. Blocks for one small file.
+        """Read the file again. Returns whether the secret has changed. Blocks for one small file.
 
-        Raises ValueError with a sentence that holds neither secret nor path; the last text then stays."""
+        Raises ValueError with a sentence without secret and path; then the last text stays."""
         value = read_secret(self.file)
         changed = value != self._secret_value
         self._secret_value = value
@@ -43,8 +36,7 @@ class FileSecret(SecretStr):
 def read_secret(file: Path) -> str:
     """The text of a secret's file without the line end that editors add. Raises ValueError with a sentence.
 
-    The sentence does not name the file: in a ``…_file`` setting that somebody took for the password's own, its path is
-    the secret.
+    The sentence does not name the file, because a user may have written the secret itself into a ``…_file`` setting.
     """
     try:
         with file.open("rb") as opened:

@@ -1,8 +1,4 @@
-"""How a person writes the windows of an aggregate: ``1m tumbling``, ``15m sliding 5m``. No pyspark."""
-
-from __future__ import annotations
-
-__all__ = ["WINDOWS_GRAMMAR", "WindowShape", "check_windows", "parse_window", "step_of"]
+"""Windows of aggregates as people write them: ``1m tumbling``, ``15m sliding 5m``. No pyspark."""
 
 import math
 import re
@@ -22,26 +18,26 @@ _MOST_INSTANCES = 100
 
 @dataclass(frozen=True, slots=True, order=True)
 class WindowShape:
-    """Windows of one length, one beginning ``every`` so often, aligned to 1970 UTC. Tumbling if the two are equal."""
+    """Windows of one length that begin ``every`` interval, aligned to 1970 UTC. Tumbling if both are equal."""
 
     length: timedelta
     every: timedelta
 
     @property
     def label(self) -> str:
-        """As settings and the tables' column ``window`` have it."""
+        """The name in settings and in the tables' column ``window``."""
         if self.every == self.length:
             return f"{format_duration(self.length)} tumbling"
         return f"{format_duration(self.length)} sliding {format_duration(self.every)}"
 
     @property
     def instances(self) -> int:
-        """How many windows of this shape a moment is in."""
+        """Number of windows of this shape that contain one moment."""
         return self.length // self.every
 
 
 def parse_window(text: str) -> WindowShape:
-    """The shape that ``text`` says. Raises ValueError with a sentence."""
+    """The shape that ``text`` describes. Raises ValueError with a sentence."""
     found = _TEXT.fullmatch(text.strip())
     if found is None:
         raise ValueError(WINDOWS_GRAMMAR)
@@ -57,7 +53,7 @@ def parse_window(text: str) -> WindowShape:
 
 
 def step_of(shapes: tuple[WindowShape, ...]) -> WindowShape:
-    """The tumbling window that all of ``shapes`` are whole numbers of; an hour at the most."""
+    """The longest tumbling window, at most an hour, that divides all of ``shapes``."""
     unit = timedelta(milliseconds=1)
     sizes = [size // unit for shape in shapes for size in (shape.length, shape.every)]
     step = math.gcd(_COARSEST_STEP // unit, *sizes) * unit
