@@ -10,17 +10,6 @@ GatewayError
     └── UnfinishedBatchError    stopped before the last batch was written; it is repeated at the next start (status 75)
 """
 
-from __future__ import annotations
-
-__all__ = [
-    "DataLossError",
-    "KafkaRefusedError",
-    "KafkaUnavailableError",
-    "MasterUnavailableError",
-    "StreamError",
-    "UnfinishedBatchError",
-]
-
 from config.errors import ExitStatus, GatewayError
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["Job", "JobContext"]
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from streaming.metrics import StreamMetrics
-from streaming.tally import Tally
+from streaming.metrics import BatchCounts, StreamMetrics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +23,8 @@ class JobContext:
 
     emit: Callable[[Event], None]
     """Writes a progress line. May be called from any thread."""
-    tally: Tally = field(default_factory=Tally)
+    counts: dict[tuple[str, int], BatchCounts] = field(default_factory=dict)
+    """Of a query's batch that is written and not yet reported. The query's thread puts, the listener's takes."""
     allow_data_loss: bool = False
     """Step over records that vanished from Kafka before they were read, with a warning, instead of ending."""
     metrics: StreamMetrics = field(default_factory=StreamMetrics)

@@ -3,10 +3,6 @@
 No pyspark and no prometheus_client here: ``docs/metrics.md`` is printed from this list, beside the gateway's own.
 """
 
-from __future__ import annotations
-
-__all__ = ["PHASES", "SERIES", "STORES", "Series"]
-
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -33,79 +29,71 @@ class Series:
 
 SERIES: Final = (
     Series("gateway_stream_up", "gauge", "state",
-           "1 while the query runs; 0 once it has ended, for as long as its process is still there.",
-           "the error the job ended with, on its standard error"),
+           "1 while the query runs; 0 after it ended, while its process still exists.",
+           "the error at the end of the job's standard error"),
     Series("gateway_stream_started_timestamp_seconds", "gauge", "seconds",
-           "When the query was started, in Unix time. It changes with every restart.",
-           "why it is started again and again: the job's standard error"),
+           "Start time of the query.",
+           "the cause of repeated restarts in the job's standard error"),
     Series("gateway_stream_rows_total", "counter", "rows",
-           "Rows that finished batches have read. A batch that is repeated after a crash counts in the life that"
-           " finished it.",
-           "stream.topics, when it stands still"),
+           "Rows read by finished batches, each once.",
+           "stream.topics if it does not grow"),
     Series("gateway_stream_input_rows_per_second", "gauge", "rows/s",
-           "Rows that came in a second, between the last batch and the one before.",
-           "none: this is the load"),
+           "Rows that arrived per second between the last two batches.",
+           "none"),
     Series("gateway_stream_processed_rows_per_second", "gauge", "rows/s",
-           "Rows the last batch processed a second. Below the input for long: the query falls behind.",
+           "Rows that the last batch processed per second.",
            "stream.master (cores), stream.shuffle_partitions"),
-    Series("gateway_stream_batches_total", "counter", "batches", "Batches finished since the process began.",
+    Series("gateway_stream_batches_total", "counter", "batches", "Batches finished since the process started.",
            "stream.trigger"),
     Series("gateway_stream_batch_id", "gauge", "batches",
-           "Number of the last finished batch; -1 before the first of this process. It goes on across restarts.",
-           "none: it names a file in the checkpoint"),
+           "Number of the last finished batch, also across restarts; -1 before the first of this process.",
+           "none"),
     Series("gateway_stream_batch_rows", "gauge", "rows", "Rows of the last batch.", "stream.max_offsets_per_trigger"),
     Series("gateway_stream_batch_seconds", "gauge", "seconds",
-           "How long the last batch took, by phase; triggerExecution is all of it, addBatch the reading and writing.",
+           "Duration of the last batch, by phase. triggerExecution is the whole; addBatch reads and writes.",
            "stream.max_offsets_per_trigger, stream.trigger", ("query", "phase"), tuple((one,) for one in PHASES)),
     Series("gateway_stream_phase_seconds_total", "counter", "seconds",
-           "Time spent in each phase by all batches since the process began.",
+           "Duration of each phase, of all batches since the process started.",
            "as gateway_stream_batch_seconds", ("query", "phase"), tuple((one,) for one in PHASES)),
     Series("gateway_stream_batch_age_seconds", "gauge", "seconds",
-           "Time since the last batch was finished, or since the start if there was none. Where nothing comes in it"
-           " grows, too.",
-           "stream.trigger; gateway_stream_silence_seconds tells a query that hangs from one with nothing to read"),
+           "Time since the last finished batch, also without input.",
+           "stream.trigger; see gateway_stream_silence_seconds for a hanging query"),
     Series("gateway_stream_silence_seconds", "gauge", "seconds",
-           "Time since Spark reported a finished batch, or that there was nothing to read (which it does every 10 s):"
-           " long while one batch runs long, growing without end when the query hangs.",
-           "stream.max_offsets_per_trigger when batches are long; a thread dump of the JVM when it hangs"),
+           "Time since Spark reported a finished batch or an idle query (every 10 s).",
+           "stream.max_offsets_per_trigger for long batches; a thread dump of the JVM"),
     Series("gateway_stream_offsets_behind", "gauge", "records",
-           "Records in Kafka that the last batch left for the next, by partition, as Spark saw it when it planned that"
-           " batch. 0 where stream.max_offsets_per_trigger is not set, since a batch then takes all there are: see"
-           " gateway_stream_batch_seconds.",
-           "stream.max_offsets_per_trigger, cores, partitions", ("query", "topic", "partition")),
+           "Records that the last batch left for the next, by partition.",
+           "stream.max_offsets_per_trigger, cores, partitions;"
+           " gateway_stream_batch_seconds", ("query", "topic", "partition")),
     Series("gateway_stream_end_offset", "gauge", "offset",
-           "The next offset to read of each partition, behind the last finished batch: what is in the checkpoint.",
-           "none: compare it with Kafka's end", ("query", "topic", "partition")),
+           "Next offset to read of each partition, as in the checkpoint.",
+           "none", ("query", "topic", "partition")),
     Series("gateway_stream_watermark_delay_seconds", "gauge", "seconds",
-           "How far the event-time watermark is behind the clock; 0 for a query without one, and before its first"
-           " record.",
-           "stream.watermark; devices whose clocks are behind; a source that nothing comes from"),
-    Series("gateway_stream_state_rows", "gauge", "rows", "Keys in the state of the query's operators.",
-           "stream.watermark, the number of devices"),
+           "Delay of the watermark behind the clock; 0 without one.",
+           "as gateway_stream_offsets_behind; a source without input"),
+    Series("gateway_stream_state_rows", "gauge", "rows", "Keys in the query's state.",
+           "the number of devices, stream.devices.forget_after"),
     Series("gateway_stream_state_bytes", "gauge", "bytes",
-           "Size of the state: what is in memory (with RocksDB its caches and write buffers), and its files on disk.",
-           "--conf spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage=true; stream.watermark",
+           "Size of the state.",
+           "--conf spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage=true; stream.devices.forget_after",
            ("query", "store"), tuple((one,) for one in STORES)),
     Series("gateway_stream_rows_late_total", "counter", "rows",
-           "Rows, or groups of rows, that came too late for their window or their state and were dropped there.",
-           "stream.watermark"),
+           "Rows, or groups of rows, that came too late.",
+           "stream.lake.retention.silver"),
     Series("gateway_stream_rows_quarantined_total", "counter", "rows",
-           "Rows that could not be used and went to quarantine instead of the table.",
+           "Unusable rows written to quarantine instead of the table.",
            "the reasons in the quarantine table; stream.silver.schemas"),
     Series("gateway_stream_data_loss_offsets_total", "counter", "records",
-           "Offsets that Kafka no longer had when they were to be read, and that were stepped over because of"
-           " --allow-data-loss. The job names their range.",
+           "Offsets that Kafka deleted before they were read, skipped by --allow-data-loss.",
            "the topic's retention; stream.max_offsets_per_trigger", ("query", "topic")),
     Series("gateway_stream_audit_missing_records", "gauge", "records",
-           "Records that Kafka acknowledged to a gateway and does not have, in the minutes of the last"
-           " stream.audit.keep. 0 for other queries than the audit.",
-           "none: records are lost; the table audit says which route, partition and minute"),
+           "Records that Kafka acknowledged and does not have, within stream.audit.keep. Audit only.",
+           "none: records are lost; the table audit has route, partition and minute"),
     Series("gateway_stream_audit_unaccounted_records", "gauge", "records",
-           "Records in Kafka with a gateway's name that its ledger does not name, in the minutes of the last"
-           " stream.audit.keep: as after a crash, or copies after a lost answer. 0 for other queries than the audit.",
-           "stream.audit.settle, if the account only comes late"),
+           "Records with a gateway's name that no ledger counts, within stream.audit.keep: after a crash, or"
+           " duplicates. Audit only.",
+           "stream.audit.settle if the ledger is late"),
     Series("gateway_stream_group_commit_failures_total", "counter", "commits",
-           "Times the offsets could not be committed to Kafka under stream.group. Reading is not affected: they are"
-           " there to be looked at.",
+           "Failed commits of offsets to Kafka under stream.group.",
            "the rights of kafka's user: Read on the group and the topics"),
 )  # fmt: skip

@@ -2,24 +2,22 @@
 
 Names and meanings are in ``metric_names``. Values are written by the listener's thread and the thread that commits
 groups, read by the scraper's; a lock keeps a scrape to one moment. There is no label ``job``: Prometheus sets that
-itself. A query is called as its job is (``ingest`` has a second one, ``windows``).
+itself. A query is called as its job is.
 """
 
 from __future__ import annotations
 
-__all__ = ["MetricsServer", "StreamMetrics", "serve"]
-
 import json
 import threading
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from config.errors import ConfigError
 from streaming.metric_names import PHASES, SERIES, STORES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
     from wsgiref.simple_server import WSGIServer
 
     from prometheus_client.metrics_core import Metric
@@ -27,11 +25,22 @@ if TYPE_CHECKING:
 
     from config.stream import StreamMetricsSettings
     from streaming.progress import Offsets
-    from streaming.tally import BatchCounts
 
 _PREFIX: Final = "gateway_stream_"
-_DISK: Final = ("rocksdbSstFileSize",)
 _STARTS_BELOW_0: Final = {"batch_id": -1.0}
+
+
+class BatchCounts(NamedTuple):
+    """What a query counted itself while it wrote a batch."""
+
+    rows: int
+    quarantined: int
+    duplicates: int = 0
+    """Of ``rows``, those that the table had already, or that came twice in the batch."""
+    strangers: int = 0
+    """Of ``rows``, readings of devices that the registry has no site for."""
+    late: int = 0
+    """Rows that came too late for what they belong to, and changed nothing."""
 
 
 class StreamMetrics:
@@ -145,7 +154,7 @@ class StreamMetrics:
             rows += one.numRowsTotal
             memory += one.memoryUsedBytes
             late += one.numRowsDroppedByWatermark
-            disk += sum(one.customMetrics.get(name, 0) for name in _DISK)
+            disk += one.customMetrics.get("rocksdbSstFileSize", 0)
         self._set("state_rows", rows, query)
         for store, size in zip(STORES, (memory, disk), strict=True):
             self._set("state_bytes", size, query, store)
@@ -160,15 +169,18 @@ class StreamMetrics:
                 self._set("offsets_behind", max(0, newest - offset), query, topic, partition)
 
 
-def kafka_offsets(position: Any) -> Offsets:
-    """A source's position as offsets by topic and partition; nothing for a source that is not Kafka."""
-    try:
-        found = json.loads(position) if isinstance(position, str) else position
-    except ValueError:
-        return {}
-    if isinstance(found, dict) and found and all(isinstance(one, dict) for one in found.values()):
-        return found
-    return {}
+def kafka_offsets(*positions: Any) -> Offsets:
+    """Sources' positions as offsets by topic and partition; nothing of a source that is not Kafka."""
+    ends: dict[str, dict[str, int]] = {}
+    for position in positions:
+        try:
+            found = json.loads(position) if isinstance(position, str) else position
+        except ValueError:
+            continue
+        if isinstance(found, dict) and all(isinstance(one, dict) for one in found.values()):
+            for topic, partitions in found.items():
+                ends.setdefault(topic, {}).update(partitions)
+    return ends
 
 
 def _number(value: float | None) -> float:

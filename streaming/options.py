@@ -1,19 +1,9 @@
-"""The command line of a job, the same for ``gateway stream NAME`` and ``python -m streaming.NAME``. No pyspark here."""
+"""A job's command line, the same for ``gateway stream NAME`` and ``python -m streaming.run NAME``. No pyspark."""
 
 from __future__ import annotations
 
-__all__ = [
-    "JOBS",
-    "LAKE_JOBS",
-    "add_arguments",
-    "add_common_arguments",
-    "load_settings",
-    "overrides",
-    "parse_spark_conf",
-    "to_argv",
-]
-
 from argparse import ArgumentTypeError
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,13 +11,11 @@ from config.errors import ConfigError
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Mapping
 
     from config.settings import Settings
 
 
 JOBS: Final[Mapping[str, str]] = {
-    "ingest": "write what is in Kafka to Parquet, and aggregate it",
     "bronze": "keep every record of Kafka as it came",
     "silver": "decode, type, enrich and keep every reading once",
     "gold": "aggregate silver's readings over windows of time",
@@ -36,10 +24,11 @@ JOBS: Final[Mapping[str, str]] = {
     "audit": "count what is in Kafka against the gateway's ledger",
     "all": "several of these jobs in one process",
 }
-"""Name -> what it does, for ``--help``. Job NAME is the module ``streaming.NAME``."""
+"""Name -> what it does, for ``--help``. Job NAME is the module ``streaming.NAME.job``."""
 
-LAKE_JOBS: Final = ("bronze", "silver", "audit", "gold", "devices", "anomalies")
-"""What ``all`` runs unless told, in the order in which they are started: silver's table is there before its readers."""
+LAKE_JOBS: Final = ("silver", "bronze", "audit", "gold", "devices", "anomalies")
+"""What ``all`` runs unless told, in the order in which they are started: silver's table is there before its readers,
+and its first batch, which takes longest, has begun before bronze's."""
 
 
 def add_common_arguments(parser: ArgumentParser) -> None:
@@ -62,12 +51,9 @@ def add_common_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def add_arguments(parser: ArgumentParser, job: str = "ingest") -> None:
+def add_arguments(parser: ArgumentParser, job: str) -> None:
     """Adds a job's options."""
     add_common_arguments(parser)
-    if job == "ingest":
-        parser.add_argument("--output", metavar="FOLDER", help="stream.output: the telemetry table")
-        parser.add_argument("--quarantine", metavar="FOLDER", help="stream.quarantine: records that could not be used")
     if job == "all":
         parser.add_argument(
             "--jobs",
@@ -109,9 +95,7 @@ def _lake_jobs(text: str) -> tuple[str, ...]:
     return tuple(name for name in LAKE_JOBS if name in names)
 
 
-_SETTINGS = (
-    "master", "output", "quarantine", "lake__path", "checkpoint", "topics", "metrics__port", "available_now",
-)  # fmt: skip
+_SETTINGS = ("master", "lake__path", "checkpoint", "topics", "metrics__port", "available_now")
 """The options that stand for settings of ``[stream]``; ``__`` is a dot."""
 
 
@@ -145,7 +129,7 @@ def parse_spark_conf(pairs: list[str]) -> dict[str, str]:
 def to_argv(arguments: Namespace) -> list[str]:
     """The options again as words of a command line, for another process."""
     words = [] if arguments.config is None else ["--config", str(arguments.config)]
-    for name in ("master", "output", "quarantine", "lake__path", "checkpoint"):
+    for name in ("master", "lake__path", "checkpoint"):
         if (value := getattr(arguments, name, None)) is not None:
             words += [f"--{name.removesuffix('__path')}", value]
     if arguments.metrics__port is not None:

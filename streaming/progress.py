@@ -7,29 +7,12 @@ records.
 =============  ==============================================================================================
 ``started``    the queries run; the first batch is being read
 ``batch``      one micro-batch is complete and committed
-``window``     a window's aggregates as they stand now; a later line for the same window and type replaces it
 ``gap``        Kafka lost records before they were read; told only where a job may go on without them
 ``imbalance``  a minute of a partition is not what the gateway's ledger says; again when that changes
 ``stopped``    all queries have ended in order; the last line
 ``failed``     a query ended with an error, named in a sentence; the last line
 =============  ==============================================================================================
 """
-
-from __future__ import annotations
-
-__all__ = [
-    "BatchEvent",
-    "Event",
-    "FailedEvent",
-    "GapEvent",
-    "ImbalanceEvent",
-    "MeasurementSummary",
-    "StartedEvent",
-    "StoppedEvent",
-    "WindowEvent",
-    "format_line",
-    "parse",
-]
 
 import json
 from collections.abc import Mapping
@@ -62,7 +45,7 @@ class BatchEvent:
     event: ClassVar[str] = "batch"
     query: str
     batch: int
-    """Number of the micro-batch; it goes on across restarts, and names the folder the rows are in."""
+    """Number of the micro-batch; it goes on across restarts."""
     rows: int
     quarantined: int
     """Of ``rows``, those written to quarantine instead of the table. 0 for a query that does not write the table."""
@@ -74,32 +57,6 @@ class BatchEvent:
     watermark_ms: int | None
     at_ms: int
     """When the batch began, by the driver's clock."""
-
-
-@dataclass(frozen=True, slots=True)
-class MeasurementSummary:
-    """One measurement of all devices of a type within a window, in the measurement's own unit."""
-
-    count: int
-    mean: float | None
-    """None if the sum of the values is beyond what a double holds."""
-    min: float
-    max: float
-
-
-@dataclass(frozen=True, slots=True)
-class WindowEvent:
-    """The aggregates of one device type in one window, by clamped event time, ``start_ms`` ≤ time < ``end_ms``."""
-
-    event: ClassVar[str] = "window"
-    query: str
-    batch: int
-    start_ms: int
-    end_ms: int
-    type: str
-    rows: int
-    measurements: Mapping[str, MeasurementSummary]
-    """Only measurements that at least one record of the window carried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +114,10 @@ class FailedEvent:
     error: str
 
 
-Event = StartedEvent | BatchEvent | WindowEvent | GapEvent | ImbalanceEvent | StoppedEvent | FailedEvent
+Event = StartedEvent | BatchEvent | GapEvent | ImbalanceEvent | StoppedEvent | FailedEvent
 
 _KINDS: Mapping[str, type[Event]] = {
-    kind.event: kind
-    for kind in (StartedEvent, BatchEvent, WindowEvent, GapEvent, ImbalanceEvent, StoppedEvent, FailedEvent)
+    kind.event: kind for kind in (StartedEvent, BatchEvent, GapEvent, ImbalanceEvent, StoppedEvent, FailedEvent)
 }
 
 
@@ -177,9 +133,7 @@ def parse(line: str) -> Event | None:
     try:
         fields: Any = json.loads(line)
         kind = _KINDS[fields.pop("event")]
-        if kind is WindowEvent:
-            fields["measurements"] = {name: MeasurementSummary(**it) for name, it in fields["measurements"].items()}
-        elif kind is StartedEvent:
+        if kind is StartedEvent:
             fields["queries"] = tuple(fields["queries"])
         return kind(**fields)
     except (ValueError, TypeError, KeyError, AttributeError):

@@ -1,0 +1,360 @@
+"""What does not fit: readings of one signal against those before, and a device's silence against its habit.
+
+Pure Python without Spark: a :class:`SignalModel` per device and signal, a :class:`Habit` per device, both small and
+packed into bytes by ``streaming.anomalies.state``. All calls are quick and do no I/O; one thread at a time may use one.
+
+A reading is compared with the mean of its hour of the day, working days and weekends apart. Its distance from that mean
+is counted in deviations. The score is this distance in units of what the signal's own incidents have made usual: at
+least 3 deviations, 2 for the mean of the last readings. An incident that goes further moves the usual a fifth of the
+way there. The usual fades back.
+
+Found:
+
+- **outliers**: one reading further off than usual;
+- **levels**: the mean of the last 50 readings further off than usual, though no single reading may be;
+- **stuck sensors**: one exact value for far longer than this signal ever kept one, if it had been changing.
+
+One alert per incident: an incident ends after 25 readings below the threshold. What is far off to one side for a day,
+in at least ``warm_up`` readings, is the new normal level.
+
+Not found:
+
+- what this signal often does: of equal incidents close to each other the first three to eight are reported;
+- **drift**: the means follow what moves slower than its own noise. Aggregates over days show drift;
+- a fault that was there from the first reading on: there is nothing to compare it with.
+
+What is learned does not depend on ``threshold``.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import copysign, nan, sqrt
+from typing import Final, Literal, NamedTuple
+
+MAD_TO_DEVIATION: Final = 1.4826
+"""A normal distribution's standard deviation in units of its median absolute deviation (MAD)."""
+
+SLOTS: Final = 48
+"""Hours of a working day, then hours of a Saturday or Sunday, in UTC."""
+SIDES: Final = 4
+"""What an incident can be: a reading above, a reading below, the mean of the last readings above, the same below."""
+_HOUR_US: Final = 3_600_000_000
+_DAY_US: Final = 24 * _HOUR_US
+_WEEK_US: Final = 7 * _DAY_US
+_DAY_WEIGHT: Final = 0.3
+"""Weight of a day's readings of one hour in that hour's mean: the last three days are two thirds of it."""
+_MOST_COUNTED: Final = 255
+"""Readings of an hour up to which its mean is the plain mean; one byte."""
+_MEMORY: Final = 5000
+"""Readings of which the deviation is made, and after which the usual has faded by half; at least a week of them. At one
+reading in 5 minutes it is 17 days: rare faults are remembered from one week to the next."""
+_FIRST: Final = 10
+"""Readings that are learned from in full; a deviation of fewer is chance."""
+_CLIP: Final = 5.0
+"""Deviations by which a reading counts at most when it is learned from: an outlier does not become normal."""
+_USUAL: Final = 3.0
+"""Deviations that are usual for every signal; a normal distribution goes beyond them once in 400 readings."""
+_USUAL_MEAN: Final = 2.0
+"""Deviations that are usual for the mean of the last readings: 2 in nearly all of them are no chance."""
+_LEAST: Final = (_USUAL, _USUAL, _USUAL_MEAN, _USUAL_MEAN)
+_MOST: Final = 30.0
+"""Deviations beyond which no reading is further off: a broken one of any size leaves the next one to be found."""
+_STEP: Final = 0.2
+"""Of the way from the usual to an incident's peak, how far the incident moves the usual. One incident does not hide the
+next of its kind; five or more close to each other do."""
+_MEAN_WEIGHT: Final = 0.02
+"""Of a reading, in the mean of the last readings: about 50 count."""
+_RUN: Final = 20
+"""Readings in a row far off to one side that are another level and no spread: the deviation leaves them out."""
+_QUIET: Final = 25
+"""Readings that end an incident: half of those that the mean is of."""
+_RUNS: Final = 20
+"""Changes of value before a signal can be stuck."""
+_LN2: Final = 0.6931471805599453
+
+_GAPS = 32
+_FEWEST_GAPS = 8
+_USUAL_QUANTILE = 0.9
+"""Of the gaps between a device's messages. Devices that send in bursts have many short gaps and a few long ones, and
+the long ones are their habit; but three outages among 32 gaps are not."""
+_FIRST_LOOK = 0.5
+_NEXT_LOOK = 0.25
+"""Of the limit, how much a look at a silent device may count at once. Two outages between two messages of a device that
+is alive count for less than its limit that way."""
+
+Kind = Literal["outlier", "level", "stuck", "silence", "score"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When something is an anomaly. Docs of each: ``config.stream_jobs.AnomalySettings``. Times in microseconds."""
+
+    threshold: float = 1.3
+    warm_up: int = 60
+    stuck_after: int = 60
+    scale_share: float = 0.005
+    min_scale: Mapping[str, float] = field(default_factory=dict)
+    silence_factor: float = 5.0
+    min_silence_us: int = 120 * 1_000_000
+
+
+class Verdict(NamedTuple):
+    """What is said of one reading. ``score``: how far it, or the mean of the last readings, is off, in units of what is
+    usual; ``expected`` and ``deviation``: what it was compared with, in the signal's unit."""
+
+    kind: Kind
+    score: float
+    expected: float
+    deviation: float
+
+
+class Silence(NamedTuple):
+    """A device that said nothing for ``silent_us`` of the stream's own time, and at most ``usual_us`` usually."""
+
+    silent_us: int
+    usual_us: int
+
+
+def severity(kind: Kind, score: float, limits: Limits) -> str:
+    """``critical`` from twice the threshold on; ``info`` for a score that is no anomaly."""
+    if kind == "score":
+        return "info"
+    return "critical" if kind == "outlier" and score >= 2 * limits.threshold else "warning"
+
+
+class SignalModel:
+    """What is known of one signal of one device, and what its next reading is compared with."""
+
+    __slots__ = ("_limits", "calm", "counts", "last", "longest", "mean_off", "means", "min_scale", "newest_us",
+                 "off_run", "off_sum", "peaks", "quiet", "readings", "repeats", "run_from_us", "runs", "slot", "usual",
+                 "variance")  # fmt: skip
+
+    def __init__(self, limits: Limits, signal: str = "") -> None:
+        self._limits = limits
+        self.min_scale = limits.min_scale.get(signal, 0.0)
+        self.means = [0.0] * SLOTS
+        self.counts = bytearray(SLOTS)
+        """Readings that each mean was made of, up to ``_MOST_COUNTED``."""
+        self.variance = 0.0
+        self.readings = 0
+        self.newest_us = 0
+        self.slot = 0
+        """Of the last reading."""
+        self.mean_off = 0.0
+        """Mean distance of the last readings, in deviations."""
+        self.usual = list(_LEAST)
+        """Distance that is usual, in deviations."""
+        self.peaks = [0.0] * SIDES
+        """Furthest distance in the incident that goes on; 0: none does."""
+        self.calm = bytearray(SIDES)
+        """Readings of that incident since one was far off."""
+        self.off_run = 0
+        """Readings in a row that were far above (negative: below)."""
+        self.off_sum = 0.0
+        """Their distances together, in the signal's unit."""
+        self.run_from_us = 0
+        """When the first of them was."""
+        self.quiet = _QUIET
+        """Readings since the last one at or above the threshold, up to ``_QUIET``."""
+        self.last = nan
+        self.repeats = 0
+        """How often the last value came in a row."""
+        self.longest = 0
+        """The most an earlier value did, before the current one."""
+        self.runs = 0
+        """How often the value changed."""
+
+    def judge(self, when_us: int, value: float) -> Verdict | None:
+        """What is to be said of the next reading, and learns from it. None during the first ``warm_up`` readings."""
+        limits = self._limits
+        slot = self._begin(when_us // _HOUR_US, value)
+        passed_us = max(when_us - self.newest_us, 0) if self.readings else 0
+        self.newest_us = max(self.newest_us, when_us)
+        fade = min(1 / _MEMORY, passed_us / _WEEK_US)
+        self.readings += 1
+        expected = self.means[slot]
+        off = value - expected
+        deviation = max(sqrt(self.variance), self.min_scale or limits.scale_share * abs(expected))
+        is_stuck = self._count_repeats(value)
+        verdict = None
+        if self.readings > limits.warm_up:
+            distance = off / deviation if deviation else copysign(_MOST, off) if off else 0.0
+            self._count_run(off, distance, when_us)
+            single, together = self._scores(min(max(distance, -_MOST), _MOST), 1.0 - _LN2 * fade)
+            kind = self._kind(single, together)
+            if is_stuck and kind == "score":
+                kind = "stuck"
+            verdict = Verdict(kind, max(single, together), expected, deviation)
+            if abs(self.off_run) >= limits.warm_up and when_us - self.run_from_us >= _DAY_US:
+                off -= self._move()
+        if self.runs < _RUNS or self.repeats <= max(_QUIET, self.longest):  # else no news: it would narrow the spread
+            self._learn(off, deviation, fade, passed_us)
+        return verdict
+
+    def _begin(self, hours: int, value: float) -> int:
+        """The slot of an hour since 1970. A new one begins with what is known: the mean of the same hour of working
+        days, or of the reading before."""
+        slot = hours % 24
+        if (hours // 24 + 3) % 7 >= 5:  # 1970 began on a Thursday
+            slot += 24
+        counts, means = self.counts, self.means
+        if not counts[slot]:
+            known = slot - 24 if slot >= 24 and counts[slot - 24] else self.slot
+            means[slot] = means[known] if self.readings else value
+            counts[slot] = 1
+        self.slot = slot
+        return slot
+
+    def _scores(self, distance: float, fade: float) -> tuple[float, float]:
+        """How far off the reading is, and the last readings together, in units of what is usual."""
+        mean = self.mean_off = self.mean_off + _MEAN_WEIGHT * (distance - self.mean_off)
+        usual, peaks, calm = self.usual, self.peaks, self.calm
+        for side, far in enumerate((distance, -distance, mean, -mean)):
+            least = _LEAST[side]
+            if usual[side] > least:
+                usual[side] = max(usual[side] * fade, least)
+            if far >= least:
+                calm[side] = 0
+                peaks[side] = max(peaks[side], far)
+            elif peaks[side]:
+                calm[side] += 1
+                if calm[side] == _QUIET:
+                    usual[side] += _STEP * max(peaks[side] - usual[side], 0.0)
+                    peaks[side] = 0.0
+        return (
+            distance / usual[0] if distance > 0 else -distance / usual[1],
+            mean / usual[2] if mean > 0 else -mean / usual[3],
+        )
+
+    def _kind(self, single: float, together: float) -> Kind:
+        """What kind of incident begins with this reading; ``score`` where none does."""
+        threshold = self._limits.threshold
+        if single < threshold and together < threshold:
+            self.quiet = min(self.quiet + 1, _QUIET)
+            return "score"
+        begins = self.quiet == _QUIET
+        self.quiet = 0
+        if not begins:
+            return "score"
+        return "outlier" if single >= threshold else "level"
+
+    def _learn(self, off: float, deviation: float, fade: float, passed_us: int) -> None:
+        if self.readings > _FIRST and deviation:
+            most = _CLIP * deviation
+            off = min(max(off, -most), most)
+        if abs(self.off_run) < _RUN:
+            self.variance += max(1 / (self.readings + 1), fade) * (off * off - self.variance)
+        weight = _DAY_WEIGHT * min(passed_us / _HOUR_US, 1.0)
+        count = self.counts[self.slot]
+        if count < _MOST_COUNTED:
+            self.counts[self.slot] = count = count + 1
+            weight = max(weight, 1 / count)
+        self.means[self.slot] += weight * off
+
+    def _count_run(self, off: float, distance: float, when_us: int) -> None:
+        """Keeps for how long, and how far, readings have been off to one side."""
+        side = 1 if distance >= _USUAL else -1 if distance <= -_USUAL else 0
+        if side * self.off_run > 0:
+            self.off_run += side
+            self.off_sum += off
+            return
+        self.off_run, self.off_sum = side, off
+        self.run_from_us = when_us
+
+    def _move(self) -> float:
+        """Takes the level of the run for the normal one, and says by how much. Working days and weekends move
+        apart, or the first weekend would take the working days along."""
+        moved = self.off_sum / abs(self.off_run)
+        kind = slice(0, 24) if self.slot < 24 else slice(24, SLOTS)
+        self.means[kind] = [mean + moved for mean in self.means[kind]]
+        self.off_run, self.mean_off = 0, 0.0
+        return moved
+
+    def _count_repeats(self, value: float) -> bool:
+        """Keeps how long values last; whether this one lasts too long now, told once for each time that one does."""
+        if value == self.last:
+            self.repeats += 1
+            return self.runs >= _RUNS and self.repeats == self._stuck_from()
+        if self.repeats:
+            self.runs += 1
+            if self.runs < _RUNS or self.repeats < self._stuck_from():  # stuck once, it may be so again, and is told
+                self.longest = max(self.longest, self.repeats)
+        self.last, self.repeats = value, 1
+        return False
+
+    def _stuck_from(self) -> int:
+        return max(self._limits.stuck_after, 4 * self.longest)
+
+
+class Habit:
+    """How often a device speaks, and for how long it has not.
+
+    Two clocks: gaps are measured between receive times; silence is counted on the stream's clock, which stands still
+    when nothing comes from anybody. Where that clock jumps (the first records after an outage, a backlog read at once),
+    a look counts no more than what had been planned until it, so an outage is nobody's silence.
+    """
+
+    __slots__ = ("_limits", "counted_to_us", "gaps", "last_event_us", "last_received_us", "look_at_us", "silent_us",
+                 "told")  # fmt: skip
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.gaps: deque[int] = deque(maxlen=_GAPS)
+        self.last_received_us = 0
+        self.last_event_us = 0
+        self.counted_to_us = 0
+        self.silent_us = 0
+        self.look_at_us = 0
+        """When the next look was planned; 0: none is."""
+        self.told = False
+
+    def heard(self, received_us: int, event_us: int, clock_us: int) -> None:
+        """The device spoke. ``clock_us``: the stream's clock then."""
+        if self.last_received_us:
+            gap = received_us - self.last_received_us
+            if gap > 0:
+                self.gaps.append(gap)
+        self.last_received_us = max(self.last_received_us, received_us)
+        self.last_event_us = max(self.last_event_us, event_us)
+        self.counted_to_us = max(self.counted_to_us, clock_us)
+        self.silent_us = 0
+        self.told = False
+
+    @property
+    def usual_us(self) -> int | None:
+        """The longest of its usual gaps; None as long as too few are known."""
+        if len(self.gaps) < _FEWEST_GAPS:
+            return None
+        return sorted(self.gaps)[int(_USUAL_QUANTILE * (len(self.gaps) - 1))]
+
+    def _limit_us(self, usual_us: int) -> int:
+        return max(round(self._limits.silence_factor * usual_us), self._limits.min_silence_us)
+
+    def plan(self) -> int | None:
+        """When to look again, on the stream's clock, if that is not planned already; remembers it as planned."""
+        usual_us = self.usual_us
+        if self.look_at_us or self.told or usual_us is None:
+            return None
+        share = _NEXT_LOOK if self.silent_us else _FIRST_LOOK
+        self.look_at_us = self.counted_to_us + max(1, round(share * self._limit_us(usual_us)))
+        return self.look_at_us
+
+    def look(self, now_us: int) -> Silence | None:
+        """A planned look has come; the silence, once, if it has become one. Plan again afterwards. ``now_us``: the
+        stream's clock, which may be far past the look."""
+        planned, self.look_at_us = self.look_at_us, 0
+        usual_us = self.usual_us
+        if usual_us is None or self.told:
+            return None
+        limit_us = self._limit_us(usual_us)
+        share = _NEXT_LOOK if self.silent_us else _FIRST_LOOK
+        step_us = max(1, round(share * limit_us))
+        if planned < self.counted_to_us + step_us:
+            return None  # it has spoken since the look was planned
+        self.silent_us += step_us
+        self.counted_to_us = max(planned, now_us)
+        if self.silent_us < limit_us:
+            return None
+        self.told = True
+        return Silence(self.silent_us, usual_us)

@@ -1,0 +1,322 @@
+"""The job ``anomalies``: silver's readings against those before, and devices' silences; to Kafka and a table.
+
+    silver (Delta) ─▶ measured ─▶ by device: transformWithState ─┬─▶ Kafka topic: alerts, and scores of note
+                                                                 └─▶ table anomalies: alerts
+
+The state is RocksDB's, one value of bytes per device (``streaming.anomalies.state``); what an anomaly is, is decided in
+``streaming.anomalies.detectors``, reading by reading in order of event time, so the result does not depend on how
+readings were cut into batches.
+
+- Table ``anomalies``: exactly once in effect. The same batch from the same state makes the same alerts with the same
+  ``alert_id``, and the MERGE inserts only those that are not there.
+- Kafka: **at least once**. Spark's Kafka sink has no transactions, so a batch that is repeated after a crash is sent
+  again; ``alert_id`` (also the header ``gateway.message_id``) is the same, and consumers drop copies by it.
+
+Silence is counted on silver's clock, ``ingested_at``, by event-time timers: its watermark stands still when nothing
+comes from anybody, and rows are never behind it, however late devices, gateways or spools deliver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+from hashlib import blake2b
+from math import isfinite
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import Row
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import DoubleType, FloatType, IntegerType, LongType, StructType
+
+from bridge.wire import GATEWAY_DEVICE, GATEWAY_ID, GATEWAY_MESSAGE_ID, GATEWAY_MESSAGE_ID_KIND, MessageIdKind
+from streaming import lake_tables
+from streaming.anomalies.detectors import MAD_TO_DEVIATION, Limits, severity
+from streaming.anomalies.state import STATE_VERSION, DeviceDetector
+from streaming.kafka.options import source_options
+from streaming.kafka.topic import ensure_topic
+from streaming.lake.columns import columns
+from streaming.lake.delta_upkeep import retried
+from streaming.lake.forgotten import Forgotten
+from streaming.lake.lake import DeltaTable
+from streaming.lake.time_ranges import moment, timestamp
+from streaming.metrics import BatchCounts
+from streaming.runtime.checkpoint import prepare_checkpoint
+from streaming.silver.schema import FIXED
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessorHandle, TimerValues
+
+    from config.settings import Settings
+    from config.stream_jobs import AnomalySettings
+    from streaming.anomalies.detectors import Silence, Verdict
+    from streaming.job import JobContext
+
+QUERY: Final = "anomalies"
+_CLOCK_SLACK: Final = "10 seconds"
+"""How far silver's own clock may go back, after an NTP step or on another driver."""
+_MOST_SPANS: Final = 50
+"""Days that a MERGE's condition names one by one."""
+_FILES_PER_BATCH: Final = "64"
+"""Of silver's files, a batch takes at most so many: a first start beside a large table must not take it at once."""
+
+ANOMALIES: Final = columns(
+    "alert_id string required, device string required, type string, signal string, kind string required,"
+    " severity string required, event_time timestamp, value double, score double, median double, mad double,"
+    " run integer, received_at timestamp, ingested_at timestamp, event_date date"
+)
+"""Columns of the table, and, but for the last three, fields of the JSON. For a silence ``signal`` and ``mad`` are null,
+``value`` is its length and ``median`` the usual interval, in seconds, ``event_time`` the last reading's."""
+
+_ROW = Row(*ANOMALIES.names)
+_NUMBERS = (DoubleType, FloatType, LongType, IntegerType)
+
+
+def limits_of(settings: AnomalySettings) -> Limits:
+    """The settings as the detectors take them."""
+    return Limits(
+        threshold=settings.threshold,
+        warm_up=settings.warm_up,
+        stuck_after=settings.stuck_after,
+        scale_share=settings.scale_share,
+        min_scale=dict(settings.min_scale),
+        silence_factor=settings.silence_factor,
+        min_silence_us=_microseconds(settings.min_silence),
+    )
+
+
+def measured(silver: DataFrame, *, skip: tuple[str, ...] = ()) -> DataFrame:
+    """What the detectors read of silver: device, type, three moments in microseconds, ``ingested_at`` and the signals
+    that are numbers, but those to ``skip``, as doubles in one array, in the order of :func:`_signals`."""
+    signals = _signals(silver.schema, skip)
+    return silver.where(F.col("device").isNotNull()).select(
+        "device",
+        "type",
+        "ingested_at",
+        F.unix_micros("event_time").alias("event_us"),
+        F.unix_micros("received_at").alias("received_us"),
+        F.unix_micros("ingested_at").alias("ingested_us"),
+        "record_id",
+        F.array(*(F.col(f"`{name}`").cast("double") for name in signals)).cast("array<double>").alias("measurements"),
+    )
+
+
+def _signals(schema: StructType, skip: tuple[str, ...]) -> tuple[str, ...]:
+    fixed = set(FIXED.names) | set(skip)
+    return tuple(f.name for f in schema if f.name not in fixed and isinstance(f.dataType, _NUMBERS))
+
+
+class Detect(StatefulProcessor):
+    """The detectors of one device after the other, each with the state that Spark kept of it.
+
+    ``score_from``: scores below are not put out, unless they are alerts.
+    """
+
+    def __init__(self, limits: Limits, signals: tuple[str, ...], score_from: float) -> None:
+        self._limits = limits
+        self._names = signals
+        self._score_from = score_from
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._state = handle.getValueState("detector", "type string, packed binary")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803, ARG002 (Spark's names)
+        kept = self._state.get()
+        device = DeviceDetector(self._limits) if kept is None else DeviceDetector.unpack(bytes(kept[1]), self._limits)
+        # The order of rows within a batch is anyone's. A device's own is by its clock.
+        ordered = sorted(rows, key=attrgetter("event_us", "record_id"))
+        for row in ordered:
+            for name, value in zip(self._names, row.measurements, strict=True):
+                if value is None or not isfinite(value):
+                    continue
+                verdict = device.signal(name).judge(row.event_us, value)
+                if verdict is not None and (verdict.kind != "score" or verdict.score >= self._score_from):
+                    yield _reading_row(key[0], row, name, value, verdict, self._limits)
+        for row in sorted(ordered, key=attrgetter("ingested_us", "received_us")):
+            device.habit.heard(row.received_us, row.event_us, row.ingested_us)
+        self._keep(device, ordered[-1].type)
+
+    def handleExpiredTimer(  # noqa: N802 (Spark's name)
+        self,
+        key: Any,
+        timerValues: TimerValues,  # noqa: N803 (Spark's name)
+        expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803, ARG002 (Spark's name)
+    ) -> Iterator[Row]:
+        kept = self._state.get()
+        if kept is None:
+            return
+        device = DeviceDetector.unpack(bytes(kept[1]), self._limits)
+        silence = device.habit.look(1000 * timerValues.getCurrentWatermarkInMs())
+        if silence is not None:
+            yield _silence_row(key[0], kept[0], device, silence)
+        self._keep(device, kept[0])
+
+    def _keep(self, device: DeviceDetector, kind: str | None) -> None:
+        look_at_us = device.habit.plan()
+        if look_at_us is not None:
+            self._handle.registerTimer(-(-look_at_us // 1000))
+        self._state.update((kind, device.pack()))
+
+
+def _alert_id(device: str, signal: str, kind: str, event_us: int, value: float) -> str:
+    text = f"{device}\0{signal}\0{kind}\0{event_us}\0{value!r}"
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _reading_row(device: str, row: Any, signal: str, value: float, verdict: Verdict, limits: Limits) -> Row:
+    kind, event_us = verdict.kind, row.event_us
+    at = moment(event_us)
+    return _ROW(
+        _alert_id(device, signal, kind, event_us, value),
+        device,
+        row.type,
+        signal,
+        kind,
+        severity(kind, verdict.score, limits),
+        at,
+        value,
+        verdict.score,
+        verdict.expected,
+        verdict.deviation / MAD_TO_DEVIATION,
+        int(kind in ("outlier", "level")),
+        moment(row.received_us),
+        moment(row.ingested_us),
+        at.date(),
+    )
+
+
+def _silence_row(device: str, kind_of_device: str | None, detector: DeviceDetector, silence: Silence) -> Row:
+    habit = detector.habit
+    at = moment(habit.last_event_us)
+    return _ROW(
+        _alert_id(device, "", "silence", habit.last_received_us, 0.0),
+        device,
+        kind_of_device,
+        None,
+        "silence",
+        "warning",
+        at,
+        silence.silent_us / 1e6,
+        silence.silent_us / silence.usual_us,
+        silence.usual_us / 1e6,
+        None,
+        0,
+        moment(habit.last_received_us),
+        moment(habit.counted_to_us),
+        at.date(),
+    )
+
+
+def detected(rows: DataFrame, limits: Limits, signals: tuple[str, ...], score_from: float) -> DataFrame:
+    """Alerts and scores of :func:`measured` rows, columns :data:`ANOMALIES`. A streaming DataFrame; keeps state."""
+    return (
+        rows.withWatermark("ingested_at", _CLOCK_SLACK)
+        .groupBy("device")
+        .transformWithState(Detect(limits, signals, score_from), ANOMALIES, "Append", "EventTime")
+    )
+
+
+def kafka_records(rows: DataFrame, gateway: str) -> DataFrame:
+    """Alerts and scores as records: key is the device, value JSON without nulls, headers as the gateway's own records
+    have them; ``alert_id`` is the message id, of kind ``device``: the same again means the same alert again."""
+    kept_back = {"received_at", "ingested_at", "event_date"}
+    fields = [F.col(name) for name in ANOMALIES.names if name not in kept_back]
+
+    def header(name: str, value: Any) -> Any:
+        return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
+
+    return rows.select(
+        F.col("device").cast("binary").alias("key"),
+        F.to_json(F.struct(*fields), {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"})
+        .cast("binary")
+        .alias("value"),
+        F.array(
+            header(GATEWAY_ID, F.lit(gateway)),
+            header(GATEWAY_DEVICE, F.col("device")),
+            header(GATEWAY_MESSAGE_ID, F.col("alert_id")),
+            header(GATEWAY_MESSAGE_ID_KIND, F.lit(MessageIdKind.DEVICE.value)),
+        ).alias("headers"),
+    )
+
+
+def unseen(rows: DataFrame) -> DataFrame:
+    """The alerts among the rows, each once."""
+    return rows.where(F.col("kind") != "score").dropDuplicates(["alert_id"])
+
+
+def without_forgotten(marked: DataFrame) -> DataFrame:
+    """The rows without those that the state makes of what came before their device was forgotten, such as its silence.
+    ``marked``: with ``forgotten_ms``."""
+    after = F.unix_millis("received_at") > F.col("forgotten_ms")
+    return marked.where(F.col("forgotten_ms").isNull() | after).drop("forgotten_ms")
+
+
+def publish(rows: DataFrame, settings: Settings) -> None:
+    """Sends the rows to the topic, each at least once. Blocks until Kafka has them."""
+    options = {name: value for name, value in source_options(settings.kafka).items() if name.startswith("kafka.")}
+    topic = settings.stream.anomalies.topic
+    kafka_records(rows, settings.instance).write.format("kafka").options(topic=topic, **options).save()
+
+
+def insert(table: DeltaTable, alerts: DataFrame, spans: Sequence[tuple[int, int]]) -> None:
+    """Inserts the alerts that are not there. ``spans``: first and last event time of those of each day, in
+    microseconds. The event time is part of ``alert_id``, so an alert that is there lies within them, and Delta reads
+    only files that may."""
+    if len(spans) > _MOST_SPANS:
+        spans = [(min(first for first, _ in spans), max(last for _, last in spans))]
+    within = " OR ".join(f"t.event_time BETWEEN {timestamp(first)} AND {timestamp(last)}" for first, last in spans)
+    table.merge(alerts, f"t.alert_id = s.alert_id AND ({within})", "WHEN NOT MATCHED THEN INSERT *")
+
+
+def _write(rows: DataFrame, batch: int, *, table: DeltaTable, settings: Settings, context: JobContext) -> None:
+    kept = computed = rows.persist()  # or the state would be computed once for each place it goes to
+    try:
+        if (marked := Forgotten(kept.sparkSession, settings.stream).marked(kept)) is not None:
+            kept = without_forgotten(marked)
+        days = kept.groupBy("event_date").agg(
+            F.count(F.lit(1)),
+            F.count(F.when(F.col("kind") != "score", 1)),
+            *(F.unix_micros(bound(F.when(F.col("kind") != "score", F.col("event_time")))) for bound in (F.min, F.max)),
+        )
+        counted = days.collect()
+        total = sum(day[1] for day in counted)
+        if spans := [(day[3], day[4]) for day in counted if day[2]]:
+            alerts = unseen(kept)
+            retried(lambda: insert(table, alerts, spans))  # compaction or forget may have rewritten what it read
+        if total:
+            publish(kept, settings)
+        context.counts[QUERY, batch] = BatchCounts(total, 0)
+    finally:
+        computed.unpersist()
+
+
+def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
+    """Starts the query and returns it. Raises ConfigError if silver is not there or the checkpoint does not fit,
+    KafkaUnavailableError if the topic is not there and may not be made."""
+    stream = settings.stream
+    silver = lake_tables.existing(spark, stream, "silver", job="silver")
+    ensure_topic(spark, settings, stream.anomalies.topic, "stream.anomalies.topic")
+    table = DeltaTable(spark, stream, "anomalies")
+    table.create(ANOMALIES, delta_autoOptimize_autoCompact="true")
+    checkpoint = prepare_checkpoint(
+        spark,
+        stream,
+        QUERY,
+        {"stream.shuffle_partitions": stream.shuffle_partitions},
+        renewed={"detector": STATE_VERSION},
+    )
+    # withEventTimeOrder: a first start beside a table reads its files in order of the watermark's column.
+    readings = silver.read_stream(maxFilesPerTrigger=_FILES_PER_BATCH, withEventTimeOrder="true")
+    signals = _signals(readings.schema, stream.anomalies.skip)
+    rows = readings.transform(measured, skip=stream.anomalies.skip)
+    found = detected(rows, limits_of(stream.anomalies), signals, stream.anomalies.score_from)
+    return checkpoint.start(found, stream, partial(_write, table=table, settings=settings, context=context))
+
+
+def _microseconds(length: timedelta) -> int:
+    return length // timedelta(microseconds=1)

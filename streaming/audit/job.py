@@ -1,0 +1,177 @@
+"""The job ``audit``: what is in Kafka against what the gateways' ledger says was acknowledged.
+
+    gateway stream audit
+
+It keeps which offsets it has read (``audit_seen``) and the ledger's entries (``audit_ledger``), and judges all minutes
+of the last ``stream.audit.keep`` that have settled, again each time: an entry that comes hours later, because Kafka did
+not take it before, revises what was said. Exactly once in effect: Delta ignores a batch of the two that it has already,
+and a judgement replaces the one before.
+
+Records that Kafka deleted before they were read end no audit: they are ``expired``.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+
+from config.errors import ConfigError
+from streaming.audit import transforms as audit_transforms
+from streaming.audit.transforms import AUDIT, AUDIT_PARTITIONS, ENTRIES, EXTENTS, SEEN
+from streaming.kafka.admin import KafkaAdmin, Place
+from streaming.kafka.offsets import planned_ranges
+from streaming.kafka.options import topics
+from streaming.kafka.source import read_records
+from streaming.lake.delta_upkeep import retried
+from streaming.lake.lake import DeltaTable
+from streaming.metrics import BatchCounts
+from streaming.progress import ImbalanceEvent
+from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from config.settings import Settings
+    from streaming.job import JobContext
+
+QUERY: Final = "audit"
+_JUDGE_EVERY_S: Final = 30.0
+"""Minutes settle once a minute; judging every batch would say the same again."""
+_MOST_LINES: Final = 100
+"""Imbalances that are printed of one judgement; the table has all."""
+_KEY: Final = ("minute_date", "minute", "gateway", "route", "topic", "partition")
+_TOLD: Final = tuple(it.name for it in fields(ImbalanceEvent))[2:]
+"""What is told of a row: all fields but query and batch."""
+_COUNTS: Final = ("acknowledged", "present", "missing", "unaccounted", "expired", "open", "state")
+
+
+def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
+    """Starts the query and returns it. Raises ConfigError if there is no ledger, or the checkpoint does not fit."""
+    if not settings.ledger.topic:
+        raise ConfigError(
+            'ledger.topic is "", so the gateway keeps no account that Kafka could be compared with: name a topic.'
+        )
+    stream = settings.stream
+    names = tuple(dict.fromkeys((*topics(settings), *settings.dead_letter_topics, settings.ledger.topic)))
+    checkpoint = prepare_checkpoint(spark, stream, QUERY, {"ledger.topic": settings.ledger.topic}, topics=names)
+    auditor = _Auditor(spark, settings, context, checkpoint)
+    return checkpoint.start(read_records(spark, settings, names, allow_data_loss=True), stream, auditor.write)
+
+
+class _Auditor:
+    """Takes batches in and judges. Called by the query's thread alone."""
+
+    def __init__(self, spark: SparkSession, settings: Settings, context: JobContext, checkpoint: Checkpoint) -> None:
+        self._settings, self._context, self._checkpoint = settings, context, checkpoint
+        self._kafka = KafkaAdmin(spark, settings.kafka)
+        self._seen = DeltaTable(spark, settings.stream, "audit_seen")
+        self._entries = DeltaTable(spark, settings.stream, "audit_ledger")
+        self._audit = DeltaTable(spark, settings.stream, "audit")
+        self._seen.create(SEEN)
+        self._entries.create(ENTRIES)
+        self._audit.create(AUDIT, AUDIT_PARTITIONS)
+        if not checkpoint.exists("metadata"):
+            # What they hold is the state of a checkpoint that is gone; all of it is read again.
+            for table in (self._seen, self._entries):
+                spark.sql(f"DELETE FROM {table.sql_name}")  # noqa: S608 (the table's name is ours)
+        self._judged_s: float | None = None
+        self._purged_s = time.monotonic()
+
+    def write(self, records: DataFrame, batch: int) -> None:
+        """Takes one batch in; judges, if it is time to."""
+        ledger = self._settings.ledger.topic
+        slim = audit_transforms.slim(records, ledger).persist()
+        now, writer = datetime.now(UTC), f"{QUERY}-{self._checkpoint.id}"
+        try:
+            for table, rows in (
+                (self._seen, audit_transforms.seen(slim, ledger)),
+                (self._entries, audit_transforms.entries(slim, ledger)),
+            ):
+                table.append(rows.withColumn("read_at", F.lit(now)), query=writer, batch=batch)
+            count = slim.count()
+        finally:
+            slim.unpersist()
+        if (
+            self._judged_s is None
+            or self._settings.stream.available_now
+            or time.monotonic() - self._judged_s >= _JUDGE_EVERY_S
+        ):
+            self._judge(records.sparkSession, batch, now)
+            self._judged_s = time.monotonic()
+        self._context.counts[QUERY, batch] = BatchCounts(count, 0)
+
+    def _judge(self, spark: SparkSession, batch: int, now: datetime) -> None:
+        settings = self._settings.stream.audit
+        oldest, youngest = now - settings.keep, now - settings.settle
+        rows = audit_transforms.judged(
+            self._seen.read().where(F.col("read_at") >= F.lit(oldest)),
+            self._entries.read().where(F.col("to_ms") >= _ms(oldest)),
+            spark.createDataFrame(self._extents(batch), EXTENTS),
+        )
+        settled = (F.col("minute") >= F.lit(oldest)) & (
+            F.col("minute") + F.expr("INTERVAL 1 MINUTE") <= F.lit(youngest)
+        )
+        kept = rows.where(settled).withColumn("judged_at", F.lit(now)).persist()
+        try:
+            self._tell(kept, batch)
+            self._replace(kept, oldest)
+        finally:
+            kept.unpersist()
+        if time.monotonic() - self._purged_s >= settings.keep.total_seconds() / 24:
+            self._purge(spark, oldest)
+
+    def _extents(self, batch: int) -> list[tuple[str, int, int, int, int]]:
+        """Each partition's first offset, how far this job has read, and its end; of those that are there."""
+        read_to: dict[Place, int] = {
+            (one.topic, one.partition): one.end
+            for one in planned_ranges(self._checkpoint, batch)
+            if one.end is not None and one.topic != self._settings.ledger.topic
+        }
+        try:
+            earliest, latest = self._kafka.earliest(read_to), self._kafka.latest(read_to)
+        finally:
+            self._kafka.close()
+        return [(*place, earliest[place], end, latest[place]) for place, end in sorted(read_to.items())]
+
+    def _replace(self, rows: DataFrame, oldest: datetime) -> None:
+        """Puts the judgement in the place of the one before. What is as it was keeps its ``judged_at``."""
+        same = " AND ".join(f"t.{name} <=> s.{name}" for name in _KEY)
+        differs = " OR ".join(f"t.{name} <> s.{name}" for name in _COUNTS)
+        looked_at = f"t.minute_date >= DATE'{oldest:%Y-%m-%d}' AND t.minute >= TIMESTAMP'{oldest:%Y-%m-%d %H:%M:%S}'"
+        clauses = (
+            f"WHEN MATCHED AND ({differs}) THEN UPDATE SET *",
+            "WHEN NOT MATCHED THEN INSERT *",
+            # What was unaccounted for, and has turned out to be another route's.
+            f"WHEN NOT MATCHED BY SOURCE AND {looked_at} THEN DELETE",
+        )
+        # Compaction or retention may have rewritten what it read.
+        retried(lambda: self._audit.merge(rows, f"{looked_at} AND {same}", *clauses))
+
+    def _tell(self, rows: DataFrame, batch: int) -> None:
+        """Says which rows are out of balance that were not yet, or not so; and how much there is by now."""
+        wrong = rows.where("state IN ('missing', 'unaccounted')")
+        said = self._audit.read().select(*_KEY, "missing", "unaccounted")
+        same = [F.col(f"s.{name}").eqNullSafe(F.col(f"t.{name}")) for name in said.columns]
+        news = wrong.alias("s").join(said.alias("t"), same, "left_anti")
+        newest = news.withColumn("minute_ms", F.unix_millis("minute")).orderBy(F.desc("minute")).limit(_MOST_LINES)
+        for row in newest.select(*_TOLD).collect():
+            self._context.emit(ImbalanceEvent(QUERY, batch, *row))
+        total = wrong.agg(F.sum("missing").alias("missing"), F.sum("unaccounted").alias("unaccounted")).first()
+        assert total is not None, "an aggregate without groups has a row"
+        self._context.metrics.audit(QUERY, missing=total["missing"] or 0, unaccounted=total["unaccounted"] or 0)
+
+    def _purge(self, spark: SparkSession, oldest: datetime) -> None:
+        """Lets go of what no judgement looks at any more."""
+        since = f"TIMESTAMP'{oldest:%Y-%m-%d %H:%M:%S}'"
+        spark.sql(f"DELETE FROM {self._seen.sql_name} WHERE read_at < {since}")  # noqa: S608 (names and times of our own)
+        spark.sql(f"DELETE FROM {self._entries.sql_name} WHERE to_ms < {_ms(oldest)}")  # noqa: S608
+        self._purged_s = time.monotonic()
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)

@@ -1,0 +1,212 @@
+"""The job ``bronze``: every record of Kafka as it came, with all its metadata, append-only, by UTC day and topic.
+
+    gateway stream bronze
+
+Exactly once in effect: a batch that the table has is not written again, and the day a record lies under is that of its
+own timestamp, whenever it is written.
+
+What Kafka lost before it was read ends the job with the offsets, to the record; ``--allow-data-loss`` goes on and keeps
+them in the table ``bronze_gaps``. Spark itself is told to step over losses, for it can only end without saying how
+much; each batch's rows are counted against the offsets it was planned with instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Observation, Window
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+
+from streaming.bronze.tables import BRONZE, BRONZE_PARTITIONS, GAPS, require_matching
+from streaming.errors import DataLossError
+from streaming.kafka.admin import KafkaAdmin, Place
+from streaming.kafka.offsets import Gap, Planned, lost_after, lost_before, planned_ranges
+from streaming.kafka.options import topics
+from streaming.kafka.source import read_records
+from streaming.lake.lake import DeltaTable
+from streaming.lake.storage import Folder, location
+from streaming.metrics import BatchCounts
+from streaming.progress import GapEvent
+from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from config.settings import Settings
+    from streaming.job import JobContext
+
+QUERY = "bronze"
+_MOST_NAMED = 20
+"""Ranges that an error names one by one."""
+
+
+def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
+    """Starts the query and returns it. Raises ConfigError if folders or checkpoint do not fit."""
+    stream = settings.stream
+    checkpoint = prepare_checkpoint(spark, stream, QUERY, topics=topics(settings))
+    writer = _BatchWriter(spark, settings, context, checkpoint)
+    return checkpoint.start(read_records(spark, settings, allow_data_loss=True), stream, writer.write)
+
+
+def raw_rows(records: DataFrame, batch: int) -> DataFrame:
+    """Kafka's records as rows of the table. ``ingest_date`` is the UTC day of the record's timestamp, when the gateway
+    received it: a batch that is repeated after midnight finds its rows where they were."""
+    return records.select(
+        "key",
+        "value",
+        "partition",
+        "offset",
+        "timestamp",
+        F.col("timestampType").alias("timestamp_type"),
+        "headers",
+        F.to_date("timestamp").alias("ingest_date"),
+        "topic",
+        F.lit(batch).cast("long").alias("batch"),
+    )
+
+
+class _BatchWriter:
+    """Writes batches and accounts for their offsets. Called by the query's thread alone."""
+
+    def __init__(self, spark: SparkSession, settings: Settings, context: JobContext, checkpoint: Checkpoint) -> None:
+        stream = settings.stream
+        self._spark, self._context, self._checkpoint = spark, context, checkpoint
+        self._table, self._gaps = DeltaTable(spark, stream, "bronze"), DeltaTable(spark, stream, "bronze_gaps")
+        require_matching(spark, self._table, checkpoint)
+        self._kafka = KafkaAdmin(spark, settings.kafka)
+        self._known = _TopicIds(Folder(spark, location(stream.checkpoint)))
+        self._first = True
+
+    def write(self, records: DataFrame, batch: int) -> None:
+        """Writes one batch. Raises DataLossError, with the batch not committed, if Kafka lost some of it."""
+        planned = planned_ranges(self._checkpoint, batch)
+        places = [(one.topic, one.partition) for one in planned if one.end is not None]
+        earliest = self._kafka.earliest(places)
+        planned = [it._replace(start=earliest[it.topic, it.partition]) if it.start < 0 else it for it in planned]
+        ids = self._kafka.topic_ids({topic for topic, _ in places})
+        gaps = lost_before(planned, earliest, self._known.changed(ids, batch))
+        expected = sum(one.size for one in planned)
+        first, self._first = self._first, False  # a batch is only ever repeated after a start
+        if first:
+            self._table.create(BRONZE, BRONZE_PARTITIONS)
+        if first and 0 < expected == self._rows_of(batch).count():
+            # It was written whole and not committed. What Kafka deleted since is safe, and stays as it is.
+            written = expected
+            gaps = [gap for gap in gaps if gap.reason != "deleted"]
+            self._must_go_on(gaps)
+        else:
+            self._must_go_on(gaps)
+            written = self._write(records, batch, counted=not first)
+            if written != expected:
+                gaps = self._lost_while_reading(planned, batch, gaps)
+                self._must_go_on(gaps)
+        self._tell(gaps, batch)
+        self._known.keep(ids, batch)
+        self._context.counts[QUERY, batch] = BatchCounts(written, 0)
+
+    def _write(self, records: DataFrame, batch: int, *, counted: bool) -> int:
+        """Writes the rows and returns how many the table has of the batch. ``counted``: on the way, which cannot be for
+        a batch that the table may have: its rows are not even computed."""
+        rows = records.transform(raw_rows, batch)
+        if not counted:
+            self._table.append(rows, query=QUERY, batch=batch)
+            return self._rows_of(batch).count()
+        seen = Observation()
+        self._table.append(rows.observe(seen, F.count(F.lit(1)).alias("rows")), query=QUERY, batch=batch)
+        return int(seen.get["rows"])
+
+    def _rows_of(self, batch: int) -> DataFrame:
+        """What is written of a batch."""
+        return self._table.read().where(F.col("batch") == batch)
+
+    def _must_go_on(self, gaps: Sequence[Gap]) -> None:
+        if gaps and not self._context.allow_data_loss:
+            more = "" if len(gaps) <= _MOST_NAMED else f"; and {len(gaps) - _MOST_NAMED} ranges more"
+            raise DataLossError(
+                f"Kafka no longer has records that were not read yet: {'; '.join(map(str, gaps[:_MOST_NAMED]))}{more}."
+                " Was the job away for longer than the topic's retention, or was a topic deleted, made anew or taken"
+                " out of stream.topics? Nothing was stepped over. To go on with what is there, start once with"
+                " --allow-data-loss: the ranges are then kept in the table bronze_gaps."
+            )
+
+    def _tell(self, gaps: Sequence[Gap], batch: int) -> None:
+        if not gaps:
+            return
+        seen_at = datetime.now(UTC)
+        rows = [(*gap, seen_at, batch) for gap in gaps]
+        self._gaps.create(GAPS)
+        self._gaps.append(self._spark.createDataFrame(rows, GAPS), query=QUERY, batch=batch)
+        for gap in gaps:
+            self._context.emit(GapEvent(QUERY, batch, *gap))
+            # Of what is gone nobody knows how much it was; one tells the alert that there was some.
+            self._context.metrics.data_lost(QUERY, gap.topic, gap.size or 1)
+
+    def _lost_while_reading(self, planned: Sequence[Planned], batch: int, before: Sequence[Gap]) -> list[Gap]:
+        """All that is lost of the batch: what has no row, and has no place in Kafka's log any more either."""
+        places = [(one.topic, one.partition) for one in planned if one.end is not None]
+        low, high = self._kafka.earliest(places), self._kafka.latest(places)
+        held = {place: (low[place], high[place]) for place in places}
+        missing = _missing(self._rows_of(batch), [one for one in planned if _suspect(one, held)], held)
+        lost = lost_after(planned, held, missing)
+        return [gap for gap in before if gap.reason in {"gone", "recreated"}] + lost
+
+
+def _suspect(planned: Planned, held: Mapping[Place, tuple[int, int]]) -> bool:
+    """Whether Kafka lost anything of the range; holes within what it still has are no loss."""
+    if not planned.size or planned.end is None:
+        return False
+    low, high = held[planned.topic, planned.partition]
+    return planned.start < low or planned.end > high
+
+
+def _missing(
+    rows: DataFrame, planned: Sequence[Planned], held: Mapping[Place, tuple[int, int]]
+) -> dict[Place, list[tuple[int, int]]]:
+    """The offsets of these ranges that no row has, as ranges with both ends included; of those that lie within what
+    Kafka still has, which a compacted topic has by the million, none."""
+    found: dict[Place, list[tuple[int, int]]] = {}
+    order = Window.orderBy("offset")  # one task, of one partition that lost something
+    for topic, partition, start, end in planned:
+        assert end is not None, "what is gone has no rows to be missing"
+        ours = rows.where((F.col("topic") == topic) & (F.col("partition") == partition)).select("offset")
+        steps = ours.select("offset", F.lag("offset", 1, start - 1).over(order).alias("before"))
+        low, high = held[topic, partition]
+        hole = (F.col("offset") > F.col("before") + 1) & ((F.col("before") + 1 < low) | (F.col("offset") > high))
+        holes = steps.where(hole).orderBy("offset").collect()
+        last = ours.agg(F.max("offset")).first()
+        ranges = [(row["before"] + 1, row["offset"] - 1) for row in holes]
+        reached = start - 1 if last is None or last[0] is None else last[0]
+        if reached < end - 1:
+            ranges.append((reached + 1, end - 1))
+        if ranges:
+            found[topic, partition] = ranges
+    return found
+
+
+class _TopicIds:
+    """Which topic of a name was read, in a file beside the checkpoint: ``{topic: [[batch, id], …]}``, an entry where it
+    changed. A repeated batch is judged by what was known before its first attempt."""
+
+    _NAME = "bronze_topics.json"
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        text = folder.read_text(self._NAME)
+        self._ids: dict[str, list[tuple[int, str]]] = {} if text is None else json.loads(text)
+
+    def changed(self, ids: Mapping[str, str], batch: int) -> set[str]:
+        """The topics that are other ones than before this batch."""
+        before = {topic: [id_ for since, id_ in its if since < batch] for topic, its in self._ids.items()}
+        return {topic for topic, id_ in ids.items() if before.get(topic) and before[topic][-1] != id_}
+
+    def keep(self, ids: Mapping[str, str], batch: int) -> None:
+        """Notes what the batch has read."""
+        new = {topic: id_ for topic, id_ in ids.items() if topic not in self._ids or self._ids[topic][-1][1] != id_}
+        for topic, id_ in new.items():
+            self._ids.setdefault(topic, []).append((batch, id_))
+        if new:
+            self._folder.write_text(self._NAME, json.dumps(self._ids))

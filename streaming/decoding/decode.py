@@ -1,0 +1,167 @@
+"""Kafka's records as readings of the schema folder's types: typed, in canonical units, or with what is wrong with them.
+
+    records ─▶ type by header or topic ─▶ JSON: one from_json per group ─▶ shape ─▶ good? ─▶ signals, reason, detail
+                                        └▶ Avro, Protobuf: a Python function, in the plan only if there are such types
+
+No expression here may raise, because one poisoned record would then stop the stream for ever; Spark's ANSI casts and
+indexes do raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+
+from bridge.wire import MQTT_TOPIC
+from config.values.topic_filters import split_filter
+from streaming.decoding.binary import binary_payloads
+from streaming.decoding.faults import good, judged
+from streaming.decoding.shapes import BINARY, Shape, header, read_schemas, shapes
+from streaming.lake.columns import columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from streaming.decoding.device_schemas import DeviceSchemas
+
+_JSON_OPTIONS = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": "_corrupt",
+    # Spark's reader is more generous than JSON; a NaN would turn every mean of its window into NaN.
+    "allowNonNumericNumbers": "false",
+    "allowSingleQuotes": "false",
+}
+
+
+def decoded(records: DataFrame, schemas: DeviceSchemas) -> DataFrame:
+    """Kafka's columns, then ``device``, ``type``, ``seq``, ``ts_ms``, the signals (``schemas.columns``, in their
+    canonical units), ``reason`` (a :class:`streaming.decoding.faults.BadRecord`) and ``detail`` (words).
+
+    ``reason`` and ``detail`` are null for a good record; a bad one's other columns mean nothing. ``ts_ms`` is the
+    device's clock, as it had it, from 1970 to 9999. ``seq`` is null for types without a sequence number.
+
+    A filter behind it may be moved to before the parsing, and with it a copy of the parsing for each field it needs:
+    hold the rows first (``streaming.lake.held``).
+    """
+    made = shapes(schemas)
+    text = F.col("value").cast("string")
+    claimed = records.withColumn("_route", _route(schemas))
+    binary = [shape.number for shape in made if shape.group is None]
+    if binary:
+        claimed = claimed.withColumn(BINARY, binary_payloads(made, F.col("_route"), F.col("value")))
+    parsed = _parsed(claimed, schemas, made, text)
+    fine = _by_shape(made, lambda shape: good(shape, text), F.lit(False))
+    plainly = F.col("_whole") & F.col("_corrupt").isNull() & F.is_valid_utf8(text)
+    if binary:
+        plainly = plainly | F.col("_shape").isin(*binary)
+    marked = (
+        parsed.withColumn("_good", F.coalesce(plainly & fine, F.lit(False)))
+        .withColumn("_fault", F.when(~F.col("_good"), judged(text, schemas, made)))
+        .withColumn("reason", F.col("_fault.reason"))
+    )
+    nothing = F.lit(None)
+    return marked.select(
+        *(F.col(name) for name in records.columns),
+        _by_shape(made, lambda shape: shape.device, nothing).cast("string").alias("device"),
+        F.col("_type").alias("type"),
+        _by_shape(made, lambda shape: shape.sequence, nothing).cast("bigint").alias("seq"),
+        _by_shape(made, lambda shape: shape.ts_ms, nothing).cast("bigint").alias("ts_ms"),
+        *_signals(schemas, made),
+        F.col("reason"),
+        F.col("_fault.detail").alias("detail"),
+    )
+
+
+def _route(schemas: DeviceSchemas) -> Column:
+    """The type that header or topic tell; null if they tell none."""
+    told = [F.lit(None).cast("string")]
+    if schemas.type_header is not None:
+        named = header(schemas.type_header)
+        told.append(F.when(named.isin(*schemas.types), named))
+    by_topic = [kind for kind in schemas.types.values() if kind.kafka_topics]
+    told += [F.when(F.col("topic").isin(*kind.kafka_topics), F.lit(kind.name)) for kind in by_topic]
+    for kind in schemas.types.values():
+        told += [F.when(header(MQTT_TOPIC).rlike(_regex(topic)), F.lit(kind.name)) for topic in kind.mqtt_topics]
+    return F.coalesce(*told)
+
+
+def _regex(topic_filter: str) -> str:
+    """What an MQTT topic filter matches (MQTT 5.0, 4.7.1 and 4.7.2): ``a/#`` matches ``a`` too, and a wildcard at the
+    beginning no topic that begins with ``$``."""
+    levels, open_ended = split_filter(topic_filter)
+    begin = r"(?!\$)" if levels[0] == "+" else ""
+    body = "/".join("[^/]*" if level == "+" else rf"\Q{level}\E" for level in levels)
+    return rf"(?s)\A{begin}{body}{'(/.*)?' if open_ended else ''}\z"
+
+
+def _parsed(records: DataFrame, schemas: DeviceSchemas, made: Sequence[Shape], text: Column) -> DataFrame:
+    """With ``_json0`` … (a group's payload, typed), ``_type``, ``_shape`` (a number), ``_corrupt`` and ``_whole`` (of
+    the shape's own parsing).
+
+    The payload is parsed inside an object of its own, ``{"record": …, "whole": true}``: Spark's reader stops after the
+    first JSON value and would drop what follows it, such as the other lines of several readings sent as lines.
+    """
+    wrapped = F.concat(F.lit('{"record":'), text, F.lit(',"whole":true}'))
+    for number, schema in read_schemas(made, schemas.type_field).items():
+        of = [shape for shape in made if shape.group == number]
+        payload = columns("record payload, whole boolean, _corrupt string", payload=schema)
+        parsed, mine = F.from_json(wrapped, payload, _JSON_OPTIONS), F.lit(True)
+        if number:
+            mine = F.col("_shape").isin(*(shape.number for shape in of))
+            parsed = F.when(mine, parsed)
+        elif elsewhere := {*schemas.types}.difference(*(shape.names for shape in of)):
+            parsed = F.when(~F.coalesce(F.col("_route").isin(*elsewhere), F.lit(False)), parsed)
+        records = records.withColumn(f"_parsed{number}", parsed)
+        parts = {name: F.col(f"_parsed{number}.{name}") for name in ("record", "whole", "_corrupt")}
+        records = records.withColumn(f"_json{number}", F.when(parts["whole"], parts["record"]))
+        whole, corrupt = F.coalesce(parts["whole"], F.lit(False)), parts["_corrupt"]
+        if number:
+            whole = F.when(mine, whole).otherwise(F.col("_whole"))
+            corrupt = F.when(mine, corrupt).otherwise(F.col("_corrupt"))
+        else:
+            records = records.withColumn("_type", F.coalesce("_route", F.col("_json0").getField(schemas.type_field)))
+            records = records.withColumn("_shape", _shape(schemas, made))
+        records = records.withColumns({"_corrupt": corrupt, "_whole": whole})
+    return records
+
+
+def _shape(schemas: DeviceSchemas, made: Sequence[Shape]) -> Column:
+    """The number of the shape a record is judged by; null if there is none."""
+    has_type = F.col("_type")
+    number = F.when(has_type.isNull(), F.lit(None).cast("int"))
+    for shape in made:
+        by_route = shape.names if shape.group is None else ()
+        if by_route:  # a payload that is read as JSON cannot be of a binary type
+            number = number.when(F.col("_route").isin(*by_route), F.lit(shape.number))
+        elif shape.names and (shape.number or schemas.other is None):
+            number = number.when(has_type.isin(*shape.names), F.lit(shape.number))
+    binary = [name for name, kind in schemas.types.items() if kind.format != "json"]
+    if binary:
+        number = number.when(has_type.isin(*binary), F.lit(None).cast("int"))
+    return number.otherwise(F.lit(0 if schemas.other is not None else None).cast("int"))
+
+
+def _by_shape(made: Sequence[Shape], of: Callable[[Shape], Column], otherwise: Column) -> Column:
+    """What ``of`` says for the record's own shape. Shapes that say the same share a branch."""
+    branches: dict[str, tuple[Column, list[int]]] = {}
+    for shape in made:
+        column = of(shape)
+        branches.setdefault(str(column), (column, []))[1].append(shape.number)
+    result: Column | None = None
+    for column, numbers in branches.values():
+        mine = F.col("_shape").isin(*numbers)
+        result = F.when(mine, column) if result is None else result.when(mine, column)
+    assert result is not None
+    return result.otherwise(otherwise)
+
+
+def _signals(schemas: DeviceSchemas, made: Sequence[Shape]) -> list[Column]:
+    kinds = {field.name: field.dataType for field in schemas.columns}
+    columns = []
+    for name in schemas.signals:
+        of = {shape: source for shape in made for source in shape.type.sources if source.signal == name}
+        column = _by_shape(list(of), lambda shape, of=of: shape.signal(of[shape]), F.lit(None))  # type: ignore[misc]
+        columns.append(column.cast(kinds[name]).alias(name))
+    return columns

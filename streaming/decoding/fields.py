@@ -1,0 +1,100 @@
+"""What is known of the devices' payloads once the schema folder is read: fields, signals, types. No pyspark here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from config.errors import GatewayError
+from streaming.decoding.schema_index import Framing, HeaderTable, KeyTable, LevelTable, ReceivedTable, TimeFormat
+
+if TYPE_CHECKING:
+    from streaming.decoding.units import Linear
+
+Kind = Literal["double", "long", "string", "boolean"]
+Format = Literal["json", "avro", "protobuf"]
+
+
+class BadPayloadError(GatewayError):
+    """Bytes that are no payload of their type: a word of ``BadRecord``, and the words for it."""
+
+    def __init__(self, reason: str, detail: str | None) -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadField:
+    """One field of a payload, as its schema file has it. ``path``: the objects it is in, then its own name.
+
+    ``limits``: what its values have to keep to, as JSON Schema's keywords have it, in the unit the device sends. Of
+    ``enum`` and ``const`` a tuple of the only values it may have.
+    """
+
+    path: tuple[str, ...]
+    kind: Kind
+    required: bool = False
+    limits: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """How the index and the reasons of the quarantine name it: ``meta.id``."""
+        return ".".join(self.path)
+
+
+Place = PayloadField | HeaderTable | LevelTable | KeyTable | ReceivedTable
+"""Where a record has its device, sequence or time: in a field of the payload, or where the index says."""
+
+
+class Source(NamedTuple):
+    """A signal as one device type sends it: from which field, and how its number becomes the canonical unit."""
+
+    signal: str
+    field: PayloadField
+    kind: Kind
+    unit: str
+    canonical: str
+    convert: Linear | None
+
+
+class Signal(NamedTuple):
+    """A column of silver: ``kind`` is its type, ``unit`` what its numbers are in ("" if they have none), ``types`` the
+    device types that send it."""
+
+    name: str
+    kind: Kind
+    unit: str
+    types: tuple[str, ...]
+
+
+class Binary(NamedTuple):
+    """What Avro and Protobuf need to be decoded: the files' texts, so that Spark's Python workers need no folder.
+
+    ``versions``: Avro's schemas by name, the reader's first; for Protobuf the one descriptor set. ``framing``: what is
+    in front of the bytes. ``ids``: Confluent's schema ids → name of a version. ``message``: Protobuf's, with package.
+    """
+
+    framing: Framing
+    versions: tuple[tuple[str, bytes], ...]
+    ids: tuple[tuple[int, str], ...] = ()
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceType:
+    """One type of devices. ``sequence`` is None if its readings carry none. ``kafka_topics`` are names,
+    ``mqtt_topics`` filters: a record that came by one of them is of this type, whatever it says of itself."""
+
+    name: str
+    format: Format
+    file: str
+    fields: tuple[PayloadField, ...]
+    sources: tuple[Source, ...]
+    device: Place
+    sequence: Place | None
+    time: Place
+    time_format: TimeFormat
+    kafka_topics: tuple[str, ...] = ()
+    mqtt_topics: tuple[str, ...] = ()
+    binary: Binary | None = None

@@ -1,0 +1,86 @@
+"""The device registry: which type each device is of, and where it stands. Somebody else's table, read as it changes."""
+
+from pathlib import Path
+from typing import Any
+
+from pyspark import StorageLevel
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+
+from config.errors import ConfigError
+from streaming.lake.columns import columns
+from streaming.lake.lake import has_commit
+from streaming.lake.storage import Folder, location
+
+REGISTRY = columns("device string, type string, site string")
+"""What silver takes from the registry. It may have more columns; ``type`` or ``site`` may be absent."""
+
+
+class Registry:
+    """A table of devices: a Delta table's folder, or a folder or file of Parquet or CSV (with a header line).
+
+    Used by one query's thread. Read again only when it has changed; between changes it stays in memory.
+    """
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        self._spark = spark
+        self._url = location(path)
+        self._state: Any = None
+        self._devices: DataFrame | None = None
+
+    def devices(self) -> DataFrame:
+        """Each device once, as it stands now: ``device``, ``type``, ``site``. Blocks.
+
+        Raises ConfigError if the table is not there or has no column ``device``. Of a device in two rows the one counts
+        that comes first in the order of site and type.
+        """
+        state = self._changed_at()
+        if self._devices is None or state != self._state:
+            read = self._read().persist(StorageLevel.MEMORY_AND_DISK)
+            read.count()
+            if self._devices is not None:
+                self._devices.unpersist()
+            self._devices, self._state = read, state
+        return self._devices
+
+    def _changed_at(self) -> Any:
+        """Something that is another whenever the table is."""
+        folder = Folder(self._spark, self._url)
+        if not folder.exists():
+            raise ConfigError(
+                f"There is no device registry at {self._url}, which stream.silver.registry names. Is the path right,"
+                " and may this user read it? Without the setting, readings have no site."
+            )
+        if has_commit(folder):
+            return max(name for name in folder.names("_delta_log") if name.endswith(".json"))
+        return folder.versions()
+
+    def _read(self) -> DataFrame:
+        folder = Folder(self._spark, self._url)
+        reader = self._spark.read
+        try:
+            if has_commit(folder):
+                table = reader.format("delta").load(self._url)
+            elif self._url.lower().endswith(".csv") or any(name.lower().endswith(".csv") for name in folder.names()):
+                table = reader.option("header", "true").csv(self._url)
+            else:
+                table = reader.parquet(self._url)
+        except AnalysisException as error:
+            raise ConfigError(
+                f"The device registry at {self._url} (stream.silver.registry) cannot be read: it has to be a Delta"
+                f" table, Parquet, or CSV with a header line. Spark says: {str(error).splitlines()[0]}"
+            ) from error
+        if "device" not in table.columns:
+            raise ConfigError(
+                f"The device registry at {self._url} (stream.silver.registry) has no column device, but"
+                f" {', '.join(table.columns)}. Name the column of the devices' names device; type and site are the"
+                " others that are used."
+            )
+        given = [
+            (F.col(name) if name in table.columns else F.lit(None)).cast("string").alias(name)
+            for name in REGISTRY.names
+        ]
+        devices = table.select(*given).where(F.col("device").isNotNull())
+        one = F.min(F.struct(F.col("site").isNull().alias("placeless"), "site", "type")).alias("one")
+        return devices.groupBy("device").agg(one).select("device", "one.type", "one.site")

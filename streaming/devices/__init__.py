@@ -1,0 +1,11 @@
+"""The job ``devices``: what is known of each device now, and what happened to it.
+
+gateways.py    how far the stream of each gateway is, and whether the gateway is away
+job.py         the job ``devices``: what is known of each device now, and what happened to it
+presence.py    births and deaths of devices out of Kafka's records, in the forms that are in use
+processor.py   a shard of devices as a stateful processor of Spark: its state variables, and rows in and out
+records.py     what the device job reads and writes, and the settings it judges by
+sequence.py    which numbers of a device's sequence are missing
+shard.py       a share of the devices with the clocks of all gateways: takes what came in order of time
+state.py       what is known of one device, and how a reading, a birth, a death or the time changes it
+"""

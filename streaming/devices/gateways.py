@@ -1,0 +1,174 @@
+"""How far the stream of each gateway is, and whether the gateway is away. Plain Python, as ``device_state``."""
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from streaming.devices.records import Event, Rules, moment
+
+_MOST_OUTAGES: Final = 8
+"""Outages that are remembered for a gateway: devices' deadlines are put off by them. Silver is at most a few behind."""
+
+
+class Beat(NamedTuple):
+    """A worker's record in the gateway's ledger, one a minute whether there is traffic or not."""
+
+    gateway: str
+    worker: int
+    life: str
+    acknowledged: int  # records that Kafka acknowledged in this life so far
+    from_ms: int
+    to_ms: int
+    state: str  # "stopped" in the last of a life
+
+
+class Worker(NamedTuple):
+    """What is kept of a worker's newest record."""
+
+    life: str
+    acknowledged: int
+    quiet_ms: int  # since when it has acknowledged nothing
+    to_ms: int
+
+
+@dataclass(slots=True)
+class Gateway:
+    """A gateway as its records show it. What a method returns are the events that it makes.
+
+    It has two clocks. *Alive* is the newest sign of life, a reading or an entry in the ledger: if it stands still for
+    too long, the gateway is away. *Progress* is how far its readings are known: a device is judged by it alone, so
+    that a silver job that is behind makes nobody offline. Where the ledger says that nothing was acknowledged since
+    the newest reading, progress follows the ledger.
+    """
+
+    name: str
+    alive_ms: int
+    data_ms: int | None = None
+    beat_ms: int | None = None
+    workers: dict[str, Worker] = field(default_factory=dict)
+    outages: list[tuple[int, int]] = field(default_factory=list)
+    lost: bool = False
+    stalled: bool = False
+    stopped: bool = False
+    heard_wall_ms: int = 0  # processing time at which the newest sign of life was read
+    data_wall_ms: int = 0  # the same of the newest reading
+    due_ms: int | None = None  # the earliest slot of its devices
+
+    @property
+    def is_away(self) -> bool:
+        return self.lost or self.stalled
+
+    @property
+    def away_ms(self) -> int:
+        """Since when, if it is away."""
+        return self.alive_ms if self.lost else self.data_ms or self.alive_ms
+
+    def patience_ms(self, rules: Rules) -> int:
+        """How long nothing may be heard: a gateway with a ledger speaks every minute, another when devices do."""
+        return rules.offline_after_ms if self.beat_ms is None else rules.gateway_after_ms
+
+    def read_to(self, ms: int, wall_ms: int, rules: Rules) -> list[Event]:
+        """Its readings are known up to ``ms``."""
+        if self.data_ms is not None and ms <= self.data_ms:
+            return []
+        self.data_ms, self.data_wall_ms = ms, wall_ms
+        events = []
+        if self.stalled:
+            self.stalled = False
+            events.append(self._event(ms, "gateway_back", "its readings come again"))
+        return events + self._hear(ms, wall_ms, rules)
+
+    def beat(self, beat: Beat, wall_ms: int, rules: Rules) -> list[Event]:
+        """Notes a record of its ledger."""
+        key = f"{beat.gateway}/{beat.worker}"
+        known = self.workers.get(key)
+        if known is not None and beat.to_ms <= known.to_ms:
+            return []
+        if known is not None and known.life == beat.life and known.acknowledged == beat.acknowledged:
+            quiet = known.quiet_ms
+        else:
+            quiet = beat.to_ms if beat.acknowledged else beat.from_ms
+        self.workers[key] = Worker(beat.life, beat.acknowledged, quiet, beat.to_ms)
+        self.stopped = beat.state == "stopped"
+        events = self._hear(beat.to_ms, wall_ms, rules)
+        self.beat_ms = newest = max(beat.to_ms, self.beat_ms or 0)
+        self.workers = {
+            key: worker for key, worker in self.workers.items() if worker.to_ms >= newest - rules.gateway_after_ms
+        }
+        return events
+
+    def progress(self, rules: Rules) -> int:
+        """Up to when its readings are known; 0 if it never had any."""
+        if self.data_ms is None:
+            return 0
+        if self.workers:
+            quiet = max(worker.quiet_ms for worker in self.workers.values())
+            told = min(worker.to_ms for worker in self.workers.values())
+            # Readings take a moment to silver, so the newest may be from a little before all was quiet.
+            if told > quiet and self.data_ms >= quiet - 2 * rules.beat_ms:
+                return max(self.data_ms, told)
+        return self.data_ms
+
+    def deadline(self, heard_ms: int, after_ms: int) -> int:
+        """When a device that was heard then has been silent for too long. Outages do not count."""
+        deadline = heard_ms + after_ms
+        for begin, end in self.outages:
+            if begin < deadline and end > heard_ms:
+                deadline = max(deadline, end + after_ms)
+        return deadline
+
+    def compare(self, newest_ms: int, rules: Rules) -> list[Event]:
+        """The others are at ``newest_ms``: it is away if that is too far ahead."""
+        if newest_ms - self.alive_ms > self.patience_ms(rules):
+            return self._lose(rules)
+        return []
+
+    def tick(self, wall_ms: int, watched_ms: int, rules: Rules) -> list[Event]:
+        """Time passes and nothing is heard. ``watched_ms``: since when the job runs without a break."""
+        if wall_ms - max(self.heard_wall_ms, watched_ms) > self.patience_ms(rules):
+            return self._lose(rules)
+        delivers = any(worker.quiet_ms >= (self.data_ms or 0) for worker in self.workers.values())
+        unread = wall_ms - max(self.data_wall_ms, watched_ms) > rules.offline_after_ms
+        behind = self.data_ms is not None and self.progress(rules) == self.data_ms and self.alive_ms > self.data_ms
+        if self.lost or self.stalled or not (delivers and unread and behind):
+            return []
+        self.stalled = True
+        assert self.data_ms is not None
+        return [
+            self._event(
+                self.data_ms + rules.offline_after_ms,
+                "gateway_stalled",
+                f"its ledger goes on and counts records, but no reading from after {moment(self.data_ms)} is in silver:"
+                " is the job silver running, and does it take these records?",
+            )
+        ]
+
+    def _hear(self, ms: int, wall_ms: int, rules: Rules) -> list[Event]:
+        if ms <= self.alive_ms:
+            return []
+        events = []
+        silence = ms - self.alive_ms
+        if silence > self.patience_ms(rules):
+            events += self._lose(rules)
+            self.outages = [*self.outages, (self.alive_ms, ms)][-_MOST_OUTAGES:]
+        if self.lost:
+            self.lost = False
+            events.append(self._event(ms, "gateway_back", f"nothing was heard for {silence / 1000:.0f} s"))
+        self.alive_ms, self.heard_wall_ms = ms, wall_ms
+        return events
+
+    def _lose(self, rules: Rules) -> list[Event]:
+        if self.lost:
+            return []
+        self.lost, self.stalled = True, False
+        if self.stopped:
+            why = "it was stopped in good order and has not come back"
+        elif self.beat_ms is None:
+            why = "no reading came through it, and it has no ledger that would tell whether it runs"
+        else:
+            why = "neither a reading nor an entry in its ledger"
+        return [
+            self._event(self.alive_ms + self.patience_ms(rules), "gateway_lost", f"{why} since {moment(self.alive_ms)}")
+        ]
+
+    def _event(self, at_ms: int, event: str, detail: str) -> Event:
+        return Event(at_ms, event, None, self.name or None, detail)

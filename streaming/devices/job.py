@@ -1,0 +1,329 @@
+"""The job ``devices``: what is known of each device now, and what happened to it.
+
+    gateway stream devices
+
+Reads silver's new rows, the gateways' ledger topic and the topics with births and deaths, keeps a state per device
+(``transformWithState`` on RocksDB), and writes the tables ``devices`` and ``device_events``.
+
+*Who is offline is a matter of the stream's progress, not of the clock on the wall.* A device is silent when the
+readings of its gateway have come ``offline_after`` further than the device's own: after Spark or silver was down,
+everything is taken in order of time first, and nobody is offline for what nobody read. Whether a gateway is there at
+all is what its ledger says, an entry a minute of each live worker, with traffic or without: silence of devices cannot
+tell a gateway that is down from a quiet night, and the ledger is one small topic that a batch reads to its end. A
+gateway without a ledger is judged by its readings alone. Only if *nothing* comes is there no progress to go by; then
+processing time counts, from when this process began to watch.
+
+A device may come through several gateways (a shared subscription), so state is by device, in shards by a hash of its
+name: a gateway's silence is known only to who sees all of its devices, so each shard is told all gateways' clocks.
+
+Exactly once in effect: a batch that is run again has the same input, state and processing time, so it makes the same
+rows; ``device_events`` ignores a batch it has, and ``devices`` is a MERGE that puts the same values again, and never
+those of an older batch over those of a newer one. A new checkpoint begins with silver's first row and both tables anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+from pyspark.sql.types import ArrayType, BooleanType, DoubleType, MapType, NumericType, StringType, TimestampType
+
+from bridge.wire import GATEWAY_DEVICE, GATEWAY_ID, LEDGER_VERSION, LEDGER_WORKER, MQTT_TOPIC, ledger_schema
+from config.errors import ConfigError
+from streaming import lake_tables
+from streaming.decoding.shapes import header
+from streaming.devices.processor import INPUT, OUTPUT, STATE_VERSION, ShardProcessor, with_clocks
+from streaming.devices.records import Rules
+from streaming.kafka.source import read_records
+from streaming.lake.columns import columns
+from streaming.lake.delta_upkeep import retried
+from streaming.lake.forgotten import Forgotten
+from streaming.lake.lake import DeltaTable
+from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
+from streaming.silver.schema import FIXED
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from config.settings import Settings
+    from streaming.job import JobContext
+
+QUERY: Final = "devices"
+_BATCH: Final = {"maxFilesPerTrigger": "200", "maxBytesPerTrigger": "64m"}
+"""What a batch reads of silver, whichever comes first, and at least a file: a shard has its part of it in memory. 64 MB
+are about a million readings. After ``maintain`` 200 files are 25 GB."""
+
+DEVICES: Final = columns(
+    "device string required, type string, site string, gateway string, state string, reason string,"
+    " since timestamp, last_seen timestamp, last_event_time timestamp, values numbers, value_times moments,"
+    " seq_last long, gaps integer, missing long, missing_ranges ranges, too_late long, duplicates long,"
+    " resets long, transitions long, flapping boolean, batch long",
+    numbers=MapType(StringType(), DoubleType()),
+    moments=MapType(StringType(), TimestampType()),
+    ranges=ArrayType(columns("low long, high long")),
+)
+"""One row per device."""
+
+DEVICE_EVENTS: Final = columns("at timestamp, event string, device string, gateway string, detail string, batch long")
+"""What happened. ``device`` is null where it happened to a gateway."""
+
+
+def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
+    """Starts the query and returns it. Raises ConfigError if there is no silver, or the checkpoint does not fit."""
+    stream = settings.stream
+    silver = lake_tables.existing(spark, stream, "silver", job="silver")
+    topics = _topics(settings)
+    checkpoint = prepare_checkpoint(
+        spark,
+        stream,
+        QUERY,
+        {
+            "state": STATE_VERSION,
+            "stream.devices.shards": stream.devices.shards,
+            "stream.shuffle_partitions": stream.shuffle_partitions,
+            "Kafka beside silver": "read" if topics else "not read",
+        },
+        topics=topics,
+    )
+    devices, events = DeltaTable(spark, stream, "devices"), DeltaTable(spark, stream, "device_events")
+    devices.create(DEVICES, delta_enableDeletionVectors="true")
+    events.create(DEVICE_EVENTS)
+    rules, shards = rules_of(settings), stream.devices.shards
+    readings = silver_readings(silver.read_stream(**_BATCH), shards)
+    inputs = readings.mapInArrow(
+        with_clocks(rules, shards), ", ".join(f"{name} {kind}" for name, kind in INPUT.items())
+    )
+    if topics:
+        # The ledger is read to its end: how far the gateways are is known before silence is judged.
+        records = read_records(spark, settings, topics, allow_data_loss=context.allow_data_loss, is_bounded=False)
+        inputs = inputs.unionByName(beats(records, settings.ledger.topic, shards))
+        inputs = inputs.unionByName(presence(records, settings.ledger.topic, shards))
+    changes = inputs.groupBy("shard").transformWithState(ShardProcessor(rules), OUTPUT, "Update", "ProcessingTime")
+    sink = _Sink(devices, events, checkpoint, Forgotten(spark, stream))
+    extra = {
+        # Timers fire in batches without data too; one that reads what there is and ends would never end with them.
+        "spark.sql.streaming.noDataMicroBatches.enabled": str(not stream.available_now).lower(),
+        # A batch adds a file per task to both tables, a MERGE opens all of them, and maintain leaves them to this job.
+        "spark.databricks.delta.autoCompact.enabled": "true",
+    }
+    with _conf(spark, extra):
+        return checkpoint.start(changes, stream, sink.write, mode="update")
+
+
+def rules_of(settings: Settings) -> Rules:
+    """The settings as the state machine takes them."""
+    devices = settings.stream.devices
+    return Rules(
+        offline_after_ms=_ms(devices.offline_after),
+        gateway_after_ms=_ms(devices.gateway_after),
+        gap_after_ms=_ms(devices.gap_after),
+        flap_transitions=devices.flap_transitions,
+        flap_window_ms=_ms(devices.flap_window),
+        forget_after_ms=_ms(devices.forget_after),
+        beat_ms=_ms(settings.ledger.interval),
+        tick_ms=max(10_000, _ms(settings.stream.trigger)),
+    )
+
+
+def silver_readings(silver: DataFrame, shards: int) -> DataFrame:
+    """Silver's rows as input of the shards: numbers and booleans (1, 0) of all signals in one map."""
+    signals = [
+        field.name
+        for field in silver.schema
+        if field.name not in FIXED.names and isinstance(field.dataType, NumericType | BooleanType)
+    ]
+    pairs = [part for name in signals for part in (F.lit(name), F.col(f"`{name}`").cast("double"))]
+    measured = F.create_map(*pairs) if pairs else F.create_map().cast("map<string, double>")
+    gateway = F.coalesce(F.col("gateway"), F.lit("")) if "gateway" in silver.columns else F.lit("")
+    return _input(
+        silver.where(F.col("device").isNotNull() & F.col("received_at").isNotNull()),
+        shard=_shard(F.col("device"), shards),
+        kind=F.lit("reading"),
+        ms=F.unix_millis("received_at"),
+        device=F.col("device"),
+        type=F.col("type"),
+        site=F.col("site"),
+        gateway=gateway,
+        seq=F.col("seq"),
+        device_ms=F.unix_millis(F.coalesce("device_time", "event_time", "received_at")),
+        event_ms=F.unix_millis(F.coalesce("event_time", "received_at")),
+        values=F.map_filter(measured, lambda _, value: value.isNotNull()),
+    )
+
+
+def beats(records: DataFrame, ledger: str, shards: int) -> DataFrame:
+    """The workers' entries in the ledger topic, one for each shard."""
+    entry = F.from_json(F.col("value").cast("string"), ledger_schema())
+    entries = records.where(F.col("topic") == F.lit(ledger)).select(entry.alias("it"))
+    good = (F.col("it.v") == LEDGER_VERSION) & (F.col("it.kind") == LEDGER_WORKER) & F.col("it.to_ms").isNotNull()
+    each = F.explode(F.sequence(F.lit(0), F.lit(shards - 1)))
+    return _input(
+        entries.where(good & F.col("it.gateway").isNotNull()).select("it", each.alias("one")),
+        shard=F.col("one"),
+        kind=F.lit("beat"),
+        ms=F.col("it.to_ms"),
+        gateway=F.col("it.gateway"),
+        worker=F.coalesce("it.worker", F.lit(0)),
+        life=F.coalesce("it.life", F.lit("")),
+        acknowledged=F.coalesce("it.acknowledged", F.lit(0)),
+        from_ms=F.coalesce("it.from_ms", "it.to_ms"),
+        state=F.coalesce("it.state", F.lit("")),
+    )
+
+
+def presence(records: DataFrame, ledger: str, shards: int) -> DataFrame:
+    """Births and deaths, not looked at yet (``device_presence``). Whose it is says the header ``gateway.device``, else
+    the record's key, else EMQX's ``clientid``; a record that does not say is left out."""
+    device = F.coalesce(
+        header(GATEWAY_DEVICE),
+        F.try_validate_utf8(F.col("key").cast("string")),  # other bytes would end the Python process that reads them
+        F.get_json_object(F.col("value").cast("string"), "$.clientid"),
+    )
+    named = records.where(F.col("topic") != F.lit(ledger)).withColumn("device", device)
+    return _input(
+        named.where(F.length("device") > 0),
+        shard=_shard(F.col("device"), shards),
+        kind=F.lit("presence"),
+        ms=F.unix_millis("timestamp"),
+        device=F.col("device"),
+        gateway=F.coalesce(header(GATEWAY_ID), F.lit("")),
+        mqtt_topic=header(MQTT_TOPIC),
+        payload=F.col("value"),
+    )
+
+
+class _Sink:
+    """Writes what a batch changed."""
+
+    def __init__(self, devices: DeltaTable, events: DeltaTable, checkpoint: Checkpoint, forgotten: Forgotten) -> None:
+        self._devices, self._events, self._checkpoint, self._forgotten = devices, events, checkpoint, forgotten
+
+    def write(self, changes: DataFrame, batch: int) -> None:
+        changes = changes.persist()  # or the state would be computed once for each table
+        computed = changes
+        try:
+            if (marked := self._forgotten.marked(changes)) is not None:
+                changes = without_forgotten(marked)
+            kinds = {row["kind"] for row in changes.select("kind").distinct().collect()}
+            if batch == 0:
+                # What another checkpoint wrote is told again by this one.
+                self._events.replace(_events(changes, batch))
+                self._devices.replace(_devices(changes, batch).where("NOT gone").drop("gone"))
+                return
+            if "event" in kinds:
+                self._events.append(_events(changes, batch), query=f"{QUERY}-{self._checkpoint.id}", batch=batch)
+            if "device" in kinds:
+                self._merge(_devices(changes, batch))
+        finally:
+            computed.unpersist()
+
+    def _merge(self, rows: DataFrame) -> None:
+        clauses = (
+            "WHEN MATCHED AND s.gone AND t.batch <= s.batch THEN DELETE",
+            "WHEN MATCHED AND t.batch <= s.batch THEN UPDATE SET *",
+            "WHEN NOT MATCHED AND NOT s.gone THEN INSERT *",
+        )
+        # Compaction or forget may have rewritten what it read.
+        retried(lambda: self._devices.merge(rows, "t.device = s.device", *clauses))
+
+
+def without_forgotten(marked: DataFrame) -> DataFrame:
+    """What a batch changed, without what the state still says of devices that were forgotten.
+
+    A device that was not heard since is gone: without a snapshot, and without events. Of one that was, no value is left
+    that is older. ``marked``: rows of the processor, with ``forgotten_ms``.
+    """
+    it, forgotten = F.col("snapshot"), F.col("forgotten_ms")
+    told = it["reason"].isin("birth", "death") & (it["since"] > forgotten)
+    heard = F.coalesce((it["last_seen"] > forgotten) | told, F.lit(False))
+    silent = (F.col("kind") == "device") & forgotten.isNotNull() & ~heard
+    newer = {
+        "values": F.map_filter(it["values"], lambda name, _: F.element_at(it["value_times"], name) > forgotten),
+        "value_times": F.map_filter(it["value_times"], lambda _, at: at > forgotten),
+    }
+    snapshot = it
+    for name, kept in newer.items():
+        snapshot = snapshot.withField(name, kept)
+    gone = marked.where(silent).select("device").distinct()
+    return (
+        marked.join(F.broadcast(gone.withColumn("silent", F.lit(True))), "device", "left")
+        .where((F.col("kind") == "device") | F.col("silent").isNull())
+        .withColumn(
+            "snapshot",
+            F.when(F.col("silent"), F.lit(None)).when(forgotten.isNotNull(), snapshot).otherwise(it),
+        )
+        .drop("silent", "forgotten_ms")
+    )
+
+
+def _events(changes: DataFrame, batch: int) -> DataFrame:
+    return (
+        changes.where("kind = 'event'")
+        .withColumns({"at": F.timestamp_millis("at"), "batch": F.lit(batch).cast("bigint")})
+        .select(*DEVICE_EVENTS.names)
+    )
+
+
+def _devices(changes: DataFrame, batch: int) -> DataFrame:
+    """The devices that changed, as the table has them, and ``gone`` for those that are forgotten."""
+    it = F.col("snapshot")
+    computed: dict[str, Column] = {
+        "device": F.col("device"),
+        "gateway": F.col("gateway"),
+        **{name: F.timestamp_millis(it[name]) for name in ("since", "last_seen", "last_event_time")},
+        "value_times": F.transform_values(it["value_times"], lambda _, at: F.timestamp_millis(at)),
+        "batch": F.lit(batch).cast("bigint"),
+    }
+    columns = [(computed[name] if name in computed else it[name]).alias(name) for name in DEVICES.names]
+    return changes.where("kind = 'device'").select(*columns, it.isNull().alias("gone"))
+
+
+def _topics(settings: Settings) -> tuple[str, ...]:
+    """The Kafka topics to read beside silver, the ledger first. None is fine."""
+    devices, ledger = settings.stream.devices, settings.ledger
+    if ledger.topic and ledger.topic in devices.presence_topics:
+        raise ConfigError(
+            f"stream.devices.presence_topics names {ledger.topic!r}, which is ledger.topic: no device's birth is there."
+            " Name the Kafka topic of the route that takes births and deaths."
+        )
+    if not devices.heartbeats or not ledger.topic:
+        return tuple(dict.fromkeys(devices.presence_topics))
+    if devices.gateway_after < 2 * ledger.interval:
+        raise ConfigError(
+            f"stream.devices.gateway_after is {devices.gateway_after}, but a gateway writes to its ledger every"
+            f" {ledger.interval} only (ledger.interval): it would be lost again and again. Give it several intervals."
+        )
+    return (ledger.topic, *dict.fromkeys(devices.presence_topics))
+
+
+def _input(rows: DataFrame, **columns: Column) -> DataFrame:
+    """``INPUT``'s columns: those given, null for the others."""
+    return rows.select(*(columns.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in INPUT.items()))
+
+
+def _shard(device: Column, shards: int) -> Column:
+    return F.pmod(F.xxhash64(device), F.lit(shards)).cast("int")
+
+
+@contextmanager
+def _conf(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
+    """Spark's settings while a query starts, which keeps those of its start."""
+    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in conf}
+    for name, value in conf.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, earlier in before.items():
+            if earlier is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, earlier)
+
+
+def _ms(length: timedelta) -> int:
+    return length // timedelta(milliseconds=1)

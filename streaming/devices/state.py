@@ -1,0 +1,189 @@
+"""What is known of one device, and how a reading, a birth, a death or the time changes it.
+
+Plain Python: no Spark, no I/O, no clock of its own. All times are milliseconds since 1970; ``received_ms`` is the
+gateway's clock, ``device_ms`` the device's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+from streaming.devices.records import Event, Presence, Reading, Rules, moment
+from streaming.devices.sequence import Sequence
+
+if TYPE_CHECKING:
+    from streaming.devices.gateways import Gateway
+
+State = Literal["online", "offline", "unknown"]
+ONLINE: Final = "online"
+OFFLINE: Final = "offline"
+UNKNOWN: Final = "unknown"
+"""Its gateway is away, so nothing can be said of the device."""
+
+AFTER_DEATH_MS: Final = 10_000
+"""A reading that was received so shortly after the device's death was on its way when the device went: it does not
+bring the device back. A birth always does."""
+
+
+@dataclass(slots=True)
+class Device:
+    """One device. What a method returns are the events that it makes."""
+
+    name: str
+    type: str | None = None
+    site: str | None = None
+    gateway: str = ""
+    state: State = ONLINE
+    reason: str = "reading"
+    since_ms: int = 0
+    seen_ms: int | None = None
+    event_ms: int | None = None
+    values: dict[str, tuple[float, int]] = field(default_factory=dict)
+    session_ms: int | None = None
+    birth_ms: int | None = None
+    death_ms: int | None = None
+    transitions: int = 0
+    flips: list[int] = field(default_factory=list)
+    flapping: bool = False
+    due_ms: int | None = None  # the slot in which it is looked at by everybody's progress
+    dues: dict[str, int] = field(default_factory=dict)  # the slot by a gateway's progress, of each that it came through
+    sequence: Sequence = field(default_factory=Sequence)
+
+    @property
+    def is_new(self) -> bool:
+        return self.seen_ms is None and self.birth_ms is None and self.death_ms is None
+
+    @property
+    def contact_ms(self) -> int:
+        """When anything was last heard of it."""
+        return max(self.seen_ms or 0, self.birth_ms or 0, self.death_ms or 0)
+
+    def read(self, reading: Reading, rules: Rules) -> list[Event]:
+        """Notes a reading, which may be late."""
+        events = []
+        if self.is_new:
+            self.since_ms = reading.received_ms
+            events.append(Event(reading.received_ms, "first_seen", self.name, reading.gateway or None, "by a reading"))
+        for name, value in reading.values.items():
+            known = self.values.get(name)
+            if known is None or reading.event_ms >= known[1]:
+                self.values[name] = (value, reading.event_ms)
+        self.event_ms = max(reading.event_ms, self.event_ms or 0)
+        events += self._count(reading)
+        # Of one moment the gateway decides, as in a batch: which of two is read first is chance.
+        if self.seen_ms is None or (reading.received_ms, reading.gateway) >= (self.seen_ms, self.gateway):
+            self.seen_ms = reading.received_ms
+            self.type, self.site, self.gateway = reading.type, reading.site, reading.gateway
+            if self.state == UNKNOWN or (self.state == OFFLINE and self._revives(reading)):
+                events += self._turn(ONLINE, reading.received_ms, "reading", "readings come again", rules)
+        return events
+
+    def hear(self, presence: Presence, rules: Rules) -> list[Event]:
+        """Notes a birth or a death. One that is older than the newest known changes nothing: two nodes of
+        a broker may tell of the end of the old connection after the begin of the new one."""
+        events = []
+        if self.is_new:
+            self.since_ms, self.state = presence.received_ms, ONLINE if presence.online else OFFLINE
+            self.reason = "birth" if presence.online else "death"
+            detail = "by a birth" if presence.online else "by a death"
+            events.append(Event(presence.received_ms, "first_seen", self.name, presence.gateway or None, detail))
+        elif self._is_outdated(presence):
+            return []
+        if presence.session_ms is not None:
+            self.session_ms = presence.session_ms
+        if self.seen_ms is None and presence.gateway:
+            self.gateway = presence.gateway
+        at = presence.received_ms
+        if presence.online:
+            self.birth_ms = at
+            if self.reason != "death" and self.seen_ms is not None and self.seen_ms >= at:
+                return events  # its readings have said so, and what came of them since
+            return events + self._turn(ONLINE, at, "birth", presence.detail, rules)
+        self.death_ms = at
+        if self.seen_ms is not None and self.seen_ms > at + AFTER_DEATH_MS:
+            return events  # it has sent since
+        return events + self._turn(OFFLINE, at, "death", presence.detail, rules)
+
+    def judge(self, gateway: Gateway, rules: Rules) -> list[Event]:
+        """What the progress of its gateway's stream brings: silence, gaps old enough to be told, an end of flapping."""
+        now = gateway.progress(rules)
+        events = [
+            Event(gap.opened_ms + rules.gap_after_ms, "gap", self.name, self.gateway or None, _range(gap.low, gap.high))
+            for gap in self.sequence.tell(now, rules.gap_after_ms)
+        ]
+        if self.state != OFFLINE and self.seen_ms is not None:
+            heard = max(self.seen_ms, self.birth_ms or 0)
+            deadline = gateway.deadline(heard, rules.offline_after_ms)
+            if now >= deadline:
+                detail = f"no reading since {moment(heard)}"
+                events += self._turn(OFFLINE, deadline, "silence", detail, rules)
+            elif gateway.is_away and self.state == ONLINE:
+                events += self._turn(UNKNOWN, max(gateway.away_ms, self.since_ms), "gateway", "", rules)
+        return events + self.calm(now, rules)
+
+    def calm(self, now: int, rules: Rules) -> list[Event]:
+        """Ends the flapping, if it was long enough ago."""
+        if not self.flapping or now < (ends := self.flips[0] + rules.flap_window_ms):
+            return []
+        self.flapping = False
+        return [Event(ends, "flapping_ended", self.name, self.gateway or None, "")]
+
+    def next_due(self, gateway: Gateway, rules: Rules) -> int | None:
+        """Until when its gateway's progress changes nothing; None if it does not at all."""
+        due = []
+        if self.state == ONLINE and self.seen_ms is not None:
+            due.append(gateway.deadline(max(self.seen_ms, self.birth_ms or 0), rules.offline_after_ms))
+        elif self.state == UNKNOWN:
+            due.append(gateway.progress(rules) + rules.offline_after_ms)
+        if (gap := self.sequence.due(rules.gap_after_ms)) is not None:
+            due.append(gap)
+        if self.flapping:
+            due.append(self.flips[0] + rules.flap_window_ms)
+        return min(due, default=None)
+
+    def _count(self, reading: Reading) -> list[Event]:
+        if reading.seq is None:
+            return []
+        resets, last = self.sequence.resets, self.sequence.last
+        closed = self.sequence.take(reading.seq, reading.device_ms, reading.received_ms)
+        gateway = reading.gateway or None
+        if self.sequence.resets > resets:
+            return [Event(reading.received_ms, "reset", self.name, gateway, f"{reading.seq} after {last}")]
+        if closed:
+            missing = f"{self.sequence.missing_count} still missing"
+            return [Event(reading.received_ms, "gap_closed", self.name, gateway, missing)]
+        return []
+
+    def _is_outdated(self, presence: Presence) -> bool:
+        if presence.session_ms is not None and self.session_ms is not None and presence.session_ms != self.session_ms:
+            return presence.session_ms < self.session_ms
+        newest = max(self.birth_ms or 0, self.death_ms or 0)
+        if presence.received_ms != newest:
+            return presence.received_ms < newest
+        other_ms = self.death_ms if presence.online else self.birth_ms
+        return other_ms == newest and not presence.is_second
+
+    def _revives(self, reading: Reading) -> bool:
+        return self.reason != "death" or reading.received_ms > (self.death_ms or 0) + AFTER_DEATH_MS
+
+    def _turn(self, state: State, at_ms: int, reason: str, detail: str, rules: Rules) -> list[Event]:
+        was = self.state
+        if was == state:
+            return []
+        self.state, self.since_ms, self.reason = state, at_ms, reason
+        if state == UNKNOWN or (was == UNKNOWN and state == ONLINE):
+            return []  # its gateway went and came: the gateway's event says it
+        self.transitions += 1
+        events = [Event(at_ms, state, self.name, self.gateway or None, f"{reason}: {detail}" if detail else reason)]
+        self.flips = sorted([*self.flips, at_ms])[-(rules.flap_transitions + 1) :]
+        many = len(self.flips) > rules.flap_transitions
+        if many and not self.flapping and self.flips[-1] - self.flips[0] < rules.flap_window_ms:
+            self.flapping = True
+            detail = f"{len(self.flips)} changes since {moment(self.flips[0])}"
+            events.append(Event(at_ms, "flapping", self.name, self.gateway or None, detail))
+        return events
+
+
+def _range(low: int, high: int) -> str:
+    return f"{low} is missing" if low == high else f"{low} to {high} are missing ({high - low + 1})"

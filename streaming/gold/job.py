@@ -1,0 +1,223 @@
+"""The job ``gold``: aggregates of silver's signals over windows of event time, per device, type and site.
+
+    gateway stream gold
+
+Silver's new rows say which windows are touched; those are computed again from silver as it is then, and take the place
+of what the table has. So data that comes days late corrects the windows it belongs to, and a batch that is run again
+(after a crash before or after the write) writes the same or nothing: exactly once in effect, without batch numbers.
+
+No row is ever deleted here: silver only gains readings while this job watches. Whoever takes readings away (``forget``)
+calls :func:`forget_device`. What retention took from silver stays in gold: a reading that comes for such a day, later
+than silver is kept, is counted as late and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, time, timedelta
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+
+from config.values.window_shapes import WindowShape, parse_window, step_of
+from streaming import lake_tables
+from streaming.decoding.device_schemas import load_device_schemas
+from streaming.gold import transforms as gold_transforms
+from streaming.lake.delta_upkeep import retried
+from streaming.lake.lake import DeltaTable
+from streaming.lake.time_ranges import EPOCH, TimeRange, aligned, joined, moment, timestamp
+from streaming.metrics import BatchCounts
+from streaming.runtime.checkpoint import prepare_checkpoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from config.settings import Settings
+    from streaming.job import JobContext
+
+QUERY: Final = "gold"
+_MOST_RANGES: Final = 64
+"""Stretches of time that one batch looks up in silver and gold; more are joined to so many, with what is between."""
+_MOST_PANES: Final = 500_000
+"""Touched panes that are handed to every task, 8 bytes each; beyond, all panes of the touched times are computed again,
+which gives the same rows and costs less than sorting readings by key."""
+_BATCH_BYTES: Final = "1g"
+"""Of silver's files in one batch: a table that has been there for years is taken in pieces."""
+_HOUR_US: Final = 3_600_000_000
+_KEY: Final = ("window_date", "window", "window_start", "level", "key", "signal")
+_VALUES: Final = tuple(name for name in gold_transforms.GOLD.names if name not in _KEY)
+
+
+class _Gold:
+    """The tables and the shapes of the windows: ``step``, that of the panes, and the ``longer`` ones."""
+
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+        stream = settings.stream
+        self.silver, self.table = DeltaTable(spark, stream, "silver"), DeltaTable(spark, stream, "gold")
+        windows = tuple(map(parse_window, stream.gold.windows))
+        self.step = step_of(windows)
+        self.longer = tuple(shape for shape in windows if shape != self.step)
+        self.shapes = (self.step, *self.longer)
+        signals = load_device_schemas(stream.silver.schemas).signals
+        self.units = {name: signal.unit or None for name, signal in signals.items()}
+        self._kept = stream.lake.retention.silver
+
+    @property
+    def whole_since(self) -> datetime:
+        """From when on silver has all readings it ever had."""
+        return EPOCH if self._kept is None else datetime.combine(datetime.now(UTC).date() - self._kept, time.min, UTC)
+
+    def reach(self, ranges: Sequence[TimeRange]) -> list[TimeRange]:
+        """When the windows are that a part of ``ranges`` is in."""
+        us = timedelta(microseconds=1)
+        wide = (one for shape in self.shapes for one in aligned(ranges, shape.length // us, shape.every // us))
+        return joined(wide, _MOST_RANGES)
+
+
+def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
+    """Starts the query and returns it. Raises ConfigError if there is no table silver yet, or if the checkpoint was
+    begun with other windows."""
+    stream = settings.stream
+    lake_tables.existing(spark, stream, "silver", job="silver")
+    gold = _Gold(spark, settings)
+    checkpoint = prepare_checkpoint(spark, stream, QUERY, {"stream.gold.windows": ", ".join(stream.gold.windows)})
+    create(spark, settings)
+
+    def write(new: DataFrame, batch: int) -> None:
+        context.counts[QUERY, batch] = _write(gold, new)
+
+    own = stream.model_copy(update={"trigger": stream.gold.trigger})
+    return checkpoint.start(gold.silver.read_stream(maxBytesPerTrigger=_BATCH_BYTES), own, write)
+
+
+def create(spark: SparkSession, settings: Settings) -> DeltaTable:
+    """The table, made if it is not there.
+
+    With deletion vectors: a window that is open is replaced in every batch, and would else take all the rows it lies
+    in one file with along, all day long.
+    """
+    table = DeltaTable(spark, settings.stream, "gold")
+    table.create(
+        gold_transforms.GOLD,
+        gold_transforms.GOLD_PARTITIONS,
+        delta_enableDeletionVectors="true",
+        delta_autoOptimize_autoCompact="true",
+    )
+    return table
+
+
+def recompute(spark: SparkSession, settings: Settings, readings: DataFrame) -> int:
+    """Computes the windows that these rows of silver are in again, from all of silver, and returns how many rows there
+    were. May be done again, and while the job runs."""
+    create(spark, settings)
+    return _write(_Gold(spark, settings), readings).rows
+
+
+def forget_device(spark: SparkSession, settings: Settings, device: str) -> None:
+    """Takes a device's readings out of the windows of its type and site, and its own rows of the days that silver has.
+
+    To be called before its rows are deleted from silver, which say where it took part; doing it again does no harm.
+    The job must not run meanwhile: it would compute windows with the readings that silver still has.
+    """
+    gold = _Gold(spark, settings)
+    readings = gold.silver.read()
+    mine = readings.where((F.col("device") == device) & (F.col("event_time") >= F.lit(gold.whole_since)))
+    _replace(gold, mine, readings.where(F.col("device") != device), takes_away=True)
+
+
+def _write(gold: _Gold, new: DataFrame) -> BatchCounts:
+    """Brings the table up to date with a batch of silver's new rows.
+
+    A row of a day beyond silver's retention is counted as late: silver has no others of its windows any more, and they
+    stay as they are.
+    """
+    since = F.lit(gold.whole_since)
+
+    def replaced() -> BatchCounts:
+        seen = Observation()
+        late = F.count_if(F.col("event_time") < since)
+        watched = new.observe(seen, F.count(F.lit(1)).alias("rows"), late.alias("late"))
+        _replace(gold, watched.where(F.col("event_time") >= since), gold.silver.read())
+        return BatchCounts(seen.get["rows"], 0, late=seen.get["late"])
+
+    return retried(replaced)  # what is computed anew is right, whatever compaction or forget has written between
+
+
+def _replace(gold: _Gold, changed: DataFrame, silver: DataFrame, *, takes_away: bool = False) -> None:
+    """Computes the windows that the readings ``changed`` are in from ``silver``, and puts them into the table.
+
+    ``takes_away``: windows that no reading is left of are deleted.
+    """
+    touched = gold_transforms.touched_panes(changed, gold.step).persist()
+    parts = None
+    try:
+        ranges, count = _extent(touched, gold.step)
+        if not ranges:
+            return
+        rows = silver.where(_within("event_date", "event_time", ranges))
+        only = touched if count <= _MOST_PANES else None
+        parts = gold_transforms.panes(rows, gold.step, only).withColumn("fresh", F.expr("true")).persist()
+        reach = gold.reach(ranges)
+        known = gold.table.read().where(_within("window_date", "window_start", reach))
+        before = gold_transforms.panes_of_gold(known, gold.step).withColumn("fresh", F.expr("false"))
+        computed = parts
+        if takes_away:
+            computed = parts.unionByName(gold_transforms.emptied(before, parts, touched))
+        _merge(gold, _figures(gold, computed, before, ranges), reach)
+    finally:
+        touched.unpersist()
+        if parts is not None:
+            parts.unpersist()
+
+
+def _figures(gold: _Gold, parts: DataFrame, before: DataFrame, ranges: Sequence[TimeRange]) -> DataFrame:
+    """Rows of the table for panes computed anew, which are within ``ranges``, and the longer windows they are in, with
+    the panes from ``before``."""
+    figures = parts.withColumn("window", F.lit(gold.step.label)).drop("fresh")
+    if gold.longer:
+        series = parts.select("level", "key", "signal").distinct()
+        others = before.join(series, ["level", "key", "signal"], "left_semi").join(
+            parts.select("level", "key", "signal", "start"), ["level", "key", "signal", "start"], "left_anti"
+        )
+        figures = figures.unionByName(gold_transforms.rolled_up(parts.unionByName(others), gold.longer, ranges))
+    return gold_transforms.gold_rows(figures, gold.shapes, gold.units)
+
+
+def _extent(touched: DataFrame, step: WindowShape) -> tuple[list[TimeRange], int]:
+    """When the touched panes are, and how many there are. One row per hour comes here."""
+    length = step.length // timedelta(microseconds=1)
+    hour = F.floor(F.col("start") / F.lit(_HOUR_US))
+    hours = (
+        touched.groupBy(hour.alias("hour"))
+        .agg(F.min("start").alias("first"), F.max("start").alias("last"), F.count(F.lit(1)).alias("panes"))
+        .collect()
+    )
+    ranges = joined((TimeRange(it["first"], it["last"] + length) for it in hours), _MOST_RANGES)
+    return ranges, sum(it["panes"] for it in hours)
+
+
+def _within(date: str, time: str, ranges: Sequence[TimeRange]) -> str:
+    """SQL: a row's time is in one of the ranges. The date is said too, for it is what folders are chosen by."""
+    return " OR ".join(
+        f"({date} BETWEEN DATE '{moment(one.first):%Y-%m-%d}' AND DATE '{moment(one.end):%Y-%m-%d}'"
+        f" AND {time} >= {timestamp(one.first)} AND {time} < {timestamp(one.end)})"
+        for one in ranges
+    )
+
+
+def _merge(gold: _Gold, rows: DataFrame, reach: Sequence[TimeRange]) -> None:
+    """Puts the rows in the place of those of the same window, level, key and signal; deletes those without readings.
+
+    What has not changed is not written. The time is said once more, for the files that have to be looked into.
+    """
+    same = " AND ".join(f"t.{name} = s.{name}" for name in _KEY)
+    differs = " OR ".join(f"t.{name} IS DISTINCT FROM s.{name}" for name in _VALUES)
+    gold.table.merge(
+        rows,  # MERGE reads them twice, and keeps them for that
+        f"({_within('t.window_date', 't.window_start', reach)}) AND {same}",
+        "WHEN MATCHED AND s.readings = 0 THEN DELETE",
+        f"WHEN MATCHED AND ({differs}) THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in _VALUES)}",
+        "WHEN NOT MATCHED AND s.readings > 0 THEN INSERT *",
+    )

@@ -1,0 +1,247 @@
+"""What is made of silver's readings: aggregates over windows of event time. Each function returns the DataFrame it is
+named for; no session, no I/O.
+
+    rows ─▶ panes ─▶ rolled_up ─▶ gold_rows
+
+A *pane* is the tumbling window of the greatest common length of all windows (``config.values.window_shapes.step_of``),
+per level, key and signal. Longer windows are put together from panes, not from readings: an hour of a busy type is
+sixty rows to read again when a reading comes, instead of millions. Counts, means and standard deviations of parts add
+up to those of the whole exactly, but for rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+from pyspark.sql.types import NumericType, StructType
+
+from config.values.window_shapes import WindowShape, step_of
+from streaming.lake.columns import columns
+from streaming.silver.schema import FIXED
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from streaming.lake.time_ranges import TimeRange
+
+LEVELS: Final = ("device", "type", "site")
+"""What readings are put together by: the values of the column ``level``, each a column of silver."""
+
+GOLD: Final = columns(
+    "window_date date, window string, window_start timestamp, window_end timestamp, level string, key string,"
+    " signal string, unit string, readings long, mean double, min double, max double, stddev double, first double,"
+    " last double"
+)
+"""The table: one row per window, level, key and signal that has a reading. ``stddev`` is of a sample, null for a single
+reading; ``first`` and ``last`` are by event time, of equal ones by Kafka's offset."""
+
+GOLD_PARTITIONS: Final = ("window_date",)
+
+_SERIES: Final = ("level", "key", "signal")
+_FIGURES: Final = ("readings", "mean", "min", "max", "stddev", "first", "last")
+
+# What decides which of a pane's readings is first, in one number, for an aggregate over numbers is far cheaper than one
+# over structs: 22 bits of milliseconds within the pane, an hour at the most, 33 of the offset, 8 of the partition.
+# Offsets of one millisecond that are 8 billion apart would compare the wrong way round.
+_MS_FACTOR: Final = 1 << 41
+_OFFSET_FACTOR: Final = 1 << 8
+_OFFSETS: Final = 1 << 33
+
+
+def gold_signals(silver: StructType) -> tuple[str, ...]:
+    """The columns of silver that are aggregated: those behind the fixed ones that are numbers."""
+    fixed = set(FIXED.names)
+    return tuple(it.name for it in silver if it.name not in fixed and isinstance(it.dataType, NumericType))
+
+
+def touched_panes(rows: DataFrame, step: WindowShape) -> DataFrame:
+    """The panes with a reading of ``rows``: their ``start`` (µs since 1970), and ``pane``, a number that stands for
+    level, key and start. Different panes may have the same, so those chosen by it may be more than were meant."""
+    start = _floor(F.unix_micros("event_time"), step.length).alias("start")
+    of = rows.select(start, F.explode(_levels()).alias("of")).select("start", "of.level", "of.key")
+    return of.where("key IS NOT NULL").distinct().select("start", _pane().alias("pane"))
+
+
+def panes(rows: DataFrame, step: WindowShape, only: DataFrame | None = None) -> DataFrame:
+    """The panes of readings: ``level``, ``key``, ``signal``, ``start`` (µs since 1970) and the figures.
+
+    ``only``: just those among these, as :func:`touched_panes` gives them; they are handed to every task.
+
+    A row with a reading per signal is taken apart into one per reading: however many signals the types of a table have
+    together, a row costs what it carries.
+    """
+    signals = gold_signals(rows.schema)
+    if not signals:
+        signals, rows = ("none",), rows.withColumn("none", F.lit(None).cast("double"))
+    names = F.array(*map(F.lit, signals))
+    # Under names of our own: a device type may well have a signal called level, or start.
+    values = {f"_{number}": F.col(name).cast("double") for number, name in enumerate(signals)}
+    readings = F.array(
+        *(F.struct(F.lit(number).alias("signal"), F.col(name).alias("value")) for number, name in enumerate(values))
+    )
+    at = F.unix_micros("event_time")
+    start = _floor(at, step.length)
+    order = (
+        F.floor((at - start) / F.lit(1000)) * _MS_FACTOR
+        + F.pmod("kafka_offset", F.lit(_OFFSETS)) * _OFFSET_FACTOR
+        + F.pmod("kafka_partition", F.lit(_OFFSET_FACTOR))
+    )
+    taken = (
+        rows.select(
+            start.alias("start"),
+            order.alias("order"),
+            F.explode(_levels()).alias("of"),
+            *(value.alias(name) for name, value in values.items()),
+        )
+        .select("start", "order", "of.level", "of.key", *values)
+        .where("key IS NOT NULL")
+    )
+    if only is not None:
+        taken = taken.withColumn("pane", _pane()).join(F.broadcast(only.select("pane").distinct()), "pane", "left_semi")
+    return (
+        taken.select("start", "order", "level", "key", F.explode(readings).alias("of"))
+        .select("start", "order", "level", "key", "of.signal", "of.value")
+        .where("value IS NOT NULL")
+        .groupBy("level", "key", "signal", "start")
+        .agg(
+            F.count("value").alias("readings"),
+            F.mean("value").alias("mean"),
+            F.min("value").alias("min"),
+            F.max("value").alias("max"),
+            F.stddev_samp("value").alias("stddev"),
+            F.min_by("value", "order").alias("first"),
+            F.max_by("value", "order").alias("last"),
+        )
+        .withColumn("signal", F.get(names, F.col("signal")))
+        .select(*_SERIES, "start", *_FIGURES)
+    )
+
+
+def rolled_up(
+    parts: DataFrame, windows: Sequence[WindowShape], fresh_within: Sequence[TimeRange] | None = None
+) -> DataFrame:
+    """Windows put together from panes: ``window``, ``level``, ``key``, ``signal``, ``start`` (µs) and the figures.
+
+    ``parts`` are panes with a column ``fresh``. A window that has a fresh pane comes out, and all its panes have to be
+    there; the others need not, and do not. ``fresh_within``: when the fresh panes are, which spares adding up the other
+    windows first. A pane of 0 readings makes its windows come out and adds nothing to them.
+
+    A standard deviation out of those of the parts needs how far the parts' means are from that of the whole, squared
+    and added up. Means that are far from 0 would cancel each other out beyond a double's precision, so they are
+    taken from the mean of their series here.
+    """
+    middle = F.mean("mean").over(Window.partitionBy(*_SERIES))
+    total = F.sum("readings")
+    off = F.try_divide(F.sum(F.col("readings") * F.col("off")), total)
+    squares = F.sum("squares") + F.sum(F.col("readings") * F.col("off") * F.col("off")) - total * off * off
+    filled = F.when(F.col("readings") > 0, F.col("start"))
+    labels = F.array(*(F.lit(shape.label) for shape in windows))
+    within = F.coalesce(F.col("stddev") * F.col("stddev") * (F.col("readings") - 1), F.lit(0.0))
+    return (
+        parts.withColumns({"middle": middle, "squares": within})
+        .withColumn("off", F.col("mean") - F.col("middle"))
+        .withColumn("in", F.explode(_instances(F.col("start"), windows)))
+        .where(_overlapping(windows, fresh_within))
+        .groupBy(*_SERIES, "in.number", F.col("in.start").alias("whole"))
+        .agg(
+            F.max("fresh").alias("fresh"),
+            total.alias("readings"),
+            (F.max("middle") + off).alias("mean"),
+            F.min("min").alias("min"),
+            F.max("max").alias("max"),
+            F.when(total > 1, F.sqrt(F.greatest(squares, F.lit(0.0)) / (total - 1))).alias("stddev"),
+            F.min_by("first", filled).alias("first"),
+            F.max_by("last", filled).alias("last"),
+        )
+        .where("fresh")
+        .select(F.get(labels, F.col("number")).alias("window"), *_SERIES, F.col("whole").alias("start"), *_FIGURES)
+    )
+
+
+def emptied(before: DataFrame, parts: DataFrame, touched: DataFrame) -> DataFrame:
+    """Panes of ``before`` that are among the ``touched`` ones and not among ``parts`` any more: as fresh ones of 0
+    readings."""
+    gone = (
+        before.withColumn("pane", _pane())
+        .join(touched.select("pane").distinct(), "pane", "left_semi")
+        .join(parts.select(*_SERIES, "start"), [*_SERIES, "start"], "left_anti")
+    )
+    nothing = {name: F.lit(None).cast("double") for name in _FIGURES}
+    changed = gone.withColumns({**nothing, "readings": F.lit(0).cast("long"), "fresh": F.expr("true")})
+    return changed.select(*_SERIES, "start", *_FIGURES, "fresh")
+
+
+def gold_rows(figures: DataFrame, windows: Sequence[WindowShape], units: Mapping[str, str | None]) -> DataFrame:
+    """Rows of the table, from windows as :func:`rolled_up` gives them, of the shapes ``windows``."""
+    ends = F.create_map(*(F.lit(it) for shape in windows for it in (shape.label, _us(shape.length))))
+    known = [F.lit(it) for signal, unit in units.items() if unit for it in (signal, unit)]
+    unit = F.try_element_at(F.create_map(*known), F.col("signal")) if known else F.lit(None).cast("string")
+    made = figures.withColumns(
+        {
+            "window_start": F.timestamp_micros("start"),
+            "window_end": F.timestamp_micros(F.col("start") + ends[F.col("window")]),
+            "window_date": F.to_date(F.timestamp_micros("start")),
+            "unit": unit,
+        }
+    )
+    return made.select(*GOLD.names)
+
+
+def panes_of_gold(gold: DataFrame, step: WindowShape) -> DataFrame:
+    """The panes that the table has, as :func:`panes` gives them."""
+    return gold.where(F.col("window") == step.label).select(
+        *_SERIES, F.unix_micros("window_start").alias("start"), *_FIGURES
+    )
+
+
+def aggregated(rows: DataFrame, windows: Sequence[WindowShape], units: Mapping[str, str | None]) -> DataFrame:
+    """What the table is to hold if ``rows`` are all there is: the panes' own window, and ``windows``."""
+    step = step_of(tuple(windows))
+    parts = panes(rows, step)
+    longer = [shape for shape in windows if shape != step]
+    whole = parts.withColumn("window", F.lit(step.label))
+    if longer:
+        whole = whole.unionByName(rolled_up(parts.withColumn("fresh", F.expr("true")), longer))
+    return gold_rows(whole, (step, *longer), units)
+
+
+def _pane() -> Column:
+    return F.xxhash64("level", "key", "start")
+
+
+def _levels() -> Column:
+    return F.array(*(F.struct(F.lit(level).alias("level"), F.col(level).alias("key")) for level in LEVELS))
+
+
+def _instances(at: Column, windows: Sequence[WindowShape]) -> Column:
+    """The windows a moment (µs) is in, each ``number`` of its shape and ``start`` (µs)."""
+    return F.array(
+        *(
+            F.struct(F.lit(number).alias("number"), (_floor(at, shape.every) - F.lit(back)).alias("start"))
+            for number, shape in enumerate(windows)
+            for back in range(0, _us(shape.length), _us(shape.every))
+        )
+    )
+
+
+def _overlapping(windows: Sequence[WindowShape], ranges: Sequence[TimeRange] | None) -> Column:
+    """Whether the window ``in`` has a part of the ranges."""
+    if ranges is None:
+        return F.lit(1) == F.lit(1)
+    start = F.col("in.start")
+    end = start + F.get(F.array(*(F.lit(_us(shape.length)) for shape in windows)), F.col("in.number"))
+    return reduce(or_, ((start < one.end) & (end > one.first) for one in ranges))
+
+
+def _floor(at: Column, step: timedelta) -> Column:
+    return at - F.pmod(at, F.lit(_us(step)))
+
+
+def _us(length: timedelta) -> int:
+    return length // timedelta(microseconds=1)

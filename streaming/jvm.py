@@ -1,0 +1,80 @@
+"""What is done by the JVM behind a session, past pyspark's public face. Nothing else in here knows that face's inside.
+
+What stops Spark Connect, whose client has neither this JVM nor Spark's context:
+
+- the functions of this module: Hadoop's file systems (notes beside checkpoints, folders of tables), Delta's log (a
+  table's files, the marks of batches), Kafka's administration (offsets, topics, groups), the end of a local checkpoint;
+- ``runtime.session`` starts the JVM and the context; ``runtime.driver`` watches the JVM's end;
+- the context: its pools (``run``), its cores (``kafka.source``, ``lake.delta_upkeep``), its master and
+  application (``runtime.queries``, ``lake.held``);
+- ``foreachBatch`` with objects of this process: counts, metrics, Kafka's clients. Connect runs it in another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def classes(spark: SparkSession) -> Any:
+    """The JVM's classes by their names: ``classes(spark).java.util.UUID.randomUUID()``. Lists and dicts become Java's
+    where they are given. What the classes raise is a py4j error."""
+    return spark._jvm  # noqa: SLF001
+
+
+def _session(spark: SparkSession) -> Any:
+    return spark._jsparkSession  # noqa: SLF001
+
+
+def file_system(spark: SparkSession, url: str) -> tuple[Any, Any]:
+    """Hadoop's path of a URL, and the file system that it is on."""
+    root = classes(spark).org.apache.hadoop.fs.Path(url)
+    return root, root.getFileSystem(_session(spark).sessionState().newHadoopConf())
+
+
+def _snapshot(spark: SparkSession, url: str) -> Any:
+    java = classes(spark)
+    none = java.scala.Option.empty()
+    return java.org.apache.spark.sql.delta.DeltaLog.forTable(_session(spark), url).update(False, none, none)
+
+
+def delta_files(spark: SparkSession, url: str) -> DataFrame:
+    """A Delta table's files, a row each: ``path``, ``size``, ``partitionValues``, ``deletionVector``, …"""
+    from pyspark.sql import DataFrame  # late, as in all of this module: who looks at local folders needs no Spark
+
+    return DataFrame(_snapshot(spark, url).allFiles().toDF(), spark)
+
+
+def delta_mark(spark: SparkSession, url: str, writer: str) -> int:
+    """The last ``txnVersion`` that a Delta table has of a ``txnAppId``; -1 if there is none."""
+    last = _snapshot(spark, url).transactions().get(writer)
+    return int(last.get()) if last.isDefined() else -1
+
+
+def kafka_admin(spark: SparkSession, options: Mapping[str, str]) -> Any:
+    """Kafka's administration client of the JVM, which connects at the first question."""
+    return classes(spark).org.apache.kafka.clients.admin.AdminClient.create(dict(options))
+
+
+def release(checkpointed: DataFrame) -> None:
+    """Lets go of the rows that ``localCheckpoint`` kept."""
+    plan: Any = checkpointed._jdf.queryExecution().analyzed()  # noqa: SLF001
+    plan.rdd().unpersist(False)
+
+
+def submitted_conf(gateway: Any) -> SparkConf:
+    """What spark-submit was told, of a JVM without a session as yet."""
+    from pyspark import SparkConf
+
+    return SparkConf(_jvm=gateway.jvm)
+
+
+def forget_gateway() -> None:
+    """Has the next session of this process begin with a JVM of its own."""
+    from pyspark import SparkContext
+
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001

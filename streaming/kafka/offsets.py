@@ -1,0 +1,124 @@
+"""Which Kafka offsets a micro-batch was planned with, and which of them nobody can read any more.
+
+Spark notes a batch's last offsets before it reads them. What Kafka lost of such a range (retention, ``delete_records``,
+a topic that was deleted and made anew, a log cut short) Spark steps over with a line in its log; here it is told to the
+offset.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from streaming.lake.storage import Folder
+
+Reason = Literal["deleted", "recreated", "truncated", "gone"]
+"""``deleted``: below the log's start now. ``recreated``: the topic is another one of the same name, and these offsets
+of it were never read. ``truncated``: beyond the log's end, although they were there when the batch was planned.
+``gone``: the partition is not there or not subscribed to any more, from ``first_offset`` on."""
+
+
+class Planned(NamedTuple):
+    """What one batch reads of one partition: ``start`` ≤ offset < ``end``; ``end`` None: the partition is gone."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int | None
+
+    @property
+    def size(self) -> int:
+        """Offsets in the range; below 0 never."""
+        return max(0, (self.start if self.end is None else self.end) - self.start)
+
+
+class Gap(NamedTuple):
+    """Offsets that were to be read and cannot be, both ends included; no last one: nobody knows how far."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int | None
+    reason: Reason
+
+    @property
+    def size(self) -> int | None:
+        """How many offsets; None if nobody knows."""
+        return None if self.last_offset is None else self.last_offset - self.first_offset + 1
+
+    def __str__(self) -> str:
+        if self.last_offset is None:
+            return f"{self.topic}/{self.partition} from offset {self.first_offset} on ({self.reason})"
+        return f"{self.topic}/{self.partition} offsets {self.first_offset} to {self.last_offset} ({self.reason})"
+
+
+_Offsets = dict[tuple[str, int], int]
+
+
+def planned_ranges(checkpoint: Folder, batch: int) -> list[Planned]:
+    """What the batch was planned to read, out of the query's checkpoint. One Kafka source, and the batch being run.
+
+    A partition that came later begins at 0, as it does for Spark; those of a topic that is new here begin where Kafka
+    does, which is told by ``start`` -1.
+    """
+    ends = _offsets(checkpoint.read_text(f"offsets/{batch}"))
+    begins = _offsets(checkpoint.read_text(f"offsets/{batch - 1}" if batch else "sources/0/0"))
+    known = {topic for topic, _ in begins}
+    ranges = [
+        Planned(topic, partition, begins.get((topic, partition), 0 if topic in known else -1), end)
+        for (topic, partition), end in sorted(ends.items())
+    ]
+    gone = sorted(begins.keys() - ends.keys())
+    return ranges + [Planned(topic, partition, begins[topic, partition], None) for topic, partition in gone]
+
+
+def _offsets(text: str | None) -> _Offsets:
+    """The offsets in one of Spark's files: its last line is the source's, the lines before are Spark's own."""
+    if text is None:
+        raise FileNotFoundError("the checkpoint has no offsets of the batch that is being run: was it deleted?")
+    found: dict[str, dict[str, int]] = json.loads(text.strip().splitlines()[-1])
+    return {(topic, int(number)): offset for topic, by in found.items() for number, offset in by.items()}
+
+
+def lost_before(
+    planned: Iterable[Planned], earliest: Mapping[tuple[str, int], int], recreated: Collection[str]
+) -> list[Gap]:
+    """What is lost already before the batch is read. ``earliest``: the first offset that each partition still has."""
+    gaps = []
+    for topic, partition, start, end in planned:
+        if end is None:
+            gaps.append(Gap(topic, partition, start, None, "gone"))
+            continue
+        begin = earliest.get((topic, partition), start)
+        if topic in recreated or end < start:
+            # Offsets count from 0 again: those before where the batch begins are of the new topic, and never read.
+            if begin < min(start, end):
+                gaps.append(Gap(topic, partition, begin, min(start, end) - 1, "recreated"))
+        elif 0 <= start < begin and start < end:
+            gaps.append(Gap(topic, partition, start, min(begin, end) - 1, "deleted"))
+    return gaps
+
+
+def lost_after(
+    planned: Iterable[Planned],
+    held: Mapping[tuple[str, int], tuple[int, int]],
+    missing: Mapping[tuple[str, int], Sequence[tuple[int, int]]],
+) -> list[Gap]:
+    """What was lost, given ``missing``, the ranges of offsets without a row (both ends included).
+
+    ``held``: from where to before where each partition has offsets now. An offset within has no record because the
+    topic is compacted or it is a transaction's mark; that is no loss.
+    """
+    gaps = []
+    for topic, partition, _start, end in planned:
+        if end is None or (topic, partition) not in held:
+            continue
+        low, high = held[topic, partition]
+        for first, last in missing.get((topic, partition), ()):
+            if first < low:
+                gaps.append(Gap(topic, partition, first, min(last, low - 1), "deleted"))
+            if last >= high:
+                gaps.append(Gap(topic, partition, max(first, high), last, "truncated"))
+    return gaps

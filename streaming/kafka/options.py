@@ -1,0 +1,122 @@
+"""Our Kafka settings as the options of Spark's Kafka source.
+
+Spark hands every option that begins with ``kafka.`` to the Java client inside it. Certificates travel as text inside
+the options, not as paths, so that the executors of a cluster need no files.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from config.errors import ConfigError
+from streaming.kafka.oauth import oauth_options, quoted, read_pem
+
+if TYPE_CHECKING:
+    from config.settings import KafkaSettings, SaslSettings, Settings, TlsSettings
+
+_LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+GROUP_ID_PREFIX = "gateway-stream"
+"""Spark reads with a consumer group per query and start, named with this prefix. It commits nothing; an access rule for
+the user has to allow the groups with this prefix."""
+
+
+def topics(settings: Settings) -> tuple[str, ...]:
+    """The Kafka topics to read: ``stream.topics``, else those the routes name. Raises ConfigError if there are none."""
+    if settings.stream.topics:
+        return tuple(dict.fromkeys(settings.stream.topics))
+    if not settings.routes:
+        raise ConfigError(
+            "stream.topics is empty and there are no routes to take the topics from: name the Kafka topics to read in"
+            " stream.topics."
+        )
+    if templates := [route.name for route in settings.routes if "${" in route.topic]:
+        raise ConfigError(
+            f"stream.topics is empty, and the topic of route {templates[0]!r} is a template, so the topics it makes are"
+            " not known here: name the Kafka topics to read in stream.topics."
+        )
+    return tuple(dict.fromkeys(route.topic for route in settings.routes))
+
+
+def source_options(kafka: KafkaSettings) -> dict[str, str]:
+    """How to reach Kafka, as options of Spark's Kafka source; holds secrets. Reads the certificate files.
+
+    Raises ConfigError for what the Java client cannot do, or for a file it could not use.
+    """
+    options = {
+        "kafka.bootstrap.servers": ",".join(kafka.bootstrap_servers),
+        "kafka.security.protocol": kafka.security,
+        "groupIdPrefix": GROUP_ID_PREFIX,
+    }
+    if kafka.security in {"SASL_PLAINTEXT", "SASL_SSL"}:
+        if kafka.sasl is None:
+            raise ConfigError(
+                f"kafka.security is {kafka.security}, but kafka.sasl (mechanism, username, password) is not set."
+            )
+        options |= _sasl_options(kafka.sasl)
+    if kafka.security in {"SSL", "SASL_SSL"}:
+        options |= _tls_options(kafka.tls)
+    return options
+
+
+def _sasl_options(sasl: SaslSettings) -> dict[str, str]:
+    if sasl.mechanism == "OAUTHBEARER":
+        return oauth_options(sasl)
+    if sasl.username is None or sasl.password is None:
+        raise ConfigError(f"kafka.sasl.mechanism is {sasl.mechanism}, but kafka.sasl has no username or no password.")
+    username, password = quoted(sasl.username), quoted(sasl.password.get_secret_value())
+    return {
+        "kafka.sasl.mechanism": sasl.mechanism,
+        "kafka.sasl.jaas.config": f"{_LOGIN_MODULES[sasl.mechanism]} required username={username} password={password};",
+    }
+
+
+def _tls_options(tls: TlsSettings) -> dict[str, str]:
+    if not tls.verify:
+        raise ConfigError(
+            "kafka.tls.verify is false, but Spark's Kafka client always checks the broker's certificate: name its"
+            " authority (or the self-signed certificate itself) in kafka.tls.ca_file."
+        )
+    if tls.server_name is not None:
+        raise ConfigError(
+            f"kafka.tls.server_name is {tls.server_name!r}, but Spark's Kafka client checks the certificate against the"
+            " host names the brokers advertise and can be told no other: correct the certificate or the brokers'"
+            " advertised.listeners."
+        )
+    options = {"kafka.ssl.enabled.protocols": "TLSv1.3" if tls.minimum_version == "1.3" else "TLSv1.3,TLSv1.2"}
+    if tls.ca_file is not None:
+        options |= {
+            "kafka.ssl.truststore.type": "PEM",
+            "kafka.ssl.truststore.certificates": read_pem(tls.ca_file, "kafka.tls.ca_file"),
+        }
+    if tls.certificate_file is not None:
+        chain = read_pem(tls.certificate_file, "kafka.tls.certificate_file")
+        key = chain if tls.key_file is None else read_pem(tls.key_file, "kafka.tls.key_file")
+        options |= {
+            "kafka.ssl.keystore.type": "PEM",
+            "kafka.ssl.keystore.certificate.chain": _blocks(chain, "CERTIFICATE"),
+            "kafka.ssl.keystore.key": _pkcs8_key(key, tls.key_file or tls.certificate_file),
+        }
+        if tls.key_password is not None:
+            options["kafka.ssl.key.password"] = tls.key_password.get_secret_value()
+    return options
+
+
+def _blocks(text: str, kind: str) -> str:
+    """All PEM blocks of a kind: a file may hold the certificates and the key together."""
+    return "\n".join(re.findall(rf"-----BEGIN {kind}-----.*?-----END {kind}-----", text, re.DOTALL))
+
+
+def _pkcs8_key(text: str, path: Path) -> str:
+    """The private key. Java reads PKCS #8 alone."""
+    if key := _blocks(text, "PRIVATE KEY") or _blocks(text, "ENCRYPTED PRIVATE KEY"):
+        return key
+    raise ConfigError(
+        f"The private key in {str(path)!r} is not in the PKCS #8 form that Spark's Kafka client reads (BEGIN PRIVATE"
+        f" KEY or BEGIN ENCRYPTED PRIVATE KEY). Convert it: openssl pkcs8 -topk8 -nocrypt -in {path} -out {path}.pkcs8"
+    )

@@ -1,0 +1,89 @@
+"""Delta tables without Spark, by the package deltalake: what a table's log says of it, and its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from config.error_words import words
+
+if TYPE_CHECKING:
+    from streaming.lake.storage import Files
+
+_VECTORS = "deletionVectors"
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """``rows`` is None where the log does not say (a Parquet folder has no log); ``version`` too. ``written_at_s`` is
+    the last commit's time, in Unix time. ``problem``: why nothing is known."""
+
+    table: str
+    kind: str
+    rows: int | None
+    files: int
+    bytes: int
+    version: int | None
+    written_at_s: float | None
+    problem: str | None = None
+
+
+def read_table(folder: Files, name: str) -> TableFacts | None:
+    """The table in ``folder/name``, on this machine; None if none is there."""
+    from deltalake import DeltaTable  # late: a gateway without tables needs neither this nor pyarrow
+    from deltalake.exceptions import DeltaError
+
+    where = f"{folder.url}/{name}"
+    if not DeltaTable.is_deltatable(where):
+        size, files = folder.usage(name)
+        plain = files and not folder.exists(f"{name}/_delta_log")
+        return TableFacts(name, "parquet", None, files, size, None, None) if plain else None
+    try:
+        return _facts(name, DeltaTable(where))
+    except (DeltaError, OSError) as error:
+        return TableFacts(name, "delta", None, 0, 0, None, None, f"the table cannot be read: {words(error)}")
+
+
+def _facts(name: str, table: Any) -> TableFacts:
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+    files = pa.table(table.get_add_actions())
+    counts = files["num_records"]
+    rows = None if counts.null_count else pc.sum(counts, min_count=0).as_py()
+    if rows is not None and _VECTORS in (table.protocol().reader_features or ()):
+        for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
+            kept = pc.list_flatten(batch["selection_vector"])
+            rows -= len(kept) - kept.true_count
+    commits: list[dict[str, Any]] = table.history(1)
+    last = commits[0].get("timestamp") if commits else None
+    return TableFacts(
+        table=name,
+        kind="delta",
+        rows=rows,
+        files=files.num_rows,
+        bytes=pc.sum(files["size_bytes"], min_count=0).as_py(),
+        version=table.version(),
+        written_at_s=None if last is None else last / 1000,
+    )
+
+
+def read_rows(table: str, columns: Sequence[str] | None = None, where: str | None = None) -> Any:
+    """The rows of a table as an Arrow table, or those that SQL's ``where`` is true for; None if none is there.
+
+    deltalake's own reader refuses a table whose columns may widen, as silver's may. Such a table's files are read as
+    they are; that is right as long as it has no deletion vectors, and silver has none.
+    """
+    import pyarrow as pa
+    from deltalake import DeltaTable
+    from pyarrow import dataset
+
+    if not DeltaTable.is_deltatable(table):
+        return None
+    found = DeltaTable(table)
+    if _VECTORS in (found.protocol().reader_features or ()) or where is not None:
+        return pa.table(found.scan(list(columns) if columns else None, where))
+    schema = pa.schema(found.schema().to_arrow())
+    files = dataset.dataset(found.file_uris(), schema=schema, format="parquet")
+    return files.to_table(columns)

@@ -1,0 +1,224 @@
+"""Upkeep of Delta tables: small files put together, old rows deleted, files that nobody needs any more removed.
+
+Jobs may write at the same time. Delta lets the first of two win whose changes touch; the other is done again here.
+"""
+
+import random
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from datetime import date, timedelta
+from itertools import accumulate
+from operator import itemgetter
+from typing import Final, NamedTuple, TypeVar
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+from pyspark.sql.types import DateType, TimestampType
+
+from streaming import jvm
+from streaming.lake.lake import DEFAULT_RETENTION, RETENTION, DeltaTable, retention_property
+
+T = TypeVar("T")
+_RANGES: Final = "delta.dataSkippingStatsColumns"
+_KEPT: Final = 32
+"""Characters of a text that Delta keeps of a file's first and last value."""
+_ATTEMPTS: Final = 6
+_FIRST_WAIT_S: Final = 0.5
+_CONFLICTS: Final = ("DELTA_CONCURRENT_", "ConcurrentAppend", "ConcurrentDelete", "ConcurrentTransaction",
+                     "ConcurrentWrite", "MetadataChangedException", "DELTA_METADATA_CHANGED")  # fmt: skip
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether Delta refused a commit only because another one came first."""
+    return any(name in str(error) for name in _CONFLICTS)
+
+
+def retried(action: Callable[[], T], attempts: int = _ATTEMPTS) -> T:
+    """What ``action`` returns, done again while others' commits come first. Blocks, between attempts up to 16 s; raises
+    what the last attempt does, and at once what is no conflict."""
+    for attempt in range(1, attempts + 1):
+        try:
+            return action()
+        except Exception as error:
+            if attempt == attempts or not is_conflict(error):
+                raise
+        time.sleep(_FIRST_WAIT_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
+    raise AssertionError("attempts is at least 1")
+
+
+class Day(NamedTuple):
+    """The files of one day of a table; ``day`` None where the table is in no days."""
+
+    day: date | None
+    files: int
+    small: int
+    size: int
+
+
+class FileRange(NamedTuple):
+    """A file's bytes, and its first and last value of a column."""
+
+    size: int
+    first: str
+    last: str
+
+
+def loose(files: Sequence[FileRange]) -> int:
+    """Bytes of the files whose values reach into files of more than a quarter of all bytes. A few late rows in a file
+    of their own are loose, and make none of the others so; nor do values that are equal as far as Delta keeps them."""
+    total = sum(it.size for it in files)
+    ends = sorted((it.last[:_KEPT], it.size) for it in files)
+    begins = sorted((it.first[:_KEPT], it.size) for it in files)
+    until, since = (list(accumulate((size for _, size in it), initial=0)) for it in (ends, begins))
+    found = 0
+    for it in files:
+        first, last = it.first[:_KEPT], it.last[:_KEPT]
+        before = until[bisect_right(ends, first, key=itemgetter(0))]
+        after = total - since[bisect_left(begins, last, key=itemgetter(0))]
+        if 4 * (total - before - after - it.size) > total:
+            found += it.size
+    return found
+
+
+class DeltaUpkeep:
+    """One table. Blocks; what Spark raises comes through, conflicts after they were retried."""
+
+    def __init__(self, spark: SparkSession, table: DeltaTable) -> None:
+        self._spark, self._table = spark, table
+
+    def _detail(self) -> Row:
+        (detail,) = self._spark.sql(f"DESCRIBE DETAIL {self._table.sql_name}").collect()
+        return detail
+
+    @property
+    def day_column(self) -> str | None:
+        """The date that the table is partitioned by; None if there is none."""
+        schema = self._table.read().schema
+        return next(
+            (it for it in self._detail()["partitionColumns"] if isinstance(schema[it].dataType, DateType)), None
+        )
+
+    def time_columns(self) -> list[str]:
+        """Its columns that are moments, in order."""
+        return [field.name for field in self._table.read().schema if isinstance(field.dataType, TimestampType)]
+
+    def _files(self) -> DataFrame:
+        return jvm.delta_files(self._spark, self._table.url)
+
+    def days(self, small_size: int) -> list[Day]:
+        """Its days, the oldest first, each with its files and how many of them are smaller than ``small_size`` and not
+        alone in their partition."""
+        column = self.day_column
+        files = self._files().withColumn(
+            "day", F.lit(None).cast("date") if column is None else F.col("partitionValues")[column].cast("date")
+        )
+        by_partition = files.groupBy("day", F.to_json("partitionValues").alias("partition")).agg(
+            F.count(F.lit(1)).alias("files"),
+            F.sum((F.col("size") < small_size).cast("long")).alias("small"),
+            F.sum("size").alias("size"),
+        )
+        several = F.when(F.col("small") > 1, F.col("small")).otherwise(0)
+        rows = by_partition.groupBy("day").agg(
+            F.sum("files").alias("files"), F.sum(several).alias("small"), F.sum("size").alias("size")
+        )
+        return [Day(*row) for row in sorted(rows.collect(), key=lambda row: row["day"] or date.min)]
+
+    def unsorted(self, column: str, file_size: int) -> dict[date | None, int]:
+        """Days that are larger than two files of that size, and of which more than a tenth is in files that are
+        :func:`loose` in a column of text: each with its files. Files without that column's range have all values."""
+        by_day = self.day_column
+        of = self._files().select(
+            F.lit(None).cast("date") if by_day is None else F.col("partitionValues")[by_day].cast("date"),
+            F.to_json("partitionValues"),
+            "size",
+            F.get_json_object("stats", f"$.minValues.{column}"),
+            F.get_json_object("stats", f"$.maxValues.{column}"),
+        )
+        partitions: dict[tuple[date | None, str], list[FileRange]] = {}
+        for day, partition, size, first, last in of.collect():
+            partitions.setdefault((day, partition), []).append(FileRange(size, first or "", last or "\U0010ffff"))
+        found: dict[date | None, int] = {}
+        for (day, _), files in partitions.items():
+            size = sum(it.size for it in files)
+            if size > 2 * file_size and 10 * loose(files) > size:
+                found[day] = found.get(day, 0) + len(files)
+        return found
+
+    def keep_ranges(self, column: str) -> None:
+        """Has the range of a column kept for each file from now on, if it was not before."""
+        kept = self._detail()["properties"].get(_RANGES, "").split(",")
+        if column not in kept:
+            self._set(_RANGES, ",".join([*filter(None, kept), column]))
+
+    def _set(self, name: str, value: str) -> None:
+        self._sql(f"ALTER TABLE {self._table.sql_name} SET TBLPROPERTIES ('{name}' = '{value}')")
+
+    def _sql(self, statement: str) -> list[Row]:
+        return retried(lambda: self._spark.sql(statement).collect())
+
+    def optimize(self, day: date | None, file_size: int, sort_by: str | None = None) -> tuple[int, int]:
+        """Puts the small files of a day together, or sorts all of its files by a column, so that each has a stretch of
+        its values; returns how many were replaced, and by how many. Streams that read the table see no new rows by it
+        (its commit has ``dataChange`` false)."""
+        if sort_by is not None:
+            self.keep_ranges(sort_by)
+        order = "" if sort_by is None else f" ZORDER BY (`{sort_by}`)"
+        column = self.day_column
+        where = "" if day is None or column is None else f" WHERE `{column}` = DATE'{day.isoformat()}'"
+        for name in ("minFileSize", "maxFileSize"):
+            self._spark.conf.set(f"spark.databricks.delta.optimize.{name}", str(file_size))
+        (row,) = self._sql(f"OPTIMIZE {self._table.sql_name}{where}{order}")
+        return int(row["metrics"]["numFilesRemoved"]), int(row["metrics"]["numFilesAdded"])
+
+    def before(self, day: date, column: str) -> str:
+        """SQL that is true for a row that is older than a day."""
+        kind = "TIMESTAMP" if column in self.time_columns() else "DATE"
+        return f"`{column}` < {kind}'{day.isoformat()}'"
+
+    def delete(self, condition: str) -> int:
+        """Deletes the rows for which an SQL condition is true; returns how many those were."""
+        (row,) = self._sql(f"DELETE FROM {self._table.sql_name} WHERE {condition}")  # noqa: S608 (the caller quotes)
+        return max(0, int(row["num_affected_rows"]))
+
+    def delete_at(self, places: DataFrame, where: str = "true") -> None:
+        """Deletes the rows that have the values of a row of ``places`` in its columns. ``where``: SQL that is true for
+        these rows of the table ``t``, by which files are passed over."""
+        same = " AND ".join(f"t.`{name}` = s.`{name}`" for name in places.columns)
+        retried(lambda: self._table.merge(places, f"{same} AND {where}", "WHEN MATCHED THEN DELETE"))
+
+    def purge(self) -> None:
+        """Writes the files anew in which rows are only marked as deleted, so that VACUUM can remove them."""
+        if not self._files().where("deletionVector is not null").isEmpty():
+            self._sql(f"REORG TABLE {self._table.sql_name} APPLY (PURGE)")
+
+    def vacuum(self, keep: timedelta) -> int:
+        """Removes files that no version of the last ``keep`` needs; returns how many. Concurrent readers and writers
+        lose files if ``keep`` is shorter than their queries and transactions."""
+        if keep:
+            self._keep_files_for(keep)
+        conf = {
+            "spark.databricks.delta.retentionDurationCheck.enabled": "false",  # our own setting has bounds of its own
+            "spark.databricks.delta.vacuum.logging.enabled": "true",
+            # Spark's own number makes ten thousand tasks to list a table of ten files.
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(
+                4 * self._spark.sparkContext.defaultParallelism
+            ),
+        }
+        for name, value in conf.items():
+            self._spark.conf.set(name, value)
+        before = self._history()[0]["version"]
+        self._spark.sql(f"VACUUM {self._table.sql_name}{'' if keep else ' RETAIN 0 HOURS'}").collect()
+        ended = [it for it in self._history() if it["operation"] == "VACUUM END" and it["version"] > before]
+        return int(ended[-1]["operationMetrics"].get("numDeletedFiles", 0)) if ended else 0
+
+    def _history(self) -> list[Row]:
+        """The last commits, the newest first."""
+        return self._spark.sql(f"DESCRIBE HISTORY {self._table.sql_name} LIMIT 20").collect()
+
+    def _keep_files_for(self, keep: timedelta) -> None:
+        """VACUUM goes by the table's property alone. Changed only where it differs: to a job that commits just then, it
+        is a change of the table itself."""
+        wanted = retention_property(keep)
+        if self._detail()["properties"].get(RETENTION, retention_property(DEFAULT_RETENTION)) != wanted:
+            self._set(RETENTION, wanted)

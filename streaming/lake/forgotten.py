@@ -1,0 +1,70 @@
+"""Devices that were forgotten, and when. Other jobs' states, in their checkpoints, outlive them: what those still say
+of such a device must not bring it back into a table.
+
+Kept as empty files ``<stream.lake.path>/forgotten/<SHA-256 of the name>-<milliseconds since 1970>``: the name itself is
+what was to be forgotten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+
+from streaming.lake.lake import tables_folder
+from streaming.lake.storage import Folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from config.settings import StreamSettings
+
+
+class Forgotten:
+    """All of a lake's. Calls block for the file system."""
+
+    def __init__(self, spark: SparkSession, stream: StreamSettings) -> None:
+        self._spark = spark
+        self._folder = Folder(spark, tables_folder(stream, "forgotten"))
+
+    def add(self, device: str, at: datetime | None = None) -> None:
+        """Notes that a device is forgotten, now unless ``at`` says when."""
+        moment = datetime.now(UTC) if at is None else at
+        self._folder.make()
+        self._folder.write_text(f"{hashlib.sha256(device.encode()).hexdigest()}-{_ms(moment)}", "")
+
+    def moments(self) -> dict[str, int]:
+        """When each was forgotten last, in milliseconds since 1970, by the SHA-256 of its name."""
+        return {digest: ms for ms, digest, _ in sorted(self._notes())}
+
+    def _notes(self) -> Iterator[tuple[int, str, str]]:
+        """Moment, hash and file of each note."""
+        for name in self._folder.names():
+            digest, _, ms = name.partition("-")
+            if ms.isdigit():
+                yield int(ms), digest, name
+
+    def let_go(self, before: datetime) -> int:
+        """Removes the notes of devices that were forgotten before a moment; returns how many."""
+        old = [name for ms, _, name in self._notes() if ms < _ms(before)]
+        for name in old:
+            self._folder.delete(name)
+        return len(old)
+
+    def marked(self, rows: DataFrame) -> DataFrame | None:
+        """The rows of a table with a column ``device``, and when their devices were forgotten: ``forgotten_ms``, null
+        for those that never were. None if there is no such device at all, which is the usual case and costs a look
+        into a folder."""
+        moments = self.moments()
+        if not moments:
+            return None
+        known = self._spark.createDataFrame(list(moments.items()), "forgotten_hash string, forgotten_ms bigint")
+        hashed = F.sha2(F.col("device").cast("binary"), 256)
+        return rows.join(F.broadcast(known), hashed == F.col("forgotten_hash"), "left").drop("forgotten_hash")
+
+
+def _ms(moment: datetime) -> int:
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

@@ -1,0 +1,143 @@
+"""The lake: one table per layer, by folder or by a catalog's name; how each is written once in effect, and read.
+
+A micro-batch has a number and, once planned in the checkpoint, always the same records. Delta keeps the last number of
+each writer in the table itself (``txnAppId``, ``txnVersion``) and ignores a batch it already has; what cannot carry
+such a number, a MERGE, is made so that doing it twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from streaming import jvm
+from streaming.lake.storage import Folder, location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
+    from pyspark.sql.types import StructType
+
+    from config.settings import StreamSettings
+
+LAYERS: Final = ("bronze", "silver", "silver_quarantine", "gold", "devices", "device_events", "anomalies", "audit",
+                 "registry")  # fmt: skip
+"""The tables that ``maintain`` and ``forget`` go through, from the first to the last, the way the data came."""
+
+
+def tables_folder(stream: StreamSettings, name: str) -> str:
+    """URL of the folder that holds a table's files."""
+    return f"{location(stream.lake.path).rstrip('/')}/{name}"
+
+
+_LOG: Final = "_delta_log"
+RETENTION: Final = "delta.deletedFileRetentionDuration"
+"""The property that says how long VACUUM leaves files that the newest version does not need."""
+DEFAULT_RETENTION: Final = timedelta(days=7)
+"""Delta's own."""
+
+
+def retention_property(kept: timedelta) -> str:
+    """A length of time as Delta's properties have it."""
+    return f"interval {kept // timedelta(seconds=1)} seconds"
+
+
+def has_commit(folder: Folder) -> bool:
+    """Whether a Delta table is in the folder. Its log's folder is made before the first commit, and a program killed
+    between the two leaves it without one. Looks at the files, not at what Delta remembers of them: the table may be
+    another program's. The first commit goes only when a checkpoint stands for it."""
+    return (
+        folder.exists(f"{_LOG}/{0:020}.json")
+        or folder.exists(f"{_LOG}/_last_checkpoint")
+        or any(re.fullmatch(r"\d{20}\.json", name) for name in folder.names(_LOG))
+    )
+
+
+class DeltaTable:
+    """One Delta table of the lake. Blocks where it touches files; what Spark raises comes through.
+
+    ``sql_name`` is how SQL names it: ``delta.`/data/lake/silver` `` or ``main.iot.silver``.
+    """
+
+    def __init__(self, spark: SparkSession, stream: StreamSettings, name: str) -> None:
+        self._spark = spark
+        self.name = name
+        self.url = tables_folder(stream, name)
+        self._catalog_name = None if stream.lake.catalog is None else f"{stream.lake.catalog}.{name}"
+        self.sql_name = self._catalog_name or f"delta.`{self.url}`"
+        self._vacuum_after = stream.lake.vacuum_after
+
+    def exists(self) -> bool:
+        return has_commit(Folder(self._spark, self.url))
+
+    def create(self, schema: StructType, partitioned_by: Sequence[str] = (), **properties: str) -> None:
+        """Makes the table, empty, if it is not there. ``properties``: Delta's, with ``_`` for ``.`` in their names."""
+        folder = Folder(self._spark, self.url)
+        if folder.exists(_LOG) and not has_commit(folder):  # a killed job's; SQL would take it for a table
+            folder.delete(_LOG)
+        columns = ", ".join(
+            f"`{field.name}` {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}" for field in schema
+        )
+        partitioning = f" PARTITIONED BY ({', '.join(partitioned_by)})" if partitioned_by else ""
+        named = {name.replace("_", "."): value for name, value in properties.items()}
+        if self._vacuum_after != DEFAULT_RETENTION:
+            named.setdefault(RETENTION, retention_property(self._vacuum_after))
+        settings = ", ".join(f"'{name}' = '{value}'" for name, value in named.items())
+        told = f" TBLPROPERTIES ({settings})" if settings else ""
+        place = f" LOCATION '{self.url}'" if self._catalog_name else ""
+        self._spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {self.sql_name} ({columns}) USING delta{partitioning}{place}{told}"
+        )
+
+    def read(self) -> DataFrame:
+        """All rows. Raises AnalysisException if there is no table."""
+        if self._catalog_name:
+            return self._spark.read.table(self._catalog_name)
+        return self._spark.read.format("delta").load(self.url)
+
+    def read_stream(self, **options: str) -> DataFrame:
+        """Rows as they are added. Rows that a ``forget`` or a retention deletes are no news and do not end the stream
+        (``skipChangeCommits``)."""
+        reader = self._spark.readStream.option("skipChangeCommits", "true").options(**options)
+        if self._catalog_name:
+            return reader.table(self._catalog_name)
+        return reader.format("delta").load(self.url)
+
+    def append(self, rows: DataFrame, *, query: str, batch: int) -> None:
+        """Adds the rows of a query's micro-batch, unless the table has that batch already."""
+        writer = rows.write.format("delta").mode("append").option("txnAppId", query).option("txnVersion", batch)
+        self.save(writer)
+
+    def last_batch(self, query: str) -> int:
+        """The last batch that :meth:`append` wrote for a query; -1 if there is none."""
+        return jvm.delta_mark(self._spark, self.url, query)
+
+    def save(self, writer: DataFrameWriter) -> None:
+        """Lets a prepared writer write to this table."""
+        if self._catalog_name:
+            writer.saveAsTable(self._catalog_name)
+        else:
+            writer.save(self.url)
+
+    def merge(self, rows: DataFrame, same: str, *clauses: str) -> Row:
+        """Changes the rows ``t`` of the table by ``rows``, ``s`` in the SQL of ``same`` (whether two belong together)
+        and of the clauses (``WHEN …``). Returns Delta's counts of what it did."""
+        session, view = rows.sparkSession, f"_{self.name}_changes"
+        rows.createOrReplaceTempView(view)
+        try:
+            (counts,) = session.sql(
+                f"MERGE INTO {self.sql_name} t USING {view} s ON {same} {' '.join(clauses)}"
+            ).collect()
+        finally:
+            session.catalog.dropTempView(view)
+        return counts
+
+    def replace(self, rows: DataFrame) -> None:
+        """Makes these all the rows and columns of the table, in one step; doing it again changes nothing."""
+        self.save(rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true"))
+
+
+def layers(spark: SparkSession, stream: StreamSettings) -> list[DeltaTable]:
+    """Those of :data:`LAYERS` that exist."""
+    return [table for name in LAYERS if (table := DeltaTable(spark, stream, name)).exists()]

@@ -1,0 +1,53 @@
+"""Stretches of time, few enough to be written into a query: how late readings are found without reading what is
+between them. Pure; times are µs since 1970."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class TimeRange(NamedTuple):
+    """``first`` ≤ time < ``end``."""
+
+    first: int
+    end: int
+
+
+def moment(at_us: int) -> datetime:
+    """A time in UTC."""
+    return EPOCH + timedelta(microseconds=at_us)
+
+
+def timestamp(at_us: int) -> str:
+    """The same as SQL."""
+    return f"TIMESTAMP '{moment(at_us):%Y-%m-%d %H:%M:%S.%f}'"
+
+
+def joined(ranges: Iterable[TimeRange], most: int) -> list[TimeRange]:
+    """At most ``most`` disjoint ranges, in order, that cover all of ``ranges``: the smallest gaps are filled."""
+    merged: list[TimeRange] = []
+    for one in sorted(ranges):
+        if merged and one.first <= merged[-1].end:
+            merged[-1] = TimeRange(merged[-1].first, max(merged[-1].end, one.end))
+        else:
+            merged.append(one)
+    if len(merged) <= most:
+        return merged
+    gaps = sorted(range(1, len(merged)), key=lambda n: merged[n].first - merged[n - 1].end, reverse=True)
+    cuts = [0, *sorted(gaps[: most - 1]), len(merged)]
+    return [TimeRange(merged[a].first, merged[b - 1].end) for a, b in pairwise(cuts)]
+
+
+def aligned(ranges: Sequence[TimeRange], length: int, every: int) -> list[TimeRange]:
+    """From the begin of the first to the end of the last window that each range has a part in: of ``length``, one
+    beginning ``every`` so often, aligned to 0."""
+    return joined(
+        (
+            TimeRange(one.first - one.first % every - (length - every), (last := one.end - 1) - last % every + length)
+            for one in ranges
+        ),
+        max(1, len(ranges)),
+    )

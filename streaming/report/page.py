@@ -1,0 +1,254 @@
+"""The report's page: one HTML file that needs nothing else, neither network nor scripts.
+
+:class:`~streaming.report.data.Report` in, text out. Text from tables (names of devices, reasons) is escaped.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+from typing import Final
+
+from config.errors import ConfigError
+from streaming.report import plots
+from streaming.report.data import MOST_MARKS, Finding, Report, Signal, Table, moment
+
+_CSS: Final = """
+:root {
+  color-scheme: light dark;
+  --page: #fff; --ink: #1d2329; --faint: #c3c9cf; --soft: #59636e; --alarm: #c4183c; --band: #3b76c42e;
+  --c0: #2867b5; --c1: #c26a00; --c2: #2b8a5a; --c3: #8a4fbf;
+  --c4: #b8447a; --c5: #0b8494; --c6: #7a6a1b; --c7: #6b747d;
+}
+@media screen and (prefers-color-scheme: dark) {
+  :root {
+    --page: #14181d; --ink: #e3e7eb; --faint: #4a535c; --soft: #a3adb7; --alarm: #ff7a90; --band: #7fb2f53d;
+    --c0: #7fb2f5; --c1: #f0a44a; --c2: #6fcf9b; --c3: #c59bf0;
+    --c4: #f08fbb; --c5: #5fc9d6; --c6: #d6c46a; --c7: #a3adb7;
+  }
+}
+@media print {
+  :root { --ink: #000; --faint: #bbb; --soft: #444; }
+  figure, tr, .findings { break-inside: avoid; }
+  h2 { break-after: avoid; }
+  main { max-width: none; padding: 0; }
+}
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
+main { max-width: 62rem; margin: 0 auto; padding: 1.5rem 1rem 3rem; }
+h1 { font-size: 1.6rem; margin: 0 0 .25rem; line-height: 1.2; }
+h2 { font-size: 1.2rem; margin: 2.25rem 0 .5rem; border-bottom: 1px solid var(--faint); padding-bottom: .25rem; }
+h3 { font-size: 1rem; margin: 0; }
+p { margin: .35rem 0; }
+.soft, figcaption p { color: var(--soft); }
+.findings { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.5rem, 1fr));
+  gap: .75rem; margin: 1rem 0; padding: 0; }
+.findings div { border: 1px solid var(--faint); border-radius: .4rem; padding: .5rem .75rem; }
+.findings dt { color: var(--soft); font-size: .85rem; }
+.findings dd { margin: 0; font-size: 1.3rem; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
+.findings .bad { border-color: var(--alarm); }
+.findings .bad dd { color: var(--alarm); }
+figure { margin: 1.25rem 0; }
+figure svg { width: 100%; height: auto; display: block; font-family: inherit; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .9rem; }
+th, td { text-align: left; padding: .3rem .6rem .3rem 0; border-bottom: 1px solid var(--faint); vertical-align: top; }
+th { color: var(--soft); font-weight: 600; }
+td { white-space: nowrap; }
+td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 9rem; }
+td.number, th.number { text-align: right; white-space: nowrap; }
+.absent { border-left: 3px solid var(--faint); padding: .25rem .75rem; color: var(--soft); }
+"""
+
+_BAD: Final = ' class="bad"'
+_NUMBER: Final = ' class="number"'
+
+
+def render(report: Report) -> str:
+    """The page. Draws the plots, which takes about a tenth of a second each."""
+    body = "\n".join(_body(report))
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>Stream report, {_moment(report.made_at_s)}</title>\n<style>{_CSS}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def write_page(report: Report, path: Path) -> Path:
+    """Writes the page whole, in the place of an older one; its absolute path. Raises ConfigError if that fails."""
+    path = path.absolute()
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    text = render(report)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"The report cannot be written to {path} ({error.strerror}). Is that a folder you may write, with room?"
+        ) from error
+    return path
+
+
+def _body(report: Report) -> Iterator[str]:
+    yield "<h1>Stream report</h1>"
+    span = "no readings" if report.begin_s is None or report.end_s is None else _span(report.begin_s, report.end_s)
+    made = _moment(report.made_at_s)
+    yield f'<p class="soft">{escape(span)}. Read from {escape(report.source)}; made {made} UTC.</p>'
+    yield _findings(report.findings)
+    yield from _section(report, "devices", "Device health", _devices(report))
+    yield from _section(report, "signals", "Signals and anomalies", _signals(report))
+    yield from _section(report, "late", "Late data", _late(report))
+    yield from _section(report, "lost", "Bad and lost data", _lost(report))
+    yield from _section(report, "throughput", "Throughput", _throughput(report))
+    if report.bounds:
+        yield "<h2>What is not shown</h2>"
+        yield "<ul>" + "".join(f"<li>{escape(bound)}</li>" for bound in report.bounds) + "</ul>"
+
+
+def _section(report: Report, name: str, title: str, parts: Iterator[str]) -> Iterator[str]:
+    """A heading, what there is, and why the rest is not there."""
+    yield f'<section id="{name}">\n<h2>{escape(title)}</h2>'
+    shown = [part for part in parts if part]
+    yield from shown
+    reasons = [why for about, why in report.absent.items() if about.split(".")[0] == name]
+    if not shown and not reasons:
+        reasons = ["Nothing to show."]
+    for why in reasons:
+        yield f'<p class="absent">{escape(why)}</p>'
+    yield "</section>"
+
+
+def _findings(findings: Sequence[Finding]) -> str:
+    if not findings:
+        return ""
+    cells = "".join(
+        f"<div{_BAD if one.bad else ''}><dt>{escape(one.label)}</dt><dd>{escape(one.value)}</dd></div>"
+        for one in findings
+    )
+    return f'<dl class="findings">{cells}</dl>'
+
+
+def _devices(report: Report) -> Iterator[str]:
+    if report.states:
+        total = sum(report.states.values())
+        told = ", ".join(f"{count:,} {escape(state)}" for state, count in report.states.items())
+        yield f"<p>{total:,} devices: {told}.</p>"
+    yield _figure(
+        "Events of devices over time",
+        "Many offline at one moment point to a gateway or a site; the same device again and again to its own link.",
+        plots.drawn("events", plots.bars, report.events, unit="events"),
+    )
+    yield _table("Devices to look at first", "Worst at the top.", report.offenders)
+
+
+def _signals(report: Report) -> Iterator[str]:
+    for number, one in enumerate(report.signals):
+        yield _figure(f"{one.device}: {one.name}", _about(one), plots.drawn(f"signal{number}", plots.signal, one))
+    yield _table(
+        "Alerts by device and signal", "A device with alerts on all of its signals has one fault.", report.anomalies
+    )
+
+
+def _about(one: Signal) -> str:
+    if not one.alerts:
+        return "No alerts. The line is the mean; the band reaches from the least to the greatest value."
+    times = "once" if one.alerts == 1 else f"{one.alerts:,} times"
+    more = f" (the {len(one.marks):,} worst readings are marked)" if len(one.marks) >= MOST_MARKS else ""
+    return (
+        f"Anomalous {times}{more}. A single mark far from the others is a wrong reading; a row of them is a change of"
+        " level."
+    )
+
+
+def _late(report: Report) -> Iterator[str]:
+    yield _figure(
+        "From the device's clock to the gateway",
+        "Long bars below the first minute are devices or sites that were offline and sent later. A clock that is"
+        " ahead measures in the future.",
+        plots.drawn("lateness", plots.histogram, report.lateness, unit="readings", ranges="received after"),
+    )
+
+
+def _lost(report: Report) -> Iterator[str]:
+    yield _figure(
+        "Records in quarantine by reason",
+        "A new reason at one moment is a change of firmware; a steady few are single devices.",
+        plots.drawn("quarantine", plots.bars, report.quarantine, unit="records"),
+    )
+    yield _table(
+        "Sequence numbers that never came",
+        "Numbers a device has counted past; its own messages, lost before Kafka or still under way.",
+        report.lost,
+    )
+    yield _table("The gateway's ledger against Kafka", "A difference is to be explained, whatever it is.", report.audit)
+
+
+def _throughput(report: Report) -> Iterator[str]:
+    if report.throughput is not None:
+        yield _figure(
+            "Readings received",
+            "A gap in all lines is an outage of everything, a gap in one line of that type's devices or route;"
+            f" each point is the mean of {_length(report.throughput.width_s)}.",
+            plots.drawn("throughput", plots.lines, report.throughput, unit="readings/s"),
+        )
+
+
+def _figure(title: str, look_for: str, svg: str) -> str:
+    if not svg:
+        return ""
+    labelled = svg.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)
+    return (
+        f"<figure>\n<figcaption><h3>{escape(title)}</h3><p>{escape(look_for)}</p></figcaption>\n{labelled}\n</figure>"
+    )
+
+
+def _table(title: str, look_for: str, table: Table | None) -> str:
+    if table is None:
+        return ""
+    numeric = [
+        any(isinstance(row[at], int | float) for row in table.rows)
+        and all(row[at] is None or isinstance(row[at], int | float) for row in table.rows)
+        for at in range(len(table.columns))
+    ]
+
+    def cell(tag: str, at: int, value: str | float | None) -> str:
+        return f"<{tag}{_NUMBER if numeric[at] else ''}>{escape(_value(value))}</{tag}>"
+
+    head = "".join(cell("th", at, name) for at, name in enumerate(table.columns))
+    rows = "\n".join(f"<tr>{''.join(cell('td', at, value) for at, value in enumerate(row))}</tr>" for row in table.rows)
+    of = (
+        ""
+        if table.total is None or table.total <= len(table.rows)
+        else f" {len(table.rows):,} of {table.total:,} rows."
+    )
+    return (
+        f"<figure>\n<figcaption><h3>{escape(title)}</h3><p>{escape(look_for)}{of}</p></figcaption>\n"
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>\n</figure>'
+    )
+
+
+def _value(value: str | float | None) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+def _moment(second: float) -> str:
+    return moment(second)[:-3]
+
+
+def _span(begin_s: float, end_s: float) -> str:
+    return f"Readings received from {_moment(begin_s)} to {_moment(end_s)} UTC ({_length(end_s - begin_s)})"
+
+
+def _length(seconds: float) -> str:
+    """A length of time in its largest fitting unit."""
+    units = ((86_400, "day"), (3600, "hour"), (60, "minute"))
+    size, unit = next((one for one in units if seconds >= 2 * one[0] or seconds == one[0]), (1, "second"))
+    amount = f"{seconds / size:.3g}"
+    return f"{amount} {unit}" if amount == "1" else f"{amount} {unit}s"

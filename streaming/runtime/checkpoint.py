@@ -1,0 +1,141 @@
+"""Where a query keeps how far it is, and what is fixed once it has begun.
+
+``<stream.checkpoint>/<query>/`` is Spark's. Beside it ``<query>.json`` is ours: the version of the jobs that began it,
+whose it is, what its state depends on and the topics it reads. ``<query>.lock`` is held
+by the process that runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ConfigError
+from streaming.kafka.source import trigger
+from streaming.lake.storage import Folder, location
+from streaming.runtime import job_lock
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from config.settings import StreamSettings
+
+VERSION = 1
+"""Raised when a new version of the jobs cannot go on from an old checkpoint."""
+
+
+class Checkpoint(Folder):
+    """The folder of a query's checkpoint, locked for this process."""
+
+    def __init__(self, spark: SparkSession, url: str, query: str) -> None:
+        super().__init__(spark, url)
+        self._query = query
+
+    @cached_property
+    def id(self) -> str:
+        """Spark's id of it, from the first batch on. Batches of one that begins anew are others, though their numbers
+        are the same."""
+        metadata = self.read_text("metadata")
+        assert metadata is not None, "Spark writes a checkpoint's id before its first batch"
+        return str(json.loads(metadata)["id"])
+
+    def start(
+        self, rows: DataFrame, stream: StreamSettings, write: Callable[[DataFrame, int], None], *, mode: str = "append"
+    ) -> StreamingQuery:
+        """Starts the query. ``write`` is called with the rows and the number of each batch, in the query's thread."""
+        query: StreamingQuery = (
+            rows.writeStream.queryName(self._query)
+            .outputMode(mode)
+            .option("checkpointLocation", self.url)
+            .trigger(**trigger(stream))
+            .foreachBatch(write)
+            .start()
+        )
+        return query
+
+
+def prepare_checkpoint(
+    spark: SparkSession,
+    stream: StreamSettings,
+    query: str,
+    fixed: Mapping[str, str | int] | None = None,
+    *,
+    topics: Sequence[str] = (),
+    renewed: Mapping[str, int] | None = None,
+) -> Checkpoint:
+    """The query's checkpoint folder, locked for this process.
+
+    Args:
+        fixed: what the state and tables of the query depend on: settings by name, and the version of its state.
+        topics: Kafka's topics that it reads. A change is told, since Spark would begin or fail without a word.
+        renewed: versions of state that the query begins anew where it finds an older one, which is told.
+
+    Raises ConfigError if another process runs the query, or if the checkpoint was begun by a newer version, for another
+    query, or with other settings: Spark would ignore the change, or mix both in its state.
+    """
+    beside = Folder(spark, location(stream.checkpoint))
+    folder = Checkpoint(spark, f"{beside.url.rstrip('/')}/{query}", query)
+    job_lock.hold(beside.url.rstrip("/"), query)
+    wanted: dict[str, Any] = {"version": VERSION, "query": query, **(fixed or {}), **(renewed or {})}
+    if topics:
+        wanted["topics"] = sorted(topics)
+    note = f"{query}.json"
+    text = beside.read_text(note) if folder.exists("metadata") else None
+    if text is not None:
+        begun: dict[str, Any] = json.loads(text)
+        newer = {name: version for name, version in (renewed or {}).items() if begun.get(name, version) < version}
+        _require_fitting(folder.url, query, begun | newer, wanted)
+        for name, version in newer.items():
+            _say(f"{query}: the state of {name} {begun[name]} is begun anew as {name} {version}.")
+        _tell_topics(query, begun.get("topics"), wanted.get("topics"))
+        wanted = begun | wanted
+        if wanted == begun:
+            return folder
+    beside.make()
+    beside.write_text(note, json.dumps(wanted))
+    return folder
+
+
+def _require_fitting(url: str, query: str, begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    way_out = (
+        f" Set that back, or begin anew: gateway stream reset {query} puts the checkpoint aside and says what that"
+        " means for the tables."
+    )
+    if begun.get("version", 0) > VERSION:
+        raise ConfigError(
+            f"The checkpoint {url} was begun by a newer version of the gateway (its form is {begun['version']}, this"
+            f" one knows {VERSION}). Run the job with that version again.{way_out}"
+        )
+    if begun.get("query", query) != query:
+        raise ConfigError(
+            f"The checkpoint {url} belongs to the query {begun['query']}, not to {query}: was a folder copied or"
+            f" renamed? Put it back, or give this job another stream.checkpoint."
+        )
+    free = {"version", "query", "topics"}
+    if changed := [name for name in wanted if name not in free and begun.get(name) != wanted[name]]:
+        differences = ", ".join(f"{name} is now {wanted[name]}, was {begun.get(name)}" for name in changed)
+        raise ConfigError(
+            f"The checkpoint {url} was begun with other settings: {differences}. What it has computed so far would not"
+            f" fit.{way_out}"
+        )
+
+
+def _tell_topics(query: str, begun: Sequence[str] | None, wanted: Sequence[str] | None) -> None:
+    """Says what Spark does when the topics are others than before; it says nothing itself."""
+    if begun is None or wanted is None:
+        return
+    if added := sorted(set(wanted) - set(begun)):
+        _say(f"{query} reads {', '.join(added)} from now on, from the oldest record that Kafka holds.")
+    if removed := sorted(set(begun) - set(wanted)):
+        _say(
+            f"{query} does not read {', '.join(removed)} any more. Spark takes a topic that is missing for lost data"
+            " and ends; start once with --allow-data-loss. What was read of it stays in the tables."
+        )
+
+
+def _say(sentence: str) -> None:
+    print(f"note: {sentence}", file=sys.stderr, flush=True)  # noqa: T201 (what people read)

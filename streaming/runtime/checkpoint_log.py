@@ -1,0 +1,67 @@
+"""What a checkpoint's files say, read without Spark: which batches are planned, which are finished, and how far.
+
+``offsets/N`` is written before batch N is read, ``commits/N`` when it is finished; both are text: ``v1``, then a line
+of JSON. ``offsets/N`` has a line for each source behind that, its place at the batch's end, ``-`` where it had nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from streaming.metrics import kafka_offsets
+
+if TYPE_CHECKING:
+    from streaming.lake.storage import Files
+    from streaming.progress import Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a query is. ``batch`` is the last finished one, None before the first; ``unfinished_batch`` one that was
+    begun, if there is one; ``tables_read`` the version that each table it reads has been read up to, by its id."""
+
+    batch: int | None
+    unfinished_batch: int | None
+    finished_at_s: float | None
+    watermark_ms: int | None
+    offsets: Offsets
+    tables_read: dict[str, int]
+
+
+def read_progress(checkpoint: Files, query: str) -> Progress:
+    """How far the query's checkpoint is. Raises OSError, and ValueError for a file that is none of Spark's."""
+    finished = _newest(checkpoint.names(f"{query}/commits"))
+    begun = _newest(checkpoint.names(f"{query}/offsets"))
+    if finished is None:
+        return Progress(None, begun, None, None, {}, {})
+    lines = _lines(checkpoint, f"{query}/offsets/{finished}")
+    tables: dict[str, int] = {}
+    for place in lines[1:]:
+        if isinstance(place, dict) and "reservoirVersion" in place:
+            # A negative index stands before the first file of a version that may not be there yet.
+            whole = int(place["index"]) < 0 and not place.get("isStartingVersion")
+            tables[str(place["reservoirId"])] = int(place["reservoirVersion"]) - whole
+    watermark = lines[0].get("batchWatermarkMs") if lines and isinstance(lines[0], dict) else None
+    return Progress(
+        batch=finished,
+        unfinished_batch=begun if begun is not None and begun > finished else None,
+        finished_at_s=checkpoint.modified_s(f"{query}/commits/{finished}"),
+        watermark_ms=watermark or None,  # 0 is Spark's for none
+        offsets=kafka_offsets(*lines[1:]),
+        tables_read=tables,
+    )
+
+
+def _newest(names: Iterable[str]) -> int | None:
+    return max((int(name) for name in names if name.isdecimal()), default=None)
+
+
+def _lines(checkpoint: Files, name: str) -> list[Any]:
+    text = checkpoint.read_text(name)
+    if text is None:
+        return []  # Spark keeps the last hundred, and this is one of them but for a checkpoint that was cut by hand
+    _version, *lines = text.splitlines()
+    return [None if line == "-" else json.loads(line) for line in lines if line]

@@ -1,0 +1,207 @@
+"""Runs queries to their end: starts them, waits, and stops them in order.
+
+Order of a stop: each query finishes the batch it is in (written and committed), then ends. A second signal, or the
+deadline (``shutdown_timeout``), ends queries inside their batch; it is repeated at the next start and nothing is lost
+or doubled by that.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from streaming.errors import StreamError, UnfinishedBatchError
+from streaming.kafka.failures import explain
+from streaming.kafka.group import GroupCommitter
+from streaming.progress import StartedEvent
+from streaming.runtime.listener import ProgressListener, Terminated
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from config.settings import Settings
+    from streaming.job import Job, JobContext
+
+
+class SparkEnded(NamedTuple):
+    """The JVM is gone, and nothing of the queries will be heard any more. ``status`` as of a child process."""
+
+    status: int
+
+
+Message = signal.Signals | Terminated | SparkEnded
+Mailbox = queue.SimpleQueue[Message]
+"""What is waited on while queries run: queries that ended, and signals, any of which means stop."""
+
+_BETWEEN_LOOKS_S = 0.05
+
+
+class _Passing(NamedTuple):
+    """A failure that passes, by a part of its text, and how often in a row it is taken for that."""
+
+    named: str
+    most: int
+    why: str
+
+
+_PASSING = (
+    _Passing("DELTA_SCHEMA_CHANGED", 1, "the table it reads has new columns"),
+    # Spark waits 10 s for a Python process that it has started, and has no setting for it.
+    _Passing("Python worker failed to connect back", 5, "Python took more than 10 s to start, so the machine is busy"),
+)
+_LAST_REPORTS_S = 10.0
+_ENDING_SHARE = 0.2
+"""Of ``shutdown_timeout``, what is kept for ending queries, Spark and the JVM after the last batch; 5 s at the most."""
+
+
+def run_queries(
+    session: SparkSession, settings: Settings, jobs: Sequence[Job], context: JobContext, mailbox: Mailbox
+) -> None:
+    """Starts the queries and returns when all have ended, by themselves or because a signal was put into ``mailbox``.
+
+    Blocks. Raises ConfigError if one cannot start, a StreamError if one fails (the others are then ended too), and
+    UnfinishedBatchError if the stop did not wait for a batch.
+    """
+    prefix = settings.stream.group
+    group = GroupCommitter(session, settings.kafka, prefix, context.metrics) if prefix else None
+    listener = ProgressListener(context, mailbox.put, None if group is None else group.offer)
+    session.streams.addListener(listener)
+    running: dict[str, _Running] = {}
+    try:
+        for job in jobs:
+            start = partial(job, session, settings, context)
+            query = start()
+            running[str(query.id)] = _Running(query, start)
+        context.emit(
+            StartedEvent(
+                queries=tuple(str(one.query.name) for one in running.values()),
+                master=str(session.sparkContext.master),
+                application=str(session.sparkContext.applicationId),
+                startup_s=round(time.monotonic() - context.begun_s, 2),
+                metrics=context.metrics_url,
+            )
+        )
+        _wait(running, mailbox, settings)
+    finally:
+        with suppress(Exception):  # a JVM that is gone refuses both, and what ended us is more worth telling
+            for one in running.values():
+                one.query.stop()
+            session.streams.removeListener(listener)
+        if group is not None:
+            group.close()
+
+
+@dataclass(slots=True)
+class _Running:
+    """A query, and how it goes on if it ends though nothing is wrong with it: it begins anew where it was."""
+
+    query: StreamingQuery
+    start: Callable[[], StreamingQuery]
+    last_batch: int | None = None
+    times: int = 0
+
+    def begins_anew(self, failure: BaseException) -> bool:
+        """Whether it does after this failure: not for another reason, nor too often without a batch between."""
+        text = str(failure)
+        passing = next((known for known in _PASSING if known.named in text), None)
+        if passing is None:
+            return False
+        last_batch = _last_batch(self.query)
+        if last_batch not in (None, self.last_batch):
+            self.times, self.last_batch = 0, last_batch
+        if self.times >= passing.most:
+            return False
+        self.times += 1
+        note = f"note: {self.query.name} begins anew where it was: {passing.why}."
+        print(note, file=sys.stderr, flush=True)  # noqa: T201 (what people read)
+        self.query = self.start()
+        return True
+
+
+def _wait(running: dict[str, _Running], mailbox: Mailbox, settings: Settings) -> None:
+    """Takes out of ``running`` what ends, until nothing is left or there is something to raise."""
+    while running:
+        message = mailbox.get()
+        match message:
+            case Terminated():
+                _take_out(running, message, settings, may_begin_anew=True)
+            case SparkEnded():
+                raise _spark_ended(message)
+            case signal.Signals():
+                timeout_s = settings.shutdown_timeout.total_seconds()
+                deadline_s = time.monotonic() + timeout_s - min(5.0, timeout_s * _ENDING_SHARE)
+                _stop(running, mailbox, settings, deadline_s)
+
+
+def _take_out(
+    running: dict[str, _Running], message: Terminated, settings: Settings, *, may_begin_anew: bool = False
+) -> None:
+    """Takes out a query that has ended. Raises what it failed with, unless it begins anew."""
+    one = running.pop(message.query_id, None)
+    if one is None or (failure := one.query.exception()) is None:
+        return
+    if not may_begin_anew or not one.begins_anew(failure):
+        raise explain(str(one.query.name), failure, settings)
+    running[message.query_id] = one
+
+
+def _spark_ended(message: SparkEnded) -> StreamError:
+    return StreamError(
+        f"Spark's JVM ended by itself with status {message.status}; what it said last is on standard error. -9 is a"
+        " kill: was the machine short of memory? 52 is its own heap: give it more with --conf spark.driver.memory=2g."
+    )
+
+
+def _stop(running: dict[str, _Running], mailbox: Mailbox, settings: Settings, deadline_s: float) -> None:
+    """Ends each query as soon as the batch it is in is committed, or at once when told again or when the time is over.
+
+    Spark has no "stop after this batch", and nothing to wait on for it: hence the looking, while a stop is under way.
+    Raises UnfinishedBatchError if a batch was not awaited, and what a query failed with meanwhile.
+    """
+    batches = {name: _last_batch(one.query) for name, one in running.items()}
+    stopped: dict[str, float] = {}
+    cut_off: list[str] = []
+    forced = False
+    while running:
+        forced = forced or time.monotonic() >= deadline_s
+        for name in running.keys() - stopped.keys():
+            query = running[name].query
+            finished = not query.status["isTriggerActive"] or _last_batch(query) != batches[name]
+            if finished or forced:
+                if not finished:
+                    cut_off.append(str(query.name))
+                with suppress(Exception):  # not within spark.sql.streaming.stopTimeout: the JVM's end will end it
+                    query.stop()
+                stopped[name] = time.monotonic()
+        if running.keys() <= stopped.keys() and time.monotonic() - max(stopped.values()) > _LAST_REPORTS_S:
+            running.clear()  # all have ended, only Spark's last report of it does not come
+            break
+        try:
+            message = mailbox.get(timeout=_BETWEEN_LOOKS_S)
+        except queue.Empty:
+            continue
+        match message:
+            case Terminated():
+                _take_out(running, message, settings)
+            case SparkEnded():
+                raise _spark_ended(message)
+            case signal.Signals():
+                forced = True
+    if cut_off:
+        raise UnfinishedBatchError(
+            f"The stop did not wait until the last batch of {' and '.join(cut_off)} was written: a second signal came,"
+            " or shutdown_timeout was over. Nothing is lost: it is read and written again at the next start."
+        )
+
+
+def _last_batch(query: StreamingQuery) -> int | None:
+    progress = query.lastProgress
+    return None if progress is None else int(progress["batchId"])

@@ -1,0 +1,251 @@
+"""The Spark session of a job, tuned to have its first batch soon and to leave nothing running."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from streaming import jvm
+from streaming.errors import StreamError
+from streaming.kafka.failures import cause
+from streaming.kafka.oauth import jvm_options
+
+if TYPE_CHECKING:
+    from config.settings import Settings
+
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+_END_TIMEOUT_S = 10.0
+
+_QUICK_START = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.streaming.metricsEnabled": "false",
+    # Every expression made from Python would be given the line that made it, by a walk over the stack on both sides:
+    # putting silver's decoding together took 10 CPU seconds instead of 3.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
+}
+_STREAMING = {
+    # Plans here have one stage or two; re-planning them while they run costs more than it gains.
+    "spark.sql.adaptive.enabled": "false",
+    # A second batch after each, only to drop old windows: the next batch with data does that as well.
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.stopTimeout": "5s",
+    # Plans that are kept compiled. Silver has some 80, and eight more are other ones in each batch: of 100, Spark's own
+    # number, all were lost in turn, and up to 38 of a batch were compiled anew.
+    "spark.sql.codegen.cache.maxEntries": "400",
+}
+_FILES = {
+    "spark.sql.parquet.compression.codec": "zstd",
+    # Readers other than Spark do not know its old 96-bit timestamps.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # One file per task and date without sorting the rows by date first; a batch has one date, around midnight two.
+    "spark.sql.maxConcurrentOutputFileWriters": "8",
+}
+_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_LAKE = {
+    "spark.sql.extensions": _DELTA_EXTENSION,
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # A table's log is read with this many tasks; 50, Delta's own number, take longer to start than to run.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # Small files, two a batch, are put together by the batch that finds this many, and what is smaller than a megabyte
+    # is taken up again. With Delta's own numbers, 50 and 64 MB, each time all of the day so far was written anew while
+    # the stream waited: 2.8, 4.3 and 5.7 MB in the first 75 batches of 10,000 rows, where it is 0.9 to 1.8 MB now.
+    "spark.databricks.delta.autoCompact.minNumFiles": "16",
+    "spark.databricks.delta.autoCompact.minFileSize": str(1 << 20),
+    "spark.databricks.delta.autoCompact.maxFileSize": str(32 << 20),
+}
+_ROCKSDB = "spark.sql.streaming.stateStore.rocksdb."
+_STATE = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    # One cache and one set of write buffers for all state stores of a process. Without this bound each of them, one for
+    # each shuffle partition and operator, has its own outside the heap.
+    f"{_ROCKSDB}boundedMemoryUsage": "true",
+    f"{_ROCKSDB}maxMemoryUsageMB": "512",
+    # A batch then writes what it changed, not all that has gathered in the write buffers.
+    f"{_ROCKSDB}changelogCheckpointing.enabled": "true",
+    "spark.executorEnv.MALLOC_ARENA_MAX": "2",
+}
+_MEMORY = {
+    # Together with RocksDB's 0.5 GB, the JVM's own 0.5 GB and a few hundred MB for each Python worker below 4 GB. The
+    # heap grows to it only where a job needs it.
+    "spark.driver.memory": "2g",
+}
+_PYTHON = "spark.pyspark.python"
+"""What Python functions run on. Spark would take any python3 of the path, without our packages."""
+_LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_JVM_OPTIONS = "spark.driver.extraJavaOptions"
+_EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
+_JIT = (
+    # Starting Spark runs a great deal of code a few thousand times. The thorough compiler (tier 4) takes it all for hot
+    # and works for longer than the code it made will run: a third of all CPU time until the first batch. Forty times
+    # its thresholds leave it to what really is hot. Silver's first batch comes after 27 CPU seconds. With ten times it
+    # came after 31. 2 million records cost no more either.
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=40000"
+    " -XX:Tier4CompileThreshold=400000 -XX:Tier4BackEdgeThreshold=2400000"
+)
+_COLLECTOR = "-XX:+UseParallelGC"
+"""Batches have no use for short pauses. G1, the JVM's own choice, notes every write of a reference: bronze took 37 CPU
+seconds for 2 million records with it, 32 without. Java takes one collector alone, so a user's replaces this one."""
+_STACK = "-Xss16m"
+"""Stopped within a batch, a query matches what Python said against a pattern that goes a few calls deeper with each
+character (Spark's ``StreamExecution``, PROXY_ERROR). With Java's 1 MB, and with 4, the stack overflowed: a thousand
+lines in the log, and Spark never said that the query had ended. Threads take of it what they use."""
+_FIXED = {"spark.sql.session.timeZone": "UTC"}
+"""Not for a user to change: dates and times in the tables are UTC."""
+
+
+def session_conf(
+    settings: Settings, jars: Sequence[Path], extra: Mapping[str, str], *, submitted: bool
+) -> dict[str, str]:
+    """Spark's configuration for a job. ``extra`` is the user's and wins, but for what the tables' meaning depends on.
+
+    ``submitted``: spark-submit started this process, so master and jars are its business.
+    """
+    stream = settings.stream
+    conf = {
+        **_QUICK_START,
+        **_STREAMING,
+        **_FILES,
+        **_STATE,
+        **(_LAKE if jars else {}),
+        _PYTHON: os.environ.get("PYSPARK_PYTHON", sys.executable),
+        "spark.app.name": f"{settings.instance}-stream",
+        "spark.sql.shuffle.partitions": str(stream.shuffle_partitions),
+    }
+    extra = dict(extra)
+    if not submitted:
+        conf |= _MEMORY | {"spark.master": stream.master}
+        level = "info" if settings.log.level == "debug" else "warn"
+        logging = f'"-Dlog4j2.configurationFile={_LOGGING.as_uri()}" -Dgateway.spark.log={level}'
+        # The user's come on top of ours, the last of two that contradict each other counts.
+        tokens = jvm_options(settings.kafka)
+        theirs = extra.pop(_JVM_OPTIONS, "")
+        collector = "" if re.search(r"-XX:\+Use\w+GC\b", theirs) else _COLLECTOR
+        conf[_JVM_OPTIONS] = " ".join(filter(None, [logging, _JIT, _STACK, collector, tokens, theirs]))
+        if tokens and not stream.master.startswith("local"):
+            conf[_EXECUTOR_OPTIONS] = " ".join(filter(None, [tokens, extra.pop(_EXECUTOR_OPTIONS, "")]))
+        if stream.master.startswith("local"):
+            # On the class path they need not be copied, as spark.jars would have it.
+            conf |= _LOCAL | {"spark.driver.extraClassPath": os.pathsep.join(map(str, jars))}
+        elif jars:
+            conf["spark.jars"] = ",".join(jar.as_uri() for jar in jars)
+    return conf | extra | _FIXED
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """A running session and the JVM behind it, if that is ours."""
+
+    session: SparkSession
+    _process: subprocess.Popen[bytes] | None
+
+    def tell_when_ended(self, told: Callable[[int], None]) -> None:
+        """Calls ``told`` with the JVM's status, from another thread, once the JVM is gone, whoever ended it."""
+        if (process := self._process) is not None:
+            threading.Thread(target=lambda: told(process.wait()), name="spark-jvm", daemon=True).start()
+
+    def end(self) -> None:
+        """Stops the session and waits for the JVM to be gone. Blocks, at the longest a few seconds; never raises for a
+        JVM that died already."""
+        with suppress(Exception):  # py4j's errors for a JVM that is gone are many
+            self.session.stop()
+        if self._process is None:
+            return
+        # pyspark keeps the gateway for the process's next session, and to a JVM that is gone it leads nowhere.
+        jvm.forget_gateway()
+        if self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()  # what Spark's JVM takes as its parent's end
+        try:
+            self._process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def start_spark(settings: Settings, jars: Sequence[Path], extra: Mapping[str, str]) -> Spark:
+    """Starts the JVM and a session in it. Blocks for seconds; main thread only. Raises StreamError if that fails.
+
+    The JVM is in a process session of its own: Ctrl-C and whatever else is sent to the terminal's or the supervisor's
+    process group ends the batch in order by way of this process, not the JVM in its middle. It ends with this process,
+    however that ends. Its output goes to standard error, standard output is for progress lines.
+    """
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    conf = session_conf(settings, jars, extra, submitted=submitted)
+    if not submitted and conf["spark.master"].startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if not submitted:
+        # The one for functions in DataFrames is read from here, the one for stateful processors from the property.
+        os.environ["PYSPARK_PYTHON"] = conf[_PYTHON]
+        # glibc has up to eight arenas for each core, and each keeps what RocksDB's threads gave back to it.
+        os.environ.setdefault("MALLOC_ARENA_MAX", "2")
+    launch: Any = launch_gateway  # which has no types
+    held: list[int] = []
+    try:
+        with _signals_held(held):
+            gateway = launch(_spark_conf(conf), {"stdout": sys.stderr.fileno(), "start_new_session": True})
+    except (PySparkRuntimeError, OSError) as error:
+        java = os.environ.get("JAVA_HOME", "the java on the path")
+        raise StreamError(
+            f"Spark's JVM did not start; what it said is above. It was to run on {java}: is that a Java 17 or newer,"
+            " and is there memory for it?"
+        ) from error
+    try:
+        for number in held[:1]:
+            signal.raise_signal(number)
+        if submitted:  # what spark-submit was told is stronger than our defaults
+            told = jvm.submitted_conf(gateway)
+            if gateway.jvm.org.apache.spark.util.Utils.classIsLoadable(_DELTA_EXTENSION):
+                conf = _LAKE | conf
+            conf = {name: it for name, it in conf.items() if name in {**extra, **_FIXED} or not told.contains(name)}
+        context: Any = SparkContext(conf=_spark_conf(conf), gateway=gateway)
+        return Spark(SparkSession(context), gateway.proc)
+    except BaseException as error:
+        if gateway.proc is not None:
+            gateway.proc.kill()
+            gateway.proc.wait()
+        if isinstance(error, Py4JError):
+            raise StreamError(
+                f"Spark could not start with stream.master {settings.stream.master!r}: {cause(str(error))}."
+                " Is that a master Spark knows, is it up, and can it reach this machine?"
+            ) from error
+        raise
+
+
+def _spark_conf(conf: Mapping[str, str]) -> SparkConf:
+    made = SparkConf(loadDefaults=False)
+    for name, value in conf.items():
+        made.set(name, value)
+    return made
+
+
+@contextmanager
+def _signals_held(received: list[int]) -> Iterator[None]:
+    """Collects signals instead of acting on them. An exception out of a handler inside pyspark's ``launch_gateway``
+    makes it forget the JVM and remove the file the JVM is to write its port to, and such a JVM stays for ever."""
+    numbers = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, lambda got, _: received.append(got)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,167 @@
+"""The job ``silver``: Kafka's records as typed readings, each once, and those that are none in quarantine.
+
+    gateway stream silver
+
+Exactly once in effect: both tables are written by a MERGE that inserts what they do not have, so a batch that is run
+again adds nothing, nor does a checkpoint that begins anew. Readings that silver cannot have yet are appended instead,
+in the pass that decodes them; ``reach`` says which those are. Silver comes first. A crash between the two leaves the
+batch uncommitted, and when it is run again only the quarantine is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+
+from streaming.decoding.decode import decoded
+from streaming.decoding.device_schemas import DeviceSchemas, load_device_schemas
+from streaming.decoding.registry import Registry
+from streaming.decoding.schema_index import ReceivedTable
+from streaming.kafka.options import topics
+from streaming.kafka.source import read_records
+from streaming.lake.held import held
+from streaming.metrics import BatchCounts
+from streaming.runtime.checkpoint import Checkpoint, prepare_checkpoint
+from streaming.silver.reach import is_new
+from streaming.silver.rows import REJECT, enriched, judged
+from streaming.silver.tables import SilverTables, arrivals, prepare_tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from config.settings import Settings
+    from streaming.job import JobContext
+
+QUERY = "silver"
+
+
+def start(spark: SparkSession, settings: Settings, context: JobContext) -> StreamingQuery:
+    """Starts the query and returns it. Raises ConfigError if schemas, registry, tables or checkpoint do not fit."""
+    records = read_records(spark, settings, allow_data_loss=context.allow_data_loss)
+    return start_from(records, settings, context, topics(settings))
+
+
+def start_from(records: DataFrame, settings: Settings, context: JobContext, read: Sequence[str] = ()) -> StreamingQuery:
+    """The same over any stream that has Kafka's columns. ``read``: the topics it comes from."""
+    spark, stream = records.sparkSession, settings.stream
+    schemas = load_device_schemas(stream.silver.schemas)
+    registry = None if stream.silver.registry is None else Registry(spark, stream.silver.registry)
+    if registry is not None:
+        registry.devices()
+    tables = prepare_tables(spark, stream, schemas.columns)
+    checkpoint = prepare_checkpoint(spark, stream, QUERY, topics=read)
+    writer = _BatchWriter(settings, context, tables, registry, checkpoint)
+    return checkpoint.start(silver_rows(records, settings, schemas), stream, writer.write)
+
+
+def silver_rows(records: DataFrame, settings: Settings, schemas: DeviceSchemas) -> DataFrame:
+    """Kafka's records decoded and judged: what ``rows.judged`` says."""
+    return decoded(records, schemas).transform(
+        judged,
+        signals=schemas.columns.names,
+        max_ahead=settings.stream.max_ahead,
+        clocked=_clocked(schemas),
+    )
+
+
+def registered_rows(records: DataFrame, settings: Settings, schemas: DeviceSchemas) -> DataFrame:
+    """The same with the registry's types and sites, for tools, which have all records at once."""
+    rows, registry = silver_rows(records, settings, schemas), settings.stream.silver.registry
+    return rows if registry is None else rows.transform(enriched, Registry(records.sparkSession, registry).devices())
+
+
+def _clocked(schemas: DeviceSchemas) -> Column:
+    """Whether a record's type is one whose readings carry a time of their own."""
+    timed = {kind.name: not isinstance(kind.time, ReceivedTable) for kind in schemas.types.values()}
+    if schemas.other is not None and isinstance(schemas.other.time, ReceivedTable):
+        return F.col("type").isin([name for name, has in timed.items() if has])
+    return ~F.col("type").isin([name for name, has in timed.items() if not has])
+
+
+class _BatchWriter:
+    """Writes batches. Called by the query's thread alone."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        context: JobContext,
+        tables: SilverTables,
+        registry: Registry | None,
+        checkpoint: Checkpoint,
+    ) -> None:
+        self._settings, self._context = settings.stream, context
+        self._tables, self._registry, self._checkpoint = tables, registry, checkpoint
+        self._is_plain = False
+        """Whether the batch before had next to nothing but readings that silver could not have."""
+
+    def write(self, rows: DataFrame, batch: int) -> None:
+        """Writes one batch: the readings, then the rejects."""
+        if self._registry is not None:
+            rows = rows.transform(enriched, self._registry.devices())
+        counts = self._in_one_pass(rows, batch) if self._is_plain else None
+        if counts is None:
+            counts, others = self._held(rows, batch)
+            self._is_plain = not others
+        if self._registry is None:
+            counts = counts._replace(strangers=0)
+        self._context.counts[QUERY, batch] = counts
+
+    def _in_one_pass(self, rows: DataFrame, batch: int) -> BatchCounts | None:
+        """Appends what silver cannot have while it is decoded, and decodes the stretch with all other rows once more,
+        which are none or few. None if nothing may be appended now; then nothing was done."""
+        with self._tables.reach.held(self._checkpoint.id, batch) as note:
+            if note is None:
+                return None
+            new, bad, seen = is_new(note.offsets), F.col(REJECT).isNotNull(), Observation()
+            other = bad | ~new
+            watched = rows.observe(
+                seen,
+                F.count(F.lit(1)).alias("rows"),
+                F.count_if(~bad & F.col("site").isNull()).alias("strangers"),
+                *(
+                    of(F.when(other, F.col(f"kafka_{name}"))).alias(f"{end}_{name}")
+                    for name in ("partition", "offset")
+                    for end, of in (("first", F.min), ("last", F.max))
+                ),
+            )
+            self._tables.append(watched.where(new), note.writer, batch)
+        found = seen.get
+        counts = BatchCounts(found["rows"], 0, strangers=found["strangers"])
+        if found["first_offset"] is None:
+            return counts
+        stretch = [
+            F.col(f"kafka_{name}").between(found[f"first_{name}"], found[f"last_{name}"])
+            for name in ("partition", "offset")
+        ]
+        again, _ = self._held(rows.where(stretch[0] & stretch[1]), batch, is_appended=True)
+        self._is_plain = 2 * again.rows <= counts.rows
+        return counts._replace(quarantined=again.quarantined, duplicates=again.duplicates)
+
+    def _held(self, rows: DataFrame, batch: int, *, is_appended: bool = False) -> tuple[BatchCounts, int]:
+        """Decodes the rows once and reads them several times. Returns also how many silver could have.
+        ``is_appended``: the others are there already."""
+        with held(rows) as kept:
+            with self._tables.reach.held(self._checkpoint.id, batch) as note:
+                new = None if note is None else is_new(note.offsets)
+                brought = arrivals(kept, clockless_within=self._settings.silver.clockless_within, new=new)
+                if note is not None and brought.new and not is_appended:
+                    self._tables.append(kept.where(is_new(note.offsets)), note.writer, batch)
+            inserted = brought.new
+            if brought.readings > brought.new:
+                if new is None:
+                    inserted += self._tables.insert(kept, brought)
+                else:
+                    inserted += self._tables.merge(kept.where(~new), brought)
+            if brought.bad:
+                self._tables.reject(kept, brought)
+        counts = BatchCounts(
+            brought.readings + brought.bad,
+            brought.bad,
+            duplicates=brought.readings - inserted,
+            strangers=brought.strangers,
+        )
+        return counts, counts.rows - brought.new

@@ -1,0 +1,180 @@
+"""What silver makes of decoded records. Each function returns the DataFrame it is named for; no session, no I/O.
+
+    decoded ─▶ judged ─▶ enriched ─┬─▶ readings ─▶ firsts ─▶ (MERGE into silver)
+                                   └─▶ rejects ─▶ (silver_quarantine)
+
+No expression here may raise: one poisoned record would then stop the stream for ever.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+
+from bridge.wire import GATEWAY_ID, GATEWAY_MESSAGE_ID, GATEWAY_MESSAGE_ID_KIND, MQTT_TOPIC, MessageIdKind
+from streaming.decoding.shapes import MAX_TS_MS, header
+from streaming.silver.schema import FIXED, QUARANTINE
+
+REJECT: Final = "_reject"
+CLOCKED: Final = "_clocked"
+WAS: Final = "_was"
+"""The reason a record is in quarantine for, where it comes from there."""
+SLICE: Final = timedelta(minutes=10)
+"""Length of the slices of device time that a batch is described by."""
+ALL_TIME: Final = timedelta(days=4_000_000)
+"""Length of a slice that has all times from 1970 to the year 9999."""
+
+_PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
+_ID_HASH = "_id_hash"
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def judged(decoded: DataFrame, *, signals: Sequence[str], max_ahead: timedelta, clocked: Column) -> DataFrame:
+    """Silver's columns but ``ingested_at``, and ``_reject``: quarantine's columns but ``ingested_at``, null if good.
+
+    One DataFrame for both, so that a record is decoded once; payload and headers are carried along for bad ones only.
+    ``event_time`` is the device's time, but at most ``max_ahead`` after the Kafka record's own timestamp, which is when
+    the gateway received the message. ``site`` is null as yet. ``clocked``, kept as ``_clocked``: whether a row's
+    type is one whose readings carry a time of their own. A column ``_was`` is carried along.
+    """
+    # Also of a bad record this is computed, and of a time beyond the years Spark knows it would raise.
+    device_time = F.timestamp_millis(F.when(F.col("ts_ms").between(0, MAX_TS_MS), F.col("ts_ms")))
+    latest = F.timestamp_micros(F.unix_micros("timestamp") + F.lit(max_ahead // _MICROSECOND))
+    message_id = F.when(
+        header(GATEWAY_MESSAGE_ID_KIND) == F.lit(MessageIdKind.DEVICE.value),
+        F.nullif(header(GATEWAY_MESSAGE_ID), F.lit("")),  # an empty one names nothing
+    )
+    place = {"kafka_topic": F.col("topic"), "kafka_partition": F.col("partition"), "kafka_offset": F.col("offset")}
+    aside = {
+        **place,
+        "kafka_time": F.col("timestamp"),
+        "ingest_date": F.to_date("timestamp"),
+        **{name: F.col(name) for name in ("reason", "detail", "key", "value", "headers")},
+    }
+    reject = F.struct(*(aside[name].alias(name) for name in QUARANTINE.names if name != "ingested_at"))
+    kept = [WAS] if WAS in decoded.columns else []
+    return (
+        decoded.withColumns(
+            {
+                "site": F.lit(None).cast("string"),
+                "device_time": device_time,
+                "event_time": F.least(device_time, latest),
+                "clock_ahead": F.coalesce(device_time > latest, F.lit(False)),
+                "received_at": F.col("timestamp"),
+                "message_id": message_id,
+                "mqtt_topic": header(MQTT_TOPIC),
+                **place,
+                "gateway": header(GATEWAY_ID),
+                CLOCKED: F.coalesce(clocked, F.lit(True)),
+                REJECT: F.when(F.col("reason").isNotNull(), reject),
+            }
+        )
+        .withColumns({"record_id": _record_id(), "event_date": F.to_date("event_time")})
+        .select(*(name for name in FIXED.names if name != "ingested_at"), *signals, CLOCKED, REJECT, *kept)
+    )
+
+
+def readings(rows: DataFrame) -> DataFrame:
+    """The good records as silver's rows, all columns but ``ingested_at``."""
+    return rows.where(F.col(REJECT).isNull()).drop(REJECT, CLOCKED, WAS)
+
+
+def rejects(rows: DataFrame) -> DataFrame:
+    """The bad records as they came, with reason and the fields that are to blame, all columns but ``ingested_at``."""
+    return rows.where(F.col(REJECT).isNotNull()).select(f"{REJECT}.*")
+
+
+def enriched(rows: DataFrame, registry: DataFrame) -> DataFrame:
+    """The rows with the registry's site and type; what a device says of its type counts where the registry has none.
+
+    ``registry`` has ``device`` (each once), ``type`` and ``site``. A device it does not know keeps a null site.
+    """
+    # Spark sends a registry below spark.sql.autoBroadcastJoinThreshold (10 MB in memory) to all executors.
+    known = registry.select(*(F.col(name).alias(f"_{name}") for name in ("device", "type", "site")))
+    joined = rows.join(known, F.col("device") == F.col("_device"), "left")
+    return joined.withColumns({"type": F.coalesce("_type", "type"), "site": F.col("_site")}).select(*rows.columns)
+
+
+def slices(rows: DataFrame, new: Column, length: timedelta = SLICE) -> DataFrame:
+    """What a batch has: the good rows by slices of device time, those that are ``new`` in one, the bad ones by Kafka's
+    partition.
+
+    ``bad``, ``new`` and ``clocked`` (booleans), ``topic`` and ``partition`` (of bad rows), ``rows``, ``ids`` (rows
+    with a device's message id), ``strangers`` (rows without a site), ``first_us`` and ``last_us`` (device times),
+    ``first_received_us`` and ``last_received_us`` (all four microseconds since 1970), ``first_offset`` and
+    ``last_offset``.
+    """
+    at, received = F.unix_micros("device_time"), F.unix_micros("received_at")
+    bad = F.col(REJECT).isNotNull()
+    width = F.lit(length // _MICROSECOND)
+    return rows.groupBy(
+        bad.alias("bad"),
+        F.when(~bad, new).alias("new"),
+        F.when(~bad & ~new, F.col(CLOCKED)).alias("clocked"),
+        F.when(~bad & ~new, at - F.pmod(at, width)).alias("slice"),
+        F.when(bad, F.col("kafka_topic")).alias("topic"),
+        F.when(bad, F.col("kafka_partition")).alias("partition"),
+    ).agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.count("message_id").alias("ids"),
+        F.count_if(F.col("site").isNull()).alias("strangers"),
+        F.min(at).alias("first_us"),
+        F.max(at).alias("last_us"),
+        F.min(received).alias("first_received_us"),
+        F.max(received).alias("last_received_us"),
+        F.min("kafka_offset").alias("first_offset"),
+        F.max("kafka_offset").alias("last_offset"),
+    )
+
+
+def repeated_ids(rows: DataFrame) -> DataFrame:
+    """Hashes of the record ids that occur more than once, ``_id_hash``; very rarely also two ids with one hash.
+
+    Only rows with a device's message id can repeat. Hashes, because grouping by numbers costs a fraction of grouping by
+    texts, and nearly always the answer is that nothing repeats.
+    """
+    return (
+        rows.where(F.col("message_id").isNotNull())
+        .groupBy(F.xxhash64("record_id").alias(_ID_HASH))
+        .count()
+        .where("count > 1")
+        .select(_ID_HASH)
+    )
+
+
+def firsts(rows: DataFrame, repeated: DataFrame) -> DataFrame:
+    """The rows without those that repeat another one. Of a Kafka partition the lowest offset stays; receive times need
+    not grow with offsets, and the row that stays must not depend on where a batch ends. Of several partitions' lowest
+    ones the earliest received stays.
+
+    ``repeated`` is what :func:`repeated_ids` said of the rows. Rows it does not name are neither sorted nor moved.
+    """
+    here = Window.partitionBy("record_id", "kafka_topic", "kafka_partition").orderBy("kafka_offset")
+    order = Window.partitionBy("record_id").orderBy(F.col("_here") > 1, "received_at", *_PLACE)
+    suspects = (
+        rows.where(F.col("message_id").isNotNull())
+        .select("record_id", "received_at", *_PLACE, F.xxhash64("record_id").alias(_ID_HASH))
+        .join(F.broadcast(repeated), _ID_HASH, "left_semi")
+    )
+    ranked = suspects.withColumn("_here", F.row_number().over(here)).withColumn("_nth", F.row_number().over(order))
+    later = ranked.where("_nth > 1").select(*_PLACE)
+    return rows.join(F.broadcast(later), list(_PLACE), "left_anti").select(*rows.columns)
+
+
+def _record_id() -> Column:
+    """``m:LENGTH:DEVICE:TIME:ID`` where there is a device's message id, ``k:TOPIC:PARTITION:OFFSET:TIME`` where not.
+
+    The length keeps device ``a`` with id ``b:c`` apart from device ``a:b`` with id ``c``. The device's time is part of
+    it because counters start again, after a reset or a new battery: the same id at another time is another reading. A
+    device without a clock has only the id. The receive time is part of a place, because a topic that is deleted and
+    made again has the same offsets again.
+    """
+    device = F.coalesce(F.col("device"), F.lit(""))
+    at = F.when(F.col(CLOCKED) & F.col("ts_ms").isNotNull(), F.col("ts_ms").cast("string")).otherwise(F.lit(""))
+    own = F.concat(F.lit("m:"), F.length(device), F.lit(":"), device, F.lit(":"), at, F.lit(":"), "message_id")
+    place = F.concat(
+        F.lit("k:"), "topic", F.lit(":"), "partition", F.lit(":"), "offset", F.lit(":"), F.unix_millis("timestamp")
+    )
+    return F.coalesce(own, place)

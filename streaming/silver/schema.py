@@ -1,0 +1,47 @@
+"""Columns of the tables ``silver`` and ``silver_quarantine``; who reads silver needs nothing else to know it."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from pyspark.sql.types import StructField, StructType
+
+from streaming.lake.columns import HEADERS, columns
+
+FIXED: Final = columns(
+    "device string, type string, site string, seq long, device_time timestamp, event_time timestamp,"
+    " clock_ahead boolean, received_at timestamp, message_id string, record_id string required, mqtt_topic string,"
+    " kafka_topic string, kafka_partition integer, kafka_offset long, event_date date, ingested_at timestamp,"
+    " gateway string"
+)
+"""What every row of silver has, before its signals:
+
+- ``device``, ``type``: as sent, the type as the registry has it where it knows better; ``site``: the registry's;
+- ``seq``: the device's own sequence number;
+- ``device_time``: as the device's clock had it; ``event_time``: the same, at most ``stream.max_ahead`` after
+  ``received_at``; ``clock_ahead``: whether that made a difference; ``event_date``: the day of ``event_time``;
+- ``received_at``: when the gateway received the message, which is the Kafka record's timestamp;
+- ``message_id``: the header ``gateway.message_id`` where its kind is ``device``;
+- ``record_id``: what makes the reading the same reading when it comes again: device and message id, or, where there is
+  no such id, its place in Kafka;
+- ``mqtt_topic``: the header of that name; ``kafka_topic``, ``kafka_partition``, ``kafka_offset``: the record's place;
+- ``ingested_at``: when the batch that wrote the row began;
+- ``gateway``: the header ``gateway.id``; null where the route does not write it.
+"""
+
+PARTITIONS: Final = ("event_date", "clock_ahead")
+"""Wrong clocks are apart: among others' rows they would stretch a file's range of device times to the year 2036, and no
+file could be passed over by its range any more."""
+
+QUARANTINE: Final = columns(
+    "reason string, detail string, key binary, value binary, headers headers, kafka_topic string,"
+    " kafka_partition integer, kafka_offset long, kafka_time timestamp, ingest_date date, ingested_at timestamp",
+    headers=HEADERS,
+)
+"""Records that could not be decoded, as they came. ``ingest_date`` is the day of ``kafka_time``, the record's."""
+
+QUARANTINE_PARTITIONS: Final = ("ingest_date",)
+
+
+def silver_schema(signals: Iterable[StructField]) -> StructType:
+    """The table's columns: the fixed ones, then one nullable column per signal of the device schemas."""
+    return StructType([*FIXED.fields, *(StructField(field.name, field.dataType) for field in signals)])

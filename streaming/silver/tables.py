@@ -1,0 +1,228 @@
+"""The tables ``silver`` and ``silver_quarantine``: made, widened when the device schemas grew, and written.
+
+Both are written by a MERGE that only inserts, so the same rows again change nothing, whoever brings them and whenever:
+a batch that is repeated after a crash, a checkpoint that begins anew, a ``replay``, a ``backfill``. A reading is known
+by its ``record_id``, a reject by its place in Kafka and its time. Readings that silver cannot have yet are appended
+(``reach``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+from pyspark.sql.types import DoubleType, LongType
+
+from config.errors import ConfigError
+from streaming.lake.delta_upkeep import retried
+from streaming.lake.held import held
+from streaming.lake.lake import DeltaTable
+from streaming.lake.time_ranges import TimeRange, joined
+from streaming.silver.match import MOST_RANGES, Places, Slice, divided, match_condition, reject_condition
+from streaming.silver.reach import Reach
+from streaming.silver.rows import ALL_TIME, CLOCKED, REJECT, firsts, readings, rejects, repeated_ids, slices
+from streaming.silver.schema import PARTITIONS, QUARANTINE, QUARANTINE_PARTITIONS, silver_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructField, StructType
+
+    from config.settings import StreamSettings
+
+_PROPERTIES: Final = {
+    "delta_enableTypeWidening": "true",
+    # A small file per task and batch: put together on the way (session.py says when), so that readers and the log stay
+    # quick.
+    "delta_autoOptimize_autoCompact": "true",
+    # Ranges of values are kept per file for times, by which the MERGE and other jobs pass files over, and for the
+    # device, by which ``maintain`` sorts a day's files. Not for type and site, of which every file has nearly all. By
+    # ingested_at a first start of the job anomalies takes the files in their order.
+    "delta_dataSkippingStatsColumns": "device_time,event_time,received_at,ingested_at,device",
+    "delta_checkpointInterval": "50",
+}
+_QUARANTINE_PROPERTIES: Final = {
+    "delta_autoOptimize_autoCompact": "true",
+    "delta_dataSkippingStatsColumns": "reason,kafka_topic,kafka_partition,kafka_offset,kafka_time",
+    "delta_checkpointInterval": "50",
+}
+_MOST_SLICES: Final = 100_000
+_MOST_DEVICES: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """What a batch brings, counted before it is written.
+
+    ``readings`` and ``bad`` add up to its records; ``new``: readings that silver cannot have yet; ``ids``: readings
+    with a device's message id; ``strangers``: those of devices without a site. ``found``: slices of the readings that
+    are not new. ``rejected``: where the bad ones are in Kafka. ``around``: how far the receive times of copies without
+    a clock can be apart.
+    """
+
+    readings: int
+    bad: int
+    new: int
+    ids: int
+    strangers: int
+    found: list[Slice]
+    rejected: list[Places]
+    around: timedelta
+
+
+def arrivals(rows: DataFrame, *, clockless_within: timedelta, new: Column | None = None) -> Arrivals:
+    """Counts the rows of a batch, as ``rows.judged`` made them. Runs a Spark job. ``new``: which readings silver
+    cannot have yet; none, if it is not said.
+
+    Readings without a time of their own have that of their receipt, which a copy does not share: originals of those are
+    looked for this far around.
+    """
+    new = F.lit(False) if new is None else new
+    found = slices(rows, new).limit(_MOST_SLICES + 1).collect()
+    if len(found) > _MOST_SLICES:  # a fleet of clocks that each show another month
+        found = slices(rows, new, ALL_TIME).collect()
+    good, bad = [it for it in found if not it.bad], [it for it in found if it.bad]
+    return Arrivals(
+        sum(it.rows for it in good),
+        sum(it.rows for it in bad),
+        sum(it.rows for it in good if it.new),
+        sum(it.ids for it in good),
+        sum(it.strangers for it in good),
+        [Slice(it.rows, it.clocked, TimeRange(it.first_us, it.last_us + 1)) for it in good if not it.new],
+        [
+            Places(it.topic, it.partition, it.first_offset, it.last_offset, it.first_received_us, it.last_received_us)
+            for it in bad
+        ],
+        clockless_within,
+    )
+
+
+class SilverTables:
+    """Both tables, ready to be written. Calls block; what Spark raises comes through."""
+
+    def __init__(self, silver: DeltaTable, quarantine: DeltaTable) -> None:
+        self.silver, self.quarantine = silver, quarantine
+        self.reach = Reach(silver)
+
+    def append(self, new: DataFrame, writer: str, batch: int) -> None:
+        """Adds readings that silver cannot have yet, all at once, with the transaction mark of a writer's batch."""
+        columns = [F.col(f"`{it.name}`").cast(it.dataType).alias(it.name) for it in self.silver.read().schema
+                   if it.name in {*new.columns, "ingested_at"}]  # fmt: skip
+        rows = readings(new).withColumn("ingested_at", _now()).select(*columns)
+        retried(lambda: self.silver.append(rows, query=writer, batch=batch))
+
+    def insert(self, rows: DataFrame, brought: Arrivals) -> int:
+        """Adds the readings that silver does not have yet, each once, and returns how many those were.
+
+        ``rows`` as ``rows.judged`` made them, which are read several times: hold them. For tools: the job
+        looks such rows up from now on.
+        """
+        self.reach.raise_to(readings(rows))
+        return self.merge(rows, brought)
+
+    def merge(self, rows: DataFrame, brought: Arrivals) -> int:
+        """As :meth:`insert`, for rows that the note of ``reach`` has already."""
+        new = rows.where(F.col(REJECT).isNull())
+        main, strays = divided(brought.found)
+        devices = _devices(new, strays) if strays else []
+        times, others = (_times(of, brought.around) for of in (main, strays))
+        same = match_condition(times, others, devices)
+        if not brought.ids:
+            return _insert(self.silver, readings(new), same)
+        with held(repeated_ids(new)) as repeated:
+            found = firsts(new, repeated) if repeated.limit(1).count() else new
+            return _insert(self.silver, readings(found), same)
+
+    def reject(self, rows: DataFrame, brought: Arrivals) -> int:
+        """Adds the rejects that the quarantine does not have yet, and returns how many those were."""
+        return _insert(self.quarantine, rejects(rows), reject_condition(brought.rejected))
+
+
+def _times(found: Sequence[Slice], around: timedelta) -> list[TimeRange]:
+    """Where the originals of the slices' rows can be."""
+    us = around // timedelta(microseconds=1)
+    wide = (it.times if it.is_clocked else TimeRange(it.times.first - us, it.times.end + us) for it in found)
+    return joined(wide, MOST_RANGES)
+
+
+def _devices(rows: DataFrame, strays: Sequence[Slice]) -> list[str]:
+    """The devices of the slices' rows; none, if they are too many to be listed."""
+    at, times = F.unix_micros("device_time"), joined((it.times for it in strays if it.is_clocked), MOST_RANGES)
+    is_stray = reduce(or_, ((at >= it.first) & (at < it.end) for it in times), ~F.col(CLOCKED))
+    found = rows.where(is_stray).select("device").distinct().limit(_MOST_DEVICES + 1).collect()
+    return [it.device for it in found] if len(found) <= _MOST_DEVICES else []
+
+
+def _now() -> Column:
+    """This moment, kept out of the code that Spark makes of a plan. It writes a plain timestamp into that code, which
+    would then be compiled anew for each batch, and run slowly until the JVM has compiled it too."""
+    return F.get(F.array(F.lit(datetime.now(UTC))), F.coalesce(F.col("kafka_partition") * 0, F.lit(0)))
+
+
+def _insert(table: DeltaTable, rows: DataFrame, same: str) -> int:
+    """Adds the rows ``s`` for which the table has no row ``t`` that is the same; returns how many those were."""
+    new = rows.withColumn("ingested_at", _now())
+    columns = ", ".join(f"`{name}`" for name in new.columns)
+    values = ", ".join(f"s.`{name}`" for name in new.columns)
+    # Delta would sort the rows into one task per day first, to have fewer files: there is one day, and one task.
+    rows.sparkSession.conf.set("spark.databricks.delta.merge.repartitionBeforeWrite.enabled", "false")
+    inserting = f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"  # noqa: S608 (names are ours)
+    return int(retried(lambda: table.merge(new, same, inserting)).num_inserted_rows)
+
+
+def prepare_tables(spark: SparkSession, stream: StreamSettings, signals: StructType) -> SilverTables:
+    """Makes the tables if they are not there, and gives silver the columns that the device schemas have more or wider.
+
+    Raises ConfigError, with the way out, if a signal's type has become another one.
+    """
+    silver, quarantine = DeltaTable(spark, stream, "silver"), DeltaTable(spark, stream, "silver_quarantine")
+    wanted = silver_schema(signals)
+    if silver.exists():
+        _evolve(spark, silver, wanted)
+    else:
+        silver.create(wanted, PARTITIONS, **_PROPERTIES)
+    quarantine.create(QUARANTINE, QUARANTINE_PARTITIONS, **_QUARANTINE_PROPERTIES)
+    return SilverTables(silver, quarantine)
+
+
+def _evolve(spark: SparkSession, silver: DeltaTable, wanted: StructType) -> None:
+    rows = silver.read()
+    known = {field.name.lower(): field for field in rows.schema}
+    added: list[StructField] = []
+    widened: list[str] = []
+    problems: list[str] = []
+    for field in wanted:
+        have = known.get(field.name.lower())
+        if have is None:
+            added.append(field)
+        elif have.dataType == LongType() and field.dataType == DoubleType():
+            widened.append(have.name)
+        elif have.dataType != field.dataType and not (
+            have.dataType == DoubleType() and field.dataType == LongType()  # whole numbers fit a column of numbers
+        ):
+            problems.append(
+                f"The signal {field.name} is {field.dataType.simpleString()} in the device schemas, but the column of"
+                f" that name in {silver.url} is {have.dataType.simpleString()}, and values of one are none of the"
+                f" other. Give the signal another name in the schema folder ([types.TYPE.signals.NEW_NAME] field ="
+                f' "{field.name}"), which becomes a column of its own; or begin a new table: another'
+                " stream.lake.path and stream.checkpoint."
+            )
+    if problems:
+        raise ConfigError(*problems)
+    if widened:
+        _rewrite_as_doubles(rows, silver, widened)
+    if added:
+        columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in added)
+        spark.sql(f"ALTER TABLE {silver.sql_name} ADD COLUMNS ({columns})")
+
+
+def _rewrite_as_doubles(rows: DataFrame, silver: DeltaTable, names: list[str]) -> None:
+    """Gives columns of whole numbers fractions, in one commit. Delta's type widening goes from int to long and from
+    int to double; it refuses long to double, which beyond 2^53 is not exact, so the files are written again."""
+    wide = rows.withColumns({name: F.col(name).cast("double") for name in names})
+    writer = wide.write.format("delta").mode("overwrite").option("overwriteSchema", "true").partitionBy(*PARTITIONS)
+    retried(lambda: silver.save(writer))

@@ -1,0 +1,119 @@
+"""Silver and gold made up for a stretch of time: what was received then is read again from bronze, or from Kafka where
+there is no bronze, decoded with today's schemas, and inserted as far as it is missing. A tool.
+
+    gateway stream backfill --from 2026-11-20 --to 2026-11-21
+
+The stretch is one of receive times (Kafka's timestamps), ``from`` ≤ time < ``to``. A day is taken after the other, so a
+long one needs no more memory than its busiest day. Idempotent: silver and its quarantine get what they do not have, and
+gold's windows are computed again from all of silver. So it may be repeated, cut off, and run while the jobs do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+
+from config.errors import ConfigError, ExitStatus
+from streaming import lake_tables
+from streaming.decoding.device_schemas import DeviceSchemas, load_device_schemas
+from streaming.gold import job as gold
+from streaming.kafka.options import source_options, topics
+from streaming.lake.held import held
+from streaming.lake.lake import DeltaTable
+from streaming.silver.job import registered_rows
+from streaming.silver.tables import SilverTables, arrivals, prepare_tables
+
+if TYPE_CHECKING:
+    import argparse
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from config.settings import Settings
+
+_DAY: Final = timedelta(days=1)
+
+
+def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> int:
+    """Fills the stretch ``since_ms`` ≤ time < ``until_ms`` and prints what each day had. Raises ConfigError if it is
+    none, or longer than ``max_days``."""
+    first, end = (_moment(ms) for ms in (arguments.since_ms, arguments.until_ms))
+    if first >= end:
+        raise ConfigError(f"--from is {first:%Y-%m-%d %H:%M} UTC and --to is {end:%Y-%m-%d %H:%M}: nothing is between.")
+    if end - first > arguments.max_days * _DAY:
+        raise ConfigError(
+            f"From {first:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC is more than --max-days {arguments.max_days}:"
+            " was it meant? Give a larger number, or a shorter stretch."
+        )
+    schemas = load_device_schemas(settings.stream.silver.schemas)
+    tables = prepare_tables(spark, settings.stream, schemas.columns)
+    for since, until in _days(first, end):
+        records, source = records_between(spark, settings, since, until)
+        told = _fill(records, settings, schemas, tables)
+        print(f"{since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} from {source}: {told}", flush=True)  # noqa: T201 (the tool's product)
+    if DeltaTable(spark, settings.stream, "gold").exists():
+        received = lake_tables.silver(spark, settings.stream).where(_between("received_at", first, end))
+        count = gold.recompute(spark, settings, received)
+        print(f"gold: the windows of {count} readings are computed again")  # noqa: T201 (the tool's product)
+    return ExitStatus.OK
+
+
+def records_between(spark: SparkSession, settings: Settings, since: datetime, until: datetime) -> tuple[DataFrame, str]:
+    """Kafka's records that were received in a stretch, with Kafka's columns, and where they are from."""
+    try:
+        kept = lake_tables.bronze(spark, settings.stream)
+    except ConfigError:
+        return _kafka(spark, settings, since, until), "Kafka"
+    days = F.col("ingest_date").between(since.date(), until.date())
+    return kept.where(days & _between("timestamp", since, until)).drop("ingest_date", "batch"), "bronze"
+
+
+def _kafka(spark: SparkSession, settings: Settings, since: datetime, until: datetime) -> DataFrame:
+    names = topics(settings)
+    options = {
+        **source_options(settings.kafka),
+        "subscribe": ",".join(names),
+        "includeHeaders": "true",
+        "startingTimestamp": _ms(since),
+        "endingTimestamp": _ms(until),
+        "startingOffsetsByTimestampStrategy": "latest",  # a partition with nothing after that has nothing to give
+        "failOnDataLoss": "false",  # what Kafka has deleted since cannot be had from it
+    }
+    records = spark.read.format("kafka").options(**options).load()
+    return records.where(_between("timestamp", since, until))  # times within a partition need not grow
+
+
+def _fill(records: DataFrame, settings: Settings, schemas: DeviceSchemas, tables: SilverTables) -> str:
+    """Inserts what is missing. Returns what was read, and what of it was new, in words."""
+    with held(registered_rows(records, settings, schemas)) as kept:
+        brought = arrivals(kept, clockless_within=settings.stream.silver.clockless_within)
+        inserted = tables.insert(kept, brought) if brought.readings else 0
+        quarantined = tables.reject(kept, brought) if brought.bad else 0
+    return (
+        f"{brought.readings} readings, {inserted} of them new in silver;"
+        f" {brought.bad} bad, {quarantined} of them new in quarantine"
+    )
+
+
+def _days(first: datetime, end: datetime) -> Iterator[tuple[datetime, datetime]]:
+    """The stretch, cut at midnights (UTC)."""
+    since = first
+    while since < end:
+        midnight = since.replace(hour=0, minute=0, second=0, microsecond=0) + _DAY
+        yield since, min(midnight, end)
+        since = midnight
+
+
+def _between(column: str, since: datetime, until: datetime) -> Column:
+    at = F.unix_millis(column)
+    return (at >= F.lit(int(_ms(since)))) & (at < F.lit(int(_ms(until))))
+
+
+def _moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def _ms(moment: datetime) -> str:
+    return str(round(moment.timestamp() * 1000))

@@ -1,0 +1,187 @@
+"""``gateway stream forget DEVICE``: a device's rows out of every table.
+
+Records are found by what names the device in them: the header ``gateway.device``, the key, the field ``device`` of a
+JSON payload, and, for payloads that only a schema can read, their places as silver has them. Silver is done last, and
+a run that was cut off is simply run again. What Kafka still holds is not touched: a job that reads it anew writes it
+anew.
+
+Prints a line per table, and ends with status 5 if a table still has rows of the device.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+
+from bridge.wire import GATEWAY_DEVICE
+from config.errors import ConfigError, ExitStatus
+from streaming.gold import job as gold
+from streaming.kafka.failures import cause
+from streaming.lake.delta_upkeep import DeltaUpkeep
+from streaming.lake.forgotten import Forgotten
+from streaming.lake.lake import DeltaTable, layers
+from streaming.lake.storage import location
+from streaming.options import JOBS
+from streaming.runtime import job_lock
+
+if TYPE_CHECKING:
+    import argparse
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from config.settings import Settings
+
+_PLACE: Final = ("topic", "partition", "offset")
+
+
+def of_device(columns: list[str], device: str) -> str | None:
+    """SQL that is true for a row of the device, by the columns a table has; None if none of them names a device."""
+    name = "'" + device.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    raw = f"encode({name}, 'UTF-8')"
+    tests = {
+        "device": f"device = {name}",
+        "headers": f"exists(headers, h -> h.key = '{GATEWAY_DEVICE}' AND h.value = {raw})",
+        "value": f"get_json_object(CAST(value AS STRING), '$.device') = {name}",
+    }
+    if "value" in columns:  # of a record; the key of another table is no device's
+        tests["key"] = f"key = {raw}"
+    if {"level", "key"} <= set(columns):
+        tests["level"] = f"level = 'device' AND key = {name}"
+    found = [f"coalesce({test}, false)" for column, test in tests.items() if column in columns]
+    return " OR ".join(found) or None
+
+
+def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> int:
+    """Deletes the rows and prints what went. Returns OK, or INCOMPLETE if something is left. Raises ConfigError while
+    a job runs that would bring them back at once."""
+    if arguments.dry_run:
+        return _forget(spark, settings, arguments)
+    url = location(settings.stream.checkpoint).rstrip("/")
+    _require_stopped(url, everything=bool(arguments.now))
+    job_lock.hold(url, gold.QUERY)
+    # Before the rows go: a job that runs beside may write what its state says of the device at any moment.
+    Forgotten(spark, settings.stream).add(arguments.device)
+    try:
+        status = _forget(spark, settings, arguments)
+    finally:
+        job_lock.let_go(url, gold.QUERY)
+    _tell_rest(settings, status, now=bool(arguments.now))
+    return status
+
+
+def _forget(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> ExitStatus:
+    device, dry_run = arguments.device, bool(arguments.dry_run)
+    work = _Forgetting(spark, settings, device, _known_places(spark, settings, device))
+    status = ExitStatus.OK
+    _line("table", "rows" if dry_run else "rows removed", "" if dry_run else "left")
+    # What names no device is counts of gateways. Silver is the last: the others are found by it.
+    tables = [it for it in layers(spark, settings.stream) if of_device(it.read().columns, "") is not None]
+    for table in sorted(tables, key=lambda it: it.name == "silver"):
+        try:
+            removed, left = (work.count(table), 0) if dry_run else work.remove(table, now=bool(arguments.now))
+        except Exception as error:  # noqa: BLE001 (the other tables are still to be done)
+            status = ExitStatus.INCOMPLETE
+            _line(table.name, "FAILED", "?")
+            _say(f"error: {table.name} may still have rows of {device}: {cause(str(error))}.", to_stderr=True)
+            continue
+        _line(table.name, str(removed), "" if dry_run else str(left))
+        if left:
+            status = ExitStatus.INCOMPLETE
+    if work.places is not None:
+        work.places.unpersist()
+    return status
+
+
+def _known_places(spark: SparkSession, settings: Settings, device: str) -> DataFrame | None:
+    """Where silver has seen a device's records, in bronze's words; None without silver."""
+    silver = DeltaTable(spark, settings.stream, "silver")
+    if not silver.exists():
+        return None
+    mine = silver.read().where(F.col("device") == device)
+    return mine.select(*(F.col(f"kafka_{name}").alias(name) for name in _PLACE)).persist()
+
+
+class _Forgetting(NamedTuple):
+    """One device, and what is known of where its records are."""
+
+    spark: SparkSession
+    settings: Settings
+    device: str
+    places: DataFrame | None
+
+    def count(self, table: DeltaTable) -> int:
+        """How many rows a table has of the device."""
+        rows = table.read()
+        condition = of_device(rows.columns, self.device) or "false"
+        found = rows.where(condition)
+        if self.places is not None and "offset" in rows.columns:
+            others = rows.where(f"NOT ({condition})")
+            found = found.unionByName(others.join(self.places, list(_PLACE), "left_semi"))
+        return found.count()
+
+    def remove(self, table: DeltaTable, *, now: bool) -> tuple[int, int]:
+        """Removes the rows, and with ``now`` the files that had them; how many went, and how many are there still."""
+        upkeep = DeltaUpkeep(self.spark, table)
+        before = self.count(table)
+        if table.name == "gold":
+            gold.forget_device(self.spark, self.settings, self.device)
+        if before:
+            columns = table.read().columns
+            if condition := of_device(columns, self.device):
+                upkeep.delete(condition)
+            if self.places is not None and "offset" in columns:
+                upkeep.delete_at(self.places)
+        if before or now:
+            upkeep.purge()
+        if now:
+            upkeep.vacuum(timedelta(0))
+        left = self.count(table)
+        return before - left, left
+
+
+def _require_stopped(url: str, *, everything: bool) -> None:
+    running = {job: owner for job in JOBS if (owner := job_lock.holder(url, job))}
+    if everything and running:
+        raise ConfigError(
+            f"--now removes files that a running job may be reading or writing: stop {_names(running)} first, or leave"
+            " --now out: the files then go when `gateway stream maintain` runs after stream.lake.vacuum_after."
+        )
+    if gold.QUERY in running:
+        raise ConfigError(
+            f"The job gold runs ({running[gold.QUERY]}): it would compute windows with the readings that are being"
+            " deleted. Stop it, forget, and start it again; the other jobs may go on."
+        )
+    if running:
+        _say(f"note: {_names(running)} run on, and write what the device sends from now on.")
+
+
+def _names(running: dict[str, str]) -> str:
+    return ", ".join(f"{job} ({owner})" for job, owner in running.items())
+
+
+def _tell_rest(settings: Settings, status: ExitStatus, *, now: bool) -> None:
+    if not now:
+        gone = datetime.now(UTC) + settings.stream.lake.vacuum_after
+        _say(
+            "Files that had the rows are removed by `gateway stream maintain` from"
+            f" {gone:%Y-%m-%d %H:%M} UTC on; until then older versions of the tables can be read."
+        )
+    _say(
+        "Not touched: what Kafka holds of the device (topics, dead letters, the topic of anomalies) until its"
+        " retention; the state of the jobs devices and anomalies in their checkpoints, of which they write nothing any"
+        " more; copies made elsewhere."
+    )
+    if status:
+        _say("Something is left, see above: run it again once what is named there is corrected.", to_stderr=True)
+
+
+def _line(*cells: str) -> None:
+    table, removed, left = cells
+    _say(f"{table:<20}{removed:>14}{left:>8}".rstrip())
+
+
+def _say(text: str, *, to_stderr: bool = False) -> None:
+    print(text, file=sys.stderr if to_stderr else sys.stdout, flush=True)

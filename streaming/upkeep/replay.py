@@ -1,0 +1,116 @@
+"""``gateway stream replay``: what lies in silver's quarantine is decoded again, and what is good by now goes to silver.
+
+For after the schema folder was mended: a type that was missing, a range too narrow. Whatever ends it, and whenever,
+running it again does the rest: readings are inserted by the same MERGE as the job's, which leaves out those that silver
+has, and only then deleted from quarantine. It may run beside the job.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812 (the name all PySpark code uses)
+
+from config.errors import ExitStatus
+from streaming import lake_tables
+from streaming.decoding.device_schemas import load_device_schemas
+from streaming.lake.delta_upkeep import DeltaUpkeep
+from streaming.lake.held import held
+from streaming.silver.job import registered_rows
+from streaming.silver.rows import REJECT, WAS
+from streaming.silver.tables import arrivals, prepare_tables
+
+if TYPE_CHECKING:
+    import argparse
+
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+    from config.settings import Settings
+    from streaming.lake.lake import DeltaTable
+
+_MOST_DAYS: Final = 400
+
+
+def run(spark: SparkSession, settings: Settings, arguments: argparse.Namespace) -> int:
+    """Replays, and prints how many records of each reason are good now. Blocks.
+
+    Returns OK, or NOT_FOUND if quarantine has nothing of what was asked for. Raises ConfigError if there is no
+    quarantine.
+    """
+    stream = settings.stream
+    records = _records(selected(lake_tables.silver_quarantine(spark, stream), arguments))
+    schemas = load_device_schemas(stream.silver.schemas)
+    with held(registered_rows(records, settings, schemas)) as kept:
+        counts = kept.groupBy(WAS).agg(F.count(F.lit(1)).alias("records"), F.count_if(_good()).alias("good"))
+        found = counts.orderBy(WAS).collect()
+        if not found:
+            print("Quarantine has no such records.")  # noqa: T201 (standard output is a tool's product)
+            return ExitStatus.NOT_FOUND
+        new = 0
+        if any(it.good for it in found) and not arguments.dry_run:
+            tables = prepare_tables(spark, stream, schemas.columns)
+            new = tables.insert(kept, arrivals(kept, clockless_within=stream.silver.clockless_within))
+            _delete(tables.quarantine, kept)
+    _print(found, new, dry_run=bool(arguments.dry_run))
+    return ExitStatus.OK
+
+
+def selected(quarantined: DataFrame, arguments: argparse.Namespace) -> DataFrame:
+    """The records that ``--reason``, ``--topic``, ``--from``, ``--to`` and ``--limit`` leave, the oldest first if there
+    is a limit."""
+    rows = quarantined
+    if arguments.reason:
+        rows = rows.where(F.col("reason").isin(*arguments.reason))
+    if arguments.kafka_topic:
+        rows = rows.where(F.col("kafka_topic").isin(*arguments.kafka_topic))
+    if arguments.since_ms is not None:
+        rows = rows.where(F.col("kafka_time") >= F.timestamp_millis(F.lit(arguments.since_ms)))
+    if arguments.until_ms is not None:
+        rows = rows.where(F.col("kafka_time") < F.timestamp_millis(F.lit(arguments.until_ms)))
+    if arguments.limit is not None:
+        rows = rows.orderBy("kafka_time", "kafka_topic", "kafka_partition", "kafka_offset").limit(arguments.limit)
+    return rows
+
+
+def _records(quarantined: DataFrame) -> DataFrame:
+    """As Kafka had them, with the reason they are in quarantine for."""
+    return quarantined.select(
+        "key",
+        "value",
+        F.col("kafka_topic").alias("topic"),
+        F.col("kafka_partition").alias("partition"),
+        F.col("kafka_offset").alias("offset"),
+        F.col("kafka_time").alias("timestamp"),
+        "headers",
+        F.col("reason").alias(WAS),
+    )
+
+
+def _good() -> Column:
+    return F.col(REJECT).isNull()
+
+
+def _delete(quarantine: DeltaTable, kept: DataFrame) -> None:
+    at = F.col("received_at").alias("kafka_time")
+    good = kept.where(_good()).select("kafka_topic", "kafka_partition", "kafka_offset", at)
+    days = good.select(F.to_date("kafka_time").alias("day")).distinct().limit(_MOST_DAYS + 1).collect()
+    listed = ", ".join(f"DATE '{it.day.isoformat()}'" for it in days)
+    on_days = f"t.ingest_date IN ({listed})" if len(days) <= _MOST_DAYS else "true"
+    DeltaUpkeep(kept.sparkSession, quarantine).delete_at(good, on_days)
+
+
+def _print(found: list[Row], new: int, *, dry_run: bool) -> None:
+    records, good = sum(it.records for it in found), sum(it.good for it in found)
+    lines = [
+        ("reason", "records", "good now"),
+        *((it[WAS], it.records, it.good) for it in found),
+        ("all", records, good),
+    ]
+    width = max(len(reason) for reason, _, _ in lines)
+    for reason, count, better in lines:
+        print(f"{reason:<{width}}  {count:>10}  {better:>10}")  # noqa: T201
+    if dry_run:
+        print("Nothing was changed (--dry-run).")  # noqa: T201
+    elif good:
+        known = f", {good - new} of them were in silver already" if new < good else ""
+        print(f"{good} moved to silver{known}; {records - good} stay in quarantine.")  # noqa: T201
